@@ -403,6 +403,16 @@ def test_generate_with_a_constraint_streams_to_stdout() -> None:
     assert "DK101" in cut.err
 
 
+def test_generate_writes_a_page_of_tokens(tmp_path: Path) -> None:
+    page = tmp_path / "tokens.html"
+    done = Result("generate", "Is it paid?", "--choices", "yes, no", "--html", str(page))
+    assert done.code == 0 and done.out.strip() in ("yes", "no") and str(page) in done.err
+    assert page.read_text(encoding="utf-8").count('role="tooltip"') >= 1
+    for wrong in (tmp_path, tmp_path / "none" / "tokens.html"):
+        refused = Result("generate", "Is it paid?", "--choices", "yes, no", "--html", str(wrong))
+        assert refused.code == console.USAGE and refused.out == "" and str(tmp_path) in refused.err
+
+
 def test_generate_takes_one_constraint() -> None:
     done = Result("generate", "x", "--regex", "a", "--choices", "a,b")
     assert done.code == console.USAGE

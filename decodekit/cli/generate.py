@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,10 +83,17 @@ def generate(
     max_rollbacks: o.MaxRollbacks = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
     as_json: o.Json = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=o.output_path, help="Write a page of how each token was taken."),
+    ] = None,
 ) -> int:
     """Complete a prompt and stream the text to stdout."""
     from decodekit.cli.extract import load_model
 
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
+        raise OptionError(cause, at="--html", hint="a file in a folder that exists")
     rule = constraint.load(layout)
     options: Any = {
         "constraint": rule,
@@ -96,6 +104,7 @@ def generate(
         "on_length": on_length,
         "max_rollbacks": max_rollbacks,
         "fast_forward": speed.fast_forward,
+        "trace": html is not None,
         **o.given(speculate=speed.proposers() or None),
         **sampling.of_strategy(),
     }
@@ -116,6 +125,12 @@ def generate(
         note(
             f"{completion.finish_reason}: {stats.num_generated_tokens} tokens, {stats.tokens_per_second:,.0f} tokens/s"
         )
+    if html is not None:
+        from decodekit.pages import page_bytes
+        from decodekit.records.ledger import replace_file
+
+        replace_file(html, [page_bytes(completion.to_html())])
+        note(f"tokens: {html}")
     if completion.error is not None:
         note(str(completion.error))
         return SOME_FAILED

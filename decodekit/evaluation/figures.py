@@ -16,6 +16,8 @@ from decodekit.pages import BAR, FAULT, INK, LABEL_SIZE, LINE, SOFT, label_width
 
 _WIDTH, _HEIGHT = 560, 320
 _TOP, _BOTTOM = 14, 42
+CAP = 4
+"""Half the length of the lines that end an error bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class Point:
     name: str
     cost: IntervalEstimate
     quality: IntervalEstimate
+
+    def told(self, cost: str, quality: str) -> str:
+        """Its figures, under the names of the axes."""
+        return f"{quality} {self.quality.text()}, {cost} {self.cost.text()}"
 
 
 def front(points: Sequence[Point], is_higher_better: bool) -> list[Point]:
@@ -49,7 +55,17 @@ def front(points: Sequence[Point], is_higher_better: bool) -> list[Point]:
     return sorted(best, key=lambda point: point.cost.value)
 
 
-def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better: bool | None) -> str:
+def point_list(points: Sequence[Point], *, cost: str, quality: str, anchor: str) -> str:
+    """The legend of `pareto` as HTML: what each number stands for, with its figures; a link to its point."""
+    items = [
+        f'<li><a id="{anchor}n{number}" href="#{anchor}p{number}">{escape(point.name)}</a>'
+        f"<br>{escape(point.told(cost, quality))}</li>"
+        for number, point in enumerate(points, 1)
+    ]
+    return f"<ol>{''.join(items)}</ol>"
+
+
+def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better: bool | None, anchor: str = "") -> str:
     """Quality against cost as SVG, with error bars and the front as a line.
 
     Args:
@@ -57,6 +73,7 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
         cost: name and unit of the horizontal axis.
         quality: name of the vertical axis.
         is_higher_better: which way is better; None draws no front.
+        anchor: begins the names of the points as ends of links, as in `point_list`.
     """
     if not points:
         return '<p class="none">nothing to show</p>'
@@ -74,8 +91,9 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
     places = [(across.at(point.cost.value), up.at(point.quality.value)) for point in points]
     lifts = _lifts(places)
     for number, (point, place, lift) in enumerate(zip(points, places, lifts, strict=True), 1):
-        told = f"{point.name}: {quality} {point.quality.text()}, {cost} {point.cost.text()}"
-        parts.append(_point(number, place, lift, told))
+        told = f"{point.name}: {point.told(cost, quality)}"
+        link = f'<a id="{anchor}p{number}" href="#{anchor}n{number}">'
+        parts.append(f"{link}{_point(number, place, lift, told)}</a>")
     label = f"{quality} against {cost}"
     highest = min(y - _above(lift) - LABEL_SIZE for (_, y), lift in zip(places, lifts, strict=True))
     top = min(0, math.floor(highest))  # many points in one place have their numbers above each other
@@ -209,11 +227,15 @@ def _error_bars(point: Point, across: _Axis, up: _Axis) -> str:
     bars = ""
     if point.cost.low is not None and point.cost.high is not None:
         low, high = across.at(max(point.cost.low, 0.0)), across.at(point.cost.high)
-        bars += f'<line x1="{low:.1f}" y1="{y:.1f}" x2="{high:.1f}" y2="{y:.1f}" stroke="{SOFT}"/>'
+        bars += _line(low, y, high, y) + _line(low, y - CAP, low, y + CAP) + _line(high, y - CAP, high, y + CAP)
     if point.quality.low is not None and point.quality.high is not None:
         low, high = up.at(point.quality.low), up.at(point.quality.high)
-        bars += f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{SOFT}"/>'
+        bars += _line(x, low, x, high) + _line(x - CAP, low, x + CAP, low) + _line(x - CAP, high, x + CAP, high)
     return f'<g class="spread">{bars}</g>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{SOFT}"/>'
 
 
 def _point(number: int, place: tuple[float, float], lift: int, told: str) -> str:

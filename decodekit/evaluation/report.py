@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from html import escape
 
-from decodekit.evaluation.figures import Point, pareto, saved, shares
+from decodekit.evaluation.figures import Point, pareto, point_list, saved, shares
 from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.metrics import METRICS
 from decodekit.evaluation.summary import Results, Summary
@@ -48,7 +48,7 @@ def _task(comparison: Results, task: Task) -> Iterator[str]:
     yield f"<h2>{escape(task.name)}</h2>"
     if task.description:
         yield f'<p class="soft">{escape(task.description)} {len(task.examples)} examples.</p>'
-    pictures = list(_pictures(comparison, task.name, summaries))
+    pictures = list(_pictures(comparison, task.name, summaries, f"t{comparison.tasks.index(task)}"))
     if pictures:
         yield f'<div class="pictures">{"".join(pictures)}</div>'
     yield from (figure_html(grid.title, table_html(grid.rows, grid.heading)) for grid in grids(comparison, task.name))
@@ -60,13 +60,14 @@ def _task(comparison: Results, task: Task) -> Iterator[str]:
     yield _texts(comparison, task)
 
 
-def _pictures(comparison: Results, task: str, summaries: list[Summary]) -> Iterator[str]:
+def _pictures(comparison: Results, task: str, summaries: list[Summary], anchor: str) -> Iterator[str]:
     placed = points(comparison, task)
     if placed:
         metric = comparison.metrics[task][0]
-        picture = pareto(placed, cost="ms per token", quality=metric, is_higher_better=METRICS[metric].is_higher_better)
-        names = "".join(f"<li>{escape(point.name)}</li>" for point in placed)
-        yield figure_html("Quality against time: 95 % intervals, the front dashed", f"{picture}<ol>{names}</ol>")
+        axes = {"cost": "ms per token", "quality": metric, "anchor": anchor}
+        picture = pareto(placed, is_higher_better=METRICS[metric].is_higher_better, **axes)
+        names = point_list(placed, **axes)
+        yield figure_html("Quality against time: 95 % intervals, the front dashed", picture + names)
     savings = [(one.strategy, share) for one in summaries if (share := one.forwards_saved) is not None]
     if savings:
         yield figure_html(f"Forward passes per token saved, beside {comparison.baseline}", saved(savings))

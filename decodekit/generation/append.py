@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from decodekit.errors import DecodekitError
 from decodekit.generation.budget import ends_in_time, must_close
 from decodekit.generation.stopping import finish_reason
+from decodekit.generation.traces import forced_trace
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
@@ -73,7 +74,10 @@ def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | No
         except DecodekitError:  # the row will meet it by itself
             return
         sequence.num_forced_tokens += 1
-        if not append_token(sequence, token, settings, table):
+        goes_on = append_token(sequence, token, settings, table)
+        if settings.traces:
+            sequence.traces.append(forced_trace(token, settings.vocabulary))
+        if not goes_on:
             return
 
 

@@ -33,6 +33,7 @@ from torch import Tensor
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
 from decodekit.generation.asking import is_due, pause_after
+from decodekit.generation.beam_tree import BeamNode, BeamTree, Fate
 from decodekit.generation.best_allowed import best_allowed
 from decodekit.generation.drawing import non_finite, record
 from decodekit.generation.policy import CacheRows, Group, Policy
@@ -42,6 +43,8 @@ from decodekit.generation.sequence import Sequence as Text
 from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import copy_rows
 from decodekit.generation.step import forward
+from decodekit.generation.traces import text_of
+from decodekit.generation.tracing import trace
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import History, apply_bitmask
 from decodekit.sampling.margins import NEAR
@@ -83,10 +86,12 @@ class Hypothesis:
     Args:
         sequence: its text; `pending` is its last token, and its row has read the others.
         log_prob: sum of the processed log-probabilities of its tokens, less the penalties of diversity.
+        node: its place in the tree, if that is recorded.
     """
 
     sequence: Text
     log_prob: float
+    node: int | None = None
 
     def score(self, length_penalty: float) -> float:
         """log p / length^length_penalty."""
@@ -196,6 +201,15 @@ def _are_far(totals: Tensor, places: list[int]) -> bool:
     return bool((totals.amax() - totals.flatten()[places] > FAR).any())
 
 
+def _note_fates(tree: BeamTree, beams: Beams) -> None:
+    """Note which of the newest nodes go on, and which are finished texts among the best."""
+    fates: tuple[tuple[list[Hypothesis], Fate], ...] = ((beams.live, "kept"), (beams.finished, "ended"))
+    for hypotheses, fate in fates:
+        for one in hypotheses:
+            if one.node is not None:
+                tree.nodes[one.node] = replace(tree.nodes[one.node], fate=fate)
+
+
 def hamming_penalty(groups: Sequence[Beams], diversity_penalty: float, vocab_size: int) -> Tensor | None:
     """`diversity_penalty` for every beam of `groups` that took a token at this step, float32 [V]; None without any.
 
@@ -215,11 +229,13 @@ class BeamGroup(Group):
     Args:
         beams: searches that know of each other; one without diversity.
         best: the best hypothesis of the step before, to be shown where no text was found.
+        tree: what the steps looked at, if that is recorded.
     """
 
     beams: list[Beams]
     best: Hypothesis
     num_forwards: int = 0
+    tree: BeamTree | None = None
 
     @property
     def live(self) -> list[Hypothesis]:
@@ -257,7 +273,7 @@ class BeamSearch(Policy[BeamGroup]):
             for beams in every:
                 beams.live, beams.is_done = [], True
             every[0].finished = [root]
-        return BeamGroup([sequence], every, root)
+        return BeamGroup([sequence], every, root, tree=BeamTree() if self.settings.traces else None)
 
     def step(self, groups: Sequence[BeamGroup], rows: CacheRows) -> None:
         """Continue the hypotheses of every prompt by a token."""
@@ -318,7 +334,12 @@ class BeamSearch(Policy[BeamGroup]):
             extended = [self._extended(beams, candidate) for candidate in candidates]
             taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
             record(taken, logits[rows], None, self.settings)
+            trace(taken, logits[rows], None, self.settings)
+            if group.tree is not None:
+                extended = self._noted(group.tree, beams, candidates, extended)
             beams.advance(extended)
+            if group.tree is not None:
+                _note_fates(group.tree, beams)
             before.append(beams)
         if asks:
             pause_after(group.sequence, is_settled=is_settled)
@@ -369,6 +390,18 @@ class BeamSearch(Policy[BeamGroup]):
             raise sequence.error
         return Hypothesis(sequence, candidate.log_prob)
 
+    def _noted(
+        self, tree: BeamTree, beams: Beams, candidates: Sequence[Candidate], extended: Sequence[Hypothesis]
+    ) -> list[Hypothesis]:
+        """The continuations with their nodes, which are new in the tree."""
+        first = len(tree.nodes)
+        for candidate, one in zip(candidates, extended, strict=True):
+            parent, step = beams.live[candidate.beam].node, len(one.sequence.token_ids) - 1
+            text = text_of(candidate.token, self.settings.vocabulary)
+            score = one.score(self._options.length_penalty)
+            tree.nodes.append(BeamNode(parent, step, candidate.token, text, candidate.log_prob, score))
+        return [replace(one, node=first + place) for place, one in enumerate(extended)]
+
     def sequences(self, group: BeamGroup) -> list[Text]:
         """The empty text and the hypotheses, each once."""
         every = [group.sequence, group.best.sequence, *(one.sequence for one in group.live)]
@@ -393,7 +426,12 @@ class BeamSearch(Policy[BeamGroup]):
         if error is not None:
             group.best.sequence.finish("dead_end" if isinstance(error, DeadEndError) else "error", error)
             found = [group.best]
-        return with_others(self._ended(group, one) for one in found[: self._options.num_return_sequences])
+        found = found[: self._options.num_return_sequences]
+        update = with_others(self._ended(group, one) for one in found)
+        if group.tree is None or update.result is None:
+            return update
+        group.tree.returned[:] = [one.node for one in found if one.node is not None]
+        return replace(update, result=replace(update.result, tree=group.tree))
 
     def _ended(self, group: BeamGroup, hypothesis: Hypothesis) -> Update:
         update = update_of(hypothesis.sequence)

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from decodekit.errors import DecodekitError
+from decodekit.errors import DecodekitError, OptionError
+from decodekit.generation.beam_tree import BeamTree
 from decodekit.generation.sequence import TokenLogprob
 from decodekit.generation.stats import Stats
 from decodekit.generation.stopping import FinishReason
+from decodekit.generation.traces import TokenTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class Completion:
             answer; of `Particles`, the share of the weight; else None.
         others: the further texts of a beam search, of samples with `num_return_sequences`, of `BestOf`,
             `SelfConsistency` and `Particles`; in the order of their scores, or of the samples.
+        trace: how each token was taken, with ``trace=True``; else None. See `generation.traces`.
+        tree: with ``trace=True``, of the best text of a beam search: what the search looked at. See
+            `generation.beam_tree`.
     """
 
     text: str
@@ -44,6 +49,47 @@ class Completion:
     stats: Stats
     score: float | None = None
     others: tuple[Completion, ...] = ()
+    trace: tuple[TokenTrace, ...] | None = None
+    tree: BeamTree | None = None
+
+    def to_html(self) -> str:
+        """A page of how each token was taken: one file, without scripts. See `pages.tokens`.
+
+        Raises:
+            OptionError: it was not recorded.
+        """
+        from decodekit.pages.tokens import token_page
+
+        return token_page([self._traced(), *(one for one in self.others if one.trace is not None)])
+
+    def show(self) -> None:
+        """Show in a notebook how each token was taken.
+
+        Raises:
+            OptionError: it was not recorded, or this is no notebook.
+        """
+        html = self._traced()._repr_html_()
+        try:
+            from IPython import get_ipython
+            from IPython.display import HTML, display
+        except ImportError:
+            get_ipython = None
+        if get_ipython is None or get_ipython() is None:
+            hint = 'pathlib.Path("out.html").write_text(completion.to_html(), encoding="utf-8")'
+            raise OptionError("show() needs a notebook, and this is none", at="show", hint=hint)
+        display(HTML(html))
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows of a completion with a trace; without one it shows the text form."""
+        from decodekit.pages.tokens import token_view
+
+        return None if self.trace is None else token_view(self)
+
+    def _traced(self) -> Completion:
+        if self.trace is None:
+            cause = "how the tokens were taken was not recorded"
+            raise OptionError(cause, at="trace", hint="llm.generate(..., trace=True)")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

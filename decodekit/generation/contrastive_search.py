@@ -41,6 +41,7 @@ from decodekit.generation.samples import begin_text
 from decodekit.generation.sequence import Sequence as Text
 from decodekit.generation.settings import Settings
 from decodekit.generation.sharing import copy_rows
+from decodekit.generation.tracing import trace
 from decodekit.models.layers import HiddenStates
 
 MAX_LAG: Final = 8
@@ -181,7 +182,9 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
         assert group.logits is not None
         num_before = len(sequence.token_ids)
         goes_on = append_token(sequence, token, settings, rows.table)
-        record([(sequence, sequence.token_ids[num_before:], 0)], group.logits, group.mask, settings)
+        taken = [(sequence, sequence.token_ids[num_before:], 0)]
+        record(taken, group.logits, group.mask, settings)
+        trace(taken, group.logits, group.mask, settings)
         if goes_on:
             append_forced(sequence, settings, rows.table)
         group.choices = group.logits = None

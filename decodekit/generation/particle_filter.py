@@ -54,6 +54,7 @@ from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.generation.sharing import copy_rows
 from decodekit.generation.stats import ParticleStats
 from decodekit.generation.step import forward
+from decodekit.generation.tracing import trace
 from decodekit.generation.weighted_draws import (
     NO_DRAW,
     Draw,
@@ -166,6 +167,7 @@ class ParticleFilter(Policy[Population]):
                 population.error = error
         taken = [(one, one.token_ids[num:], i) for i, (one, num) in enumerate(zip(sequences, num_before, strict=True))]
         record(taken, logits, bitmask, self.settings)
+        trace(taken, logits, bitmask, self.settings)
         copy_rows(
             rows.cache,
             [pair for population in groups if not population.is_done for pair in self._resampled(population, rows)],

@@ -14,7 +14,7 @@ The prefix, the mask, and the noise of a position are functions of the text, the
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -45,6 +45,15 @@ class Guess:
     num_forced: int = 0
     drawn: tuple[Drawn, ...] = ()
     source: str = ""
+
+    def offered(self, draft: Rows[int], taken: Rows[int]) -> Guess:
+        """What was offered for the tokens that were taken, if only the first tokens `draft` of the guess were followed.
+
+        Where the last position was reached, and what was drawn there was tested, these are the drawn tokens.
+        """
+        if self.drawn and len(taken) > len(draft):
+            draft = [one.token for one in self.drawn[: len(taken)]]
+        return replace(self, tokens=draft)
 
 
 class Position(NamedTuple):

@@ -13,7 +13,9 @@ from decodekit.generation.stopping import FinishReason
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
+    from decodekit.generation.beam_tree import BeamTree
     from decodekit.generation.sequence import Request, Sequence, TokenLogprob
+    from decodekit.generation.traces import TokenTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Result:
         score: what a search with several hypotheses ranks the text by, None of a text that is alone.
         others: the further texts of a search, best first.
         is_satisfied: whether a text that was cut (``length``) satisfies its constraint as it is, and could have ended.
+        trace: how each token was taken, if asked for, else empty.
+        tree: of a beam search what it looked at, if a trace was asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -39,6 +43,8 @@ class Result:
     score: float | None = None
     others: tuple[Update, ...] = ()
     is_satisfied: bool = False
+    trace: tuple[TokenTrace, ...] = ()
+    tree: BeamTree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ def update_of(sequence: Sequence) -> Update:
             tuple(sequence.logprobs),
             sequence.stats(time.perf_counter()),
             is_satisfied=is_satisfied(sequence.finish_reason, sequence.matcher),
+            trace=tuple(sequence.traces),
         )
     token_ids = tuple(sequence.token_ids[sequence.num_reported :])
     logprobs = tuple(sequence.logprobs[sequence.num_reported :])

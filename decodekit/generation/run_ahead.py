@@ -589,6 +589,7 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
         and not sequence.has_guard
         and sequence.held is None
         and settings.num_alternatives is None
+        and not settings.traces
         and not settings.must_close
         and not settings.stop_rules
         and settings.is_forced_unseen

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from decodekit.constraints.constraint import Refusal
     from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.settings import Settings
+    from decodekit.generation.traces import TokenTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class Sequence:
     pending: list[int] = field(init=False)
     token_ids: list[int] = field(init=False, default_factory=list)
     logprobs: list[TokenLogprob] = field(init=False, default_factory=list)
+    traces: list[TokenTrace] = field(init=False, default_factory=list)
     stream: TextStream = field(init=False)
     new_text: str = field(init=False, default="")
     num_reported: int = field(init=False, default=0)
@@ -197,7 +199,7 @@ class Sequence:
         self.bans = {position: tokens for position, tokens in self.bans.items() if position <= num_tokens}
         self.bans.setdefault(num_tokens, set()).add(self.token_ids[num_tokens])
         self.matcher.rollback(len(self.token_ids) - num_tokens)
-        del self.token_ids[num_tokens:], self.logprobs[num_tokens:]
+        del self.token_ids[num_tokens:], self.logprobs[num_tokens:], self.traces[num_tokens:]
         self.forget_states()
         self.plan = ()
         self.pending = [(self.token_ids or self.request.prompt)[-1]]
@@ -218,6 +220,7 @@ class Sequence:
         twin.matcher = None if self.matcher is None else self.matcher.fork()
         twin.stream = self.stream.fork()
         twin.pending, twin.token_ids, twin.logprobs = [*self.pending], [*self.token_ids], [*self.logprobs]
+        twin.traces = [*self.traces]
         return twin
 
     def forget_states(self) -> None:

@@ -123,6 +123,7 @@ class Settings:
         distribution_of: who gives the logits, for errors.
         lead: finds the token that `select` would take of a whole row; None if it is somebody's own.
         masks: where masks are made, if there is a choice.
+        traces: whether to record how each token was taken; see `generation.traces`.
     """
 
     vocabulary: Vocabulary
@@ -143,6 +144,7 @@ class Settings:
     lead: Lead | None = None
     masks: Masking = "asked"
     stop_rules: tuple[StopRule, ...] = ()
+    traces: bool = False
     kin: object = field(default_factory=object, compare=False, repr=False)
     """The same for settings that differ in `max_new_tokens`, `stop` and `stop_rules` alone, whose rows go together."""
     can_ban: bool = field(init=False)

@@ -55,6 +55,7 @@ from decodekit.generation.rejection import drawn_tokens, may_test
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
+from decodekit.generation.tracing import trace
 from decodekit.generation.waiting import put_off, reading, with_held
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, host_lengths
 from decodekit.models.derived.contrast import uncontrasted
@@ -239,6 +240,10 @@ class StepPart:
             taken.append((sequence, tokens, first))
             backtracks.append(backtrack)
         record(taken, outputs.logits, None if settings.asks else outputs.bitmask, settings)
+        if settings.traces:
+            rows = zip(decided.guesses, decided.drafts, taken, strict=True)
+            offers = [guess.offered(draft, tokens) for guess, draft, (_, tokens, _) in rows]
+            trace(taken, outputs.logits, outputs.bitmask, settings, offers, decided.choices)
         for sequence, backtrack in zip(sequences, backtracks, strict=True):
             if backtrack is not None:
                 sequence.take_back(backtrack.num_tokens)
@@ -386,9 +391,7 @@ def verify(
             break
     sequence.forget_states()
     tokens = sequence.token_ids[num_before:]
-    offered = draft
-    if guess.drawn and len(tokens) > len(draft):  # the last position was reached, and what was drawn there tested
-        offered = [one.token for one in guess.drawn[: len(tokens)]]
+    offered = guess.offered(draft, tokens).tokens
     if offered:
         num_kept = num_equal(tokens, offered)
         num_forced = min(num_kept, guess.num_forced)

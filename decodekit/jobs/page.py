@@ -1,4 +1,9 @@
-"""One document of the report as HTML: its text with the values marked, beside the JSON that was read from it."""
+"""One document of the report as HTML: its text with the values marked, beside the JSON that was read from it.
+
+A value and the place where it stands are links to each other. The one that a link leads to is outlined (``:target``):
+a click, or Tab and Enter, shows the other side without a script. The third value of document d0 is ``d0v2``, its place
+in the text ``d0t2``.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +45,15 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
         right = f'<p class="fault">{escape(row["code"])} {escape(row["message"])}</p>{place}{hint}' + (
             f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
         )
-        left = missing or _text_html(text, {}, {})
+        left = missing or _text_html(text, {}, {}, anchor)
         note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'
     else:
         colors = _colors(row["value"])
         spans = find_spans(text, row["value"])
-        left = missing or _text_html(text, spans, colors)
         partial = f'<p class="fault">cut at the limit</p><pre>{escape(row["text"])}</pre>' if "text" in row else ""
-        value = _value_html(row["value"], spans, colors, document.probabilities, document.wrong())
+        left = missing or _text_html(text, spans, colors, anchor, is_linked=not partial)
+        ends = {} if missing or partial else {pointer: f"{anchor}v{n}" for n, pointer in enumerate(spans)}
+        value = _value_html(row["value"], ends, colors, document.probabilities, document.wrong())
         right = partial or f"<pre>{value}</pre>"
         note = _note(document)
     return (
@@ -82,13 +88,19 @@ def _color(pointer: str, colors: Mapping[str, int]) -> int:
     return colors.get("/" + pointer.split("/")[1], 0) if pointer else 0
 
 
-def _text_html(text: str, spans: Mapping[str, tuple[int, int]], colors: Mapping[str, int]) -> str:
+def _text_html(
+    text: str, spans: Mapping[str, tuple[int, int]], colors: Mapping[str, int], anchor: str, *, is_linked: bool = True
+) -> str:
     parts: list[str] = []
     position = 0
+    numbers = {pointer: number for number, pointer in enumerate(spans)}
     for pointer, (start, end) in sorted(spans.items(), key=lambda item: item[1]):
         parts.append(escape(text[position:start]))
         mark = f'<mark class="c{_color(pointer, colors)}" title="{escape(pointer) or "value"}">'
-        parts.append(f"{mark}{escape(text[start:end])}</mark>")
+        marked = escape(text[start:end])
+        if is_linked:
+            marked = f'<a id="{anchor}t{numbers[pointer]}" href="#{anchor}v{numbers[pointer]}">{marked}</a>'
+        parts.append(f"{mark}{marked}</mark>")
         position = end
     parts.append(escape(text[position:]))
     return f'<pre class="text">{"".join(parts)}</pre>'
@@ -96,12 +108,15 @@ def _text_html(text: str, spans: Mapping[str, tuple[int, int]], colors: Mapping[
 
 def _value_html(
     value: Any,
-    spans: Mapping[str, tuple[int, int]],
+    ends: Mapping[str, str],
     colors: Mapping[str, int],
     probabilities: Mapping[str, float],
     wrong: Mapping[str, Any],
 ) -> str:
-    """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability."""
+    """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability.
+
+    `ends` are the anchors of the values that stand in the text.
+    """
 
     def expected(pointer: str) -> str:
         return f' <span class="fault">≠ {_json(wrong[pointer])}</span>' if pointer in wrong else ""
@@ -117,7 +132,7 @@ def _value_html(
         if isinstance(item, list) and item:
             members = [f"{deeper}{render(member, f'{pointer}/{n}', deeper)}" for n, member in enumerate(item)]
             return "[\n" + ",\n".join(members) + f"\n{indent}]"
-        classes = [f"c{_color(pointer, colors)}"] if pointer in spans else []
+        classes = [f"c{_color(pointer, colors)}"] if pointer in ends else []
         title, weak = pointer or "value", ""
         probability = probabilities.get(pointer)
         if probability is not None:
@@ -126,9 +141,17 @@ def _value_html(
             classes.append("weak")
             weak = f"<sub>{probability:.2g}</sub>"
         css = f' class="{" ".join(classes)}"' if classes else ""
-        return f'<span{css} title="{escape(title)}">{_json(item)}</span>{weak}'
+        shown = _json(item)
+        if pointer in ends:
+            shown = f'<a id="{ends[pointer]}" href="#{_other_end(ends[pointer])}">{shown}</a>'
+        return f'<span{css} title="{escape(title)}">{shown}</span>{weak}'
 
     return render(value, "", "") + expected("")
+
+
+def _other_end(anchor: str) -> str:
+    """The place in the text of a value: of ``d0v2`` it is ``d0t2``."""
+    return anchor.replace("v", "t")
 
 
 def _json(value: Any) -> str:

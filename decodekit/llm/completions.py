@@ -36,6 +36,8 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
         value, error = _parse(plan.grammar.constraint, text, index)
     if error is None and result.finish_reason == "length" and plan.on_length != "return":
         error = _length_error(plan, index, text, result)
+    settings = plan.settings
+    has_logprobs = settings.num_alternatives is not None and (plan.options.logprobs or plan.choice is not None)
     others = tuple(
         _completion(plan, index, other.text, other.result) for other in result.others if other.result is not None
     )
@@ -45,10 +47,12 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
         value,
         result.finish_reason,
         error,
-        None if plan.settings.num_alternatives is None else result.logprobs,
+        result.logprobs if has_logprobs else None,
         result.stats,
         result.score,
         others,
+        result.trace if settings.traces else None,
+        result.tree,
     )
 
 

@@ -150,6 +150,12 @@ def _logprobs(call: GenerateCall) -> Faults:
         yield OptionError(cause, at="logprobs", hint=f"logprobs={size} or less")
 
 
+def _trace(call: GenerateCall) -> Faults:
+    given: object = call.options.trace
+    if not isinstance(given, bool):
+        yield OptionError(f"trace={given!r:.60} is neither True nor False", at="trace")
+
+
 def _on_length(call: GenerateCall) -> Faults:
     given = call.options.on_length
     if given is not None and call.on_length is None:
@@ -234,9 +240,7 @@ def _on_error(call: GenerateCall) -> Faults:
 def _stop(call: GenerateCall) -> Faults:
     given, stops = call.options.stop, call.stop_strings
     if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
-        yield OptionError(
-            f"stop={given!r:.60} holds what is no text and no function, or the empty text", at="stop"
-        )
+        yield OptionError(f"stop={given!r:.60} holds what is no text and no function, or the empty text", at="stop")
     elif stops and call.is_constrained:
         cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
         hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"
@@ -280,6 +284,7 @@ def _closing(call: GenerateCall) -> Faults:
 RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _counts,
     _logprobs,
+    _trace,
     _on_length,
     _max_rollbacks,
     _fast_forward,

@@ -154,6 +154,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         fast_forward=options.fast_forward,
         lead=lead_of(strategy),
         masks=options.masks,
+        traces=options.trace,
         proposer=strategy.proposer,
         verify=getattr(strategy, "verify", "coupled"),  # a search has none
         mirostat=getattr(strategy, "mirostat", None),  # beams have none

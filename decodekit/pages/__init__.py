@@ -15,16 +15,20 @@ INK, SOFT, LINE, BAR, FAULT = "#1c2330", "#5b6678", "#d9dee7", "#3b6fd4", "#b326
 """Colours on a light page, those of `page.css`: text, remarks, lines, bars and what went wrong."""
 
 
-def page_html(title: str, parts: Iterable[str], room: str) -> str:
+def sheet(room: str, name: str) -> str:
+    """A style sheet of a package."""
+    return files(room).joinpath(name).read_text(encoding="utf-8")
+
+
+def page_html(title: str, parts: Iterable[str], room: str, name: str = "report.css") -> str:
     """A page.
 
     Args:
         title: of the window.
         parts: the body, as HTML.
-        room: the package whose ``report.css`` goes on from `page.css`.
+        room, name: the package and its style sheet that goes on from `page.css`.
     """
-    sheets = (files("decodekit.pages").joinpath("page.css"), files(room).joinpath("report.css"))
-    style = "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
+    style = sheet("decodekit.pages", "page.css") + sheet(room, name)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

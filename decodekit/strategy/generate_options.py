@@ -113,6 +113,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     stop_token_ids: Sequence[int] | None
     seed: Seeds
     logprobs: bool | int
+    trace: bool
     on_length: OnLength | None
     on_error: OnError
     max_rollbacks: int | None
@@ -144,6 +145,8 @@ class GenerateOptions:
         logprobs: record the log-probability of every token under the model's own distribution (before penalties,
             temperature, truncation and constraint), with ``contrast=`` under that of the contrast. An integer k > 0
             records the k likeliest alternatives too.
+        trace: record how every token was taken: its source, mask or question, entropy, and the likeliest tokens; see
+            `generation.traces`. `Completion.show` shows it. The text is the same.
         on_length: what becomes of a text that `max_new_tokens` cuts. ``"error"``, the default with a constraint: it
             carries a `LengthError`. ``"return"``, the default without: it does not; its value is there if it satisfies
             the constraint as it is. ``"close"`` allows no token after which the constraint could not be satisfied
@@ -172,6 +175,7 @@ class GenerateOptions:
     stop_token_ids: Sequence[int] | None = None
     seed: Seeds = None
     logprobs: bool | int = False
+    trace: bool = False
     on_length: OnLength | None = None
     on_error: OnError = "return"
     max_rollbacks: int | None = None

@@ -199,6 +199,9 @@ def test_the_page_is_whole_without_scripts_and_network(comparison: Comparison, t
         minidom.parseString(picture)
     fronts = [picture for picture in pictures if 'class="front"' in picture]
     assert [picture.count("<circle") for picture in fronts] == [6, 5]  # the one that fails on a task has no point there
+    anchors = set(re.findall(r'id="(t\d+[np]\d+)"', page))
+    assert len(anchors) == 2 * (6 + 5)  # each point and its line in the list lead to each other
+    assert sorted(re.findall(r'href="#(t\d+[np]\d+)"', page)) == sorted(anchors)
     assert sum("accepted by position" in picture for picture in pictures) == 3
     assert "Forward passes per token saved, beside plain" in page
     assert "RuntimeError: out of luck" in page

@@ -49,7 +49,7 @@ def test_a_picture_has_a_point_for_each_with_its_error_bars() -> None:
     drawn = root.getElementsByTagName("g")
     groups = [group for group in drawn if group.getAttribute("class") == "point"]
     spreads = [group for group in drawn if group.getAttribute("class") == "spread"]
-    assert [len(group.getElementsByTagName("line")) for group in spreads] == [2, 2, 0]
+    assert [len(group.getElementsByTagName("line")) for group in spreads] == [6, 6, 0]  # a bar and two caps each way
     assert [group.getElementsByTagName("text")[0].firstChild.data for group in groups] == ["1", "2", "3"]  # type: ignore[union-attr]
     [line] = root.getElementsByTagName("polyline")
     corners = [tuple(map(float, corner.split(","))) for corner in line.getAttribute("points").split()]

@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import architectures
-from tests.models.architectures import ALL, CONTEXT_LENGTH, GREEDY, MASKED, RAGGED, RECURRENT, VOCAB_SIZE, tokens
+from tests.models.architectures import (
+    ALL,
+    CONTEXT_LENGTH,
+    GREEDY,
+    MASKED,
+    RAGGED,
+    RECURRENT,
+    SHARING,
+    VOCAB_SIZE,
+    tokens,
+)
 from tests.reference.models import plain_logits
 from tests.sizes import sized
 
@@ -74,7 +84,7 @@ def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_tier(name: str) -> None:
     lm = load(name)
-    tiers = {"ragged": RAGGED, "masked": MASKED, "recurrent": RECURRENT}
+    tiers = {"ragged": {**RAGGED, **SHARING}, "masked": MASKED, "recurrent": RECURRENT}
     expected = next((tier for tier, names in tiers.items() if name in names), "rowwise")
     assert lm.tier.name == expected, str(lm.tier)
     assert lm.tier.error < 1e-4

@@ -1,0 +1,95 @@
+"""The token view as HTML: what stands in it, and what must not."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+import decodekit as dk
+from decodekit.generation.traces import TokenOption, TokenTrace
+from decodekit.pages.tokens import _shade as shade
+from decodekit.pages.tokens import token_page, token_view
+
+
+class Tags(HTMLParser):
+    """Opens and closes; `stray` holds what does not fit."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.stray: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.stray.append(tag)
+
+
+@dataclass(frozen=True)
+class Text:
+    trace: tuple[TokenTrace, ...]
+    finish_reason: str = "stop"
+    score: float | None = None
+    stats: Any = None
+    tree: None = None
+
+
+@pytest.fixture(scope="module")
+def completion() -> dk.Completion:
+    llm = dk.LLM.load("tiny")
+    return llm.generate(
+        "Invoice A-17", constraint=dk.Choices(["<b>&\n\t x", "yes"]), trace=True, masks="always", max_new_tokens=20
+    )
+
+
+def test_a_page_has_a_card_for_every_token_and_asks_for_nothing(completion: dk.Completion) -> None:
+    page = completion.to_html()
+    tags = Tags(page)
+    assert tags.stray == [] and tags.open == []
+    names = [name for name, _ in tags.seen]
+    assert not {"script", "link", "img", "iframe"} & set(names)
+    assert re.findall(r"https?:|url\(|@import", page) == []
+    tokens = [attributes for _, attributes in tags.seen if "dk-token " in (attributes.get("class") or "")]
+    cards = {attributes["id"] for _, attributes in tags.seen if attributes.get("role") == "tooltip"}
+    assert len(tokens) == len(cards) == len(completion.token_ids)
+    assert all(token["tabindex"] == "0" and token["aria-describedby"] in cards for token in tokens)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_a_notebook_shows_the_same_without_the_styles_of_a_page(completion: dk.Completion) -> None:
+    view = completion._repr_html_()
+    assert view is not None and Tags(view).stray == []
+    assert view.count('role="tooltip"') == len(completion.token_ids)
+    selectors = re.findall(r"^([^\s@}][^{]*)\{", re.sub(r"/\*.*?\*/", "", view.split("</style>")[0]), re.MULTILINE)
+    assert selectors and [one for one in selectors if not one.startswith((".dk-", "<style>"))] == []
+
+
+def test_texts_are_escaped_and_told_apart() -> None:
+    evil = TokenOption(7, '<script>alert("x")</script>\n', math.log(0.5), True)
+    no = TokenOption(8, " &amp;", math.log(0.25), False)
+    trace = TokenTrace(evil, "draft rejected", "masked", 1_234, 0.25, 1.0, (evil, no), no)
+    stats = dk.LLM.load("tiny").generate("a", max_new_tokens=1).stats
+    page = token_page([Text((trace,), stats=stats), Text((), score=-0.5, stats=stats)])
+    assert "<script" not in page and "&lt;script&gt;" in page
+    for said in ("␣&amp;amp;", "1,234 tokens, 25.0% of the probability", "p 0.500, entropy 1 nats",
+                 "Struck out", "Text 2 of 2, score -0.5", "no tokens"):  # fmt: skip
+        assert said in page, said
+    asked = replace(trace, check="asked", num_allowed=None, mass=None, source="model", refused=None)
+    assert "One question to the constraint" in token_view(Text((asked,), stats=stats))
+
+
+def test_shades_are_darker_for_less_likely_tokens() -> None:
+    assert [shade(math.log(p)) for p in (1.0, 0.5, 0.1, 0.01, 1e-9)] == ["0", "0.15", "0.50", "1.00", "1.00"]
+    assert shade(None) == "0" and shade(-math.inf) == "1.00"
