@@ -32,6 +32,8 @@ _PUBLIC: dict[str, str] = {
     """,
     "decodekit.evaluation": "compare",
     "decodekit.costs": "Estimate estimate",
+    "decodekit.integrations.hf": "hf",
+    "decodekit.integrations.processor": "processor",
     "decodekit.errors": "DecodekitError",
     "decodekit.vocabulary": "Vocabulary",
 }
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
     from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.evaluation import compare as compare
+    from decodekit.integrations.hf import hf as hf
+    from decodekit.integrations.processor import processor as processor
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion

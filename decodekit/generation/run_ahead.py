@@ -471,6 +471,7 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
         and settings.proposer is None
         and settings.num_alternatives is None
         and not settings.must_close
+        and not settings.stop_rules
         and not settings.is_canonical
         and settings.is_forced_unseen
         and settings.masks == "asked"

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
-from decodekit.generation.stopping import StopStrings
+from decodekit.generation.stopping import StopRule, StopStrings
 from decodekit.sampling import Candidates, LogitsProcessor, MirostatTruncation, Pipeline, Stage
 from decodekit.sampling.leaders import Lead
 from decodekit.sampling.noise import Stream
@@ -106,6 +106,7 @@ class Settings:
         select: takes the token.
         max_new_tokens: how many tokens a sequence may have.
         stop: texts that end a sequence.
+        stop_rules: what else ends one; see `stopping.StopRule`.
         num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
         can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of
             distribution: True promises that the selector takes the argmax of something that it computes for every token
@@ -141,8 +142,9 @@ class Settings:
     distribution_of: str = "the model"
     lead: Lead | None = None
     masks: Masking = "asked"
+    stop_rules: tuple[StopRule, ...] = ()
     kin: object = field(default_factory=object, compare=False, repr=False)
-    """The same for settings that differ in `max_new_tokens` and `stop` alone: their rows are decoded together."""
+    """The same for settings that differ in `max_new_tokens`, `stop` and `stop_rules` alone, whose rows go together."""
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 

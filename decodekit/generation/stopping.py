@@ -11,9 +11,11 @@ the first stop string. Nothing that was returned is ever taken back.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import torch
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
@@ -23,11 +25,37 @@ _decoder = codecs.getincrementaldecoder("utf-8")
 FinishReason: TypeAlias = Literal["stop", "length", "complete", "dead_end", "error"]
 """Why a text ended.
 
-``stop``: an end-of-sequence token or a stop string. ``length``: `max_new_tokens`, or the model's context, is used up.
+``stop``: an end-of-sequence token, a stop string or a stop rule. ``length``: `max_new_tokens`, or the model's context,
+is used up.
 ``complete``: the constraint is satisfied and nothing can follow, so no end-of-sequence token is needed; or, where the
 text must close in time, it is satisfied when `max_new_tokens` is used up.
 ``dead_end``: no token is allowed and the text is not complete. ``error``: the row failed; see the error.
 """
+
+
+class StopRule(Protocol):
+    """Ends texts by what was said so far; a function of that alone, asked after every token."""
+
+    def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
+        """Whether the text ends with its last token."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StoppingFunction:
+    """A function of ``(input_ids, scores)``, such as a `StoppingCriteria` of transformers, as a `StopRule`.
+
+    It is shown one row at a time, int64 [1, S], and no scores.
+
+    Args:
+        function: gives whether the row ends, a bool or a tensor of one.
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
+        """What the function says of the row."""
+        with torch.inference_mode(False):
+            return bool(self.function(torch.tensor([[*prompt, *text]], dtype=torch.int64), None))
 
 
 @dataclass(frozen=True, slots=True)

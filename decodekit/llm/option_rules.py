@@ -99,9 +99,14 @@ class GenerateCall:
 
     @property
     def stops(self) -> tuple[Any, ...]:
-        """The stop strings as a tuple."""
+        """What ends a text, as a tuple: texts, and functions."""
         stop: Any = () if self.options.stop is None else self.options.stop
         return tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
+
+    @property
+    def stop_strings(self) -> tuple[Any, ...]:
+        """Of these all that is no function."""
+        return tuple(one for one in self.stops if not callable(one))
 
     @property
     def proposers(self) -> Sequence[Proposer]:
@@ -227,9 +232,11 @@ def _on_error(call: GenerateCall) -> Faults:
 
 
 def _stop(call: GenerateCall) -> Faults:
-    given, stops = call.options.stop, call.stops
+    given, stops = call.options.stop, call.stop_strings
     if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
-        yield OptionError(f"stop={given!r:.60} holds something that is no text, or the empty text", at="stop")
+        yield OptionError(
+            f"stop={given!r:.60} holds something that is neither a text nor a function, or the empty text", at="stop"
+        )
     elif stops and call.is_constrained:
         cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
         hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"

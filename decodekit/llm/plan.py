@@ -13,7 +13,7 @@ from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, Us
 from decodekit.generation import memory
 from decodekit.generation.search import Aggregation, Search
 from decodekit.generation.settings import MAX_ROLLBACKS, Settings, left_out_of
-from decodekit.generation.stopping import StopStrings
+from decodekit.generation.stopping import StoppingFunction, StopStrings
 from decodekit.llm.option_rules import GenerateCall
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.derived.contrast import Contrast
@@ -145,7 +145,8 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         pipeline=Pipeline(call.pipeline),
         select=strategy.select,
         max_new_tokens=options.max_new_tokens,
-        stop=StopStrings(call.stops),
+        stop=StopStrings(call.stop_strings),
+        stop_rules=tuple(StoppingFunction(one) for one in call.stops if callable(one)),
         num_alternatives=num_alternatives if needs_logprobs else None,
         can_redraw=can_redraw(strategy),
         max_rollbacks=MAX_ROLLBACKS if options.max_rollbacks is None else options.max_rollbacks,

@@ -6,6 +6,7 @@ tokens = sample(pipeline.narrow(logits, mask=mask), seeds, sequences, positions)
 - `base`: what a processor is, and pipelines; `orders`: the orders of libraries; `options`: how callers say it
 - `functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`, `mirostat`: tensors to tensors, and processors
 - `processors`: the processors of `functions`; `history`, `margins`, `checks`: what they rely on
+- `foreign`: processors of transformers
 - `noise`, `selectors`: from a row of logits to a token
 - `candidates`, `wide`, `blocks`, `cuts`, `draws`: the few tokens that are left of a row, found without sorting it
 
@@ -26,6 +27,7 @@ from decodekit.sampling.base import Pipeline as Pipeline
 from decodekit.sampling.base import Stage as Stage
 from decodekit.sampling.base import TraceStep as TraceStep
 from decodekit.sampling.candidates import Candidates as Candidates
+from decodekit.sampling.foreign import Foreign as Foreign
 from decodekit.sampling.functions import apply_bitmask as apply_bitmask
 from decodekit.sampling.functions import apply_frequency_penalty as apply_frequency_penalty
 from decodekit.sampling.functions import apply_logit_bias as apply_logit_bias

@@ -16,6 +16,7 @@ from decodekit.errors import DecodekitError, OptionError, UnknownNameError, Usel
 from decodekit.sampling.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
 from decodekit.sampling.base import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.foreign import as_processors, is_foreign
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
@@ -32,7 +33,8 @@ from decodekit.sampling.truncations import Epsilon, Eta, TopA, TopH, TopNSigma, 
 from decodekit.sampling.watermark import Watermark
 
 Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
-"""Logits processors as an option takes them: values, or names of installed ones (see `plugins`)."""
+"""Logits processors as an option takes them: values, names of installed ones (see `plugins`), or those of transformers
+(see `foreign`)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -228,7 +230,8 @@ def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProces
     for one in each:
         try:
             made = plugins.make("processor", one, _is_one, at="processors") if isinstance(one, str) else one
-            processors += made if isinstance(made, Pipeline) else Pipeline([made])
+            made = as_processors(made) if is_foreign(made) else made
+            processors += made if isinstance(made, Pipeline | list) else Pipeline([made])
         except (OptionError, UnknownNameError) as error:
             faults.append(error)
     return processors

@@ -11,7 +11,7 @@ A new option is a field of `GenerateOptions`, a key of `GenerateKeywords` and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 
@@ -27,6 +27,7 @@ from decodekit.strategy.base import Strategy
 OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
 StrategyLike: TypeAlias = str | Strategy | Processors
+Stops: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
 Seeds: TypeAlias = int | Iterable[int] | None
 
 
@@ -108,7 +109,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     strategy: StrategyLike
     constraint: Any
     max_new_tokens: int
-    stop: str | Sequence[str] | None
+    stop: Stops
     stop_token_ids: Sequence[int] | None
     seed: Seeds
     logprobs: bool | int
@@ -133,7 +134,9 @@ class GenerateOptions:
         constraint: what the text must be: a JSON Schema, a Python type, `Regex`, `Choices`, a response format; or the
             name of a grammar of the library or of an installed constraint.
         max_new_tokens: the most tokens of a text, its end-of-sequence token included.
-        stop: texts that end a completion. The one that ends first counts, and is not part of the text.
+        stop: texts that end a completion. The one that ends first counts, and is not part of the text. Or functions of
+            ``(input_ids, scores)``, such as a `StoppingCriteria` of transformers, asked after every token with the row,
+            int64 [1, S], and no scores; the token with which they end a text is part of it.
         stop_token_ids: tokens that end a completion as its end-of-sequence token does, and are not part of the text.
         seed: key of the noise when sampling, one for all prompts or one for each; 0 if left out. Equal prompts with
             equal seeds give equal texts, whatever else is in the batch: equal prompts in one list need
@@ -165,7 +168,7 @@ class GenerateOptions:
     strategy: StrategyLike = "greedy"
     constraint: Any = None
     max_new_tokens: int = 256
-    stop: str | Sequence[str] | None = None
+    stop: Stops = None
     stop_token_ids: Sequence[int] | None = None
     seed: Seeds = None
     logprobs: bool | int = False

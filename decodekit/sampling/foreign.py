@@ -1,0 +1,182 @@
+"""Logits processors of transformers as stages of a pipeline.
+
+    as_processor(TemperatureLogitsWarper(0.7))     # Temperature(0.7)
+    as_processor(MyProcessor())                    # Foreign(MyProcessor()), a bias: before the constraint's mask
+
+A processor of transformers is called as ``processor(input_ids, scores)`` with int64 [n, S] and float32 [n, V], and
+gives new scores. What does the same here becomes that, so that it keeps the fast paths of a pipeline; any other is
+called. Nothing of transformers is imported: its classes are known by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from decodekit.errors import OptionError, ProcessorError
+from decodekit.sampling.base import LogitsProcessor, Stage
+from decodekit.sampling.history import History
+from decodekit.sampling.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
+
+
+class Layout(Protocol):
+    """How a row is shown to a processor of transformers: with the padding that its prompt came with, say."""
+
+    def __call__(self, prompt: Tensor) -> Tensor:
+        """The prompt as it was given, int64 [S], for its tokens without padding, int64 [L]."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Foreign(LogitsProcessor):
+    """A processor of transformers, or any function of ``(input_ids, scores)``, that is called as it is.
+
+    It is shown the rows of one length at a time, which may be fewer than the batch has, in any order, and at places of
+    a draft too; so its answer for a row must depend on that row alone.
+
+    Args:
+        processor: is called.
+        stage: where it stands; a bias comes before the constraint's mask.
+        layout: how prompts are shown; None shows their tokens.
+
+    Raises:
+        OptionError: it cannot be called.
+    """
+
+    processor: Callable[..., Tensor]
+    stage: Stage = Stage.BIAS  # type: ignore[misc]
+    layout: Layout | None = field(default=None, kw_only=True)
+
+    needs_history = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.processor):
+            raise OptionError(f"{self.processor!r:.60} cannot be called", at="processors")
+
+    def __repr__(self) -> str:
+        return f"Foreign({_name(self.processor)})"
+
+    @property
+    def is_tokenwise(self) -> bool:
+        """Nobody knows: masks are always made before what follows."""
+        return False
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """The scores that the processor gives, rows of one length at a time."""
+        if history is None:
+            raise OptionError(f"{self!r} needs the tokens before each row", at="history")
+        out = logits.clone()
+        lengths = history.lengths.tolist()
+        if self.layout is None and len(set(lengths)) == 1:
+            return self._called(history.token_ids[:, : lengths[0]], out)
+        shown = [self._shown(history, row) for row in range(len(lengths))]
+        for length in sorted({len(row) for row in shown}):
+            rows = [row for row, tokens in enumerate(shown) if len(tokens) == length]
+            out[rows] = self._called(torch.stack([shown[row] for row in rows]), logits[rows].clone())
+        return out
+
+    def _shown(self, history: History, row: int) -> Tensor:
+        prefix = history.token_ids[row, : int(history.lengths[row])]
+        if self.layout is None:
+            return prefix
+        num_prompt = int(history.prompt_lengths[row])
+        return torch.cat((self.layout(prefix[:num_prompt]), prefix[num_prompt:]))
+
+    def _called(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        with torch.inference_mode(False):  # what it gets and makes may be kept and written to
+            made = self.processor(input_ids.clone(), scores.clone())
+        if not isinstance(made, Tensor) or made.shape != scores.shape:
+            kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            raise ProcessorError(
+                f"{_name(self.processor)} made {kind} of scores {[*scores.shape]}", at=f"processor {self!r}"
+            )
+        return made.to(scores)
+
+
+Native = Callable[[Any], LogitsProcessor | None]
+
+
+def _only(condition: Callable[[Any], bool], make: Callable[[Any], LogitsProcessor]) -> Native:
+    return lambda one: make(one) if condition(one) else None
+
+
+def _is_inf(one: Any) -> bool:
+    return bool(one.filter_value == -float("inf"))
+
+
+NATIVE: Final[Mapping[str, Native]] = {
+    "TemperatureLogitsWarper": lambda one: Temperature(float(one.temperature)),
+    "TopKLogitsWarper": _only(_is_inf, lambda one: TopK(int(one.top_k))),
+    "TopPLogitsWarper": _only(lambda one: _is_inf(one) and one.min_tokens_to_keep == 1, lambda one: TopP(one.top_p)),
+    "MinPLogitsWarper": _only(lambda one: _is_inf(one) and one.min_tokens_to_keep == 1, lambda one: MinP(one.min_p)),
+    "RepetitionPenaltyLogitsProcessor": _only(
+        # An integer says how much of the prompt does not count; a tensor only how long the padding is.
+        lambda one: not isinstance(getattr(one, "prompt_ignore_length", None), int),
+        lambda one: RepetitionPenalty(float(one.penalty)),
+    ),
+}
+"""What does here the same as a class of transformers; None where the settings of an object ask for something else."""
+
+WARPERS: Final[Mapping[str, Stage]] = {
+    "TemperatureLogitsWarper": Stage.TEMPERATURE,
+    **dict.fromkeys(
+        (
+            "TopHLogitsWarper",
+            "TopKLogitsWarper",
+            "TopPLogitsWarper",
+            "MinPLogitsWarper",
+            "TypicalLogitsWarper",
+            "EpsilonLogitsWarper",
+            "EtaLogitsWarper",
+        ),
+        Stage.TRUNCATION,
+    ),
+    **dict.fromkeys(
+        ("LogitNormalization", "WatermarkLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"), Stage.LAST
+    ),
+}
+"""Classes of transformers that come after the constraint's mask; all others come before it."""
+
+
+def class_in_transformers(value: object) -> str | None:
+    """The name of the nearest class of an object that belongs to transformers; None if it has none."""
+    for kind in type(value).__mro__:
+        if kind.__module__.partition(".")[0] == "transformers":
+            return kind.__name__
+    return None
+
+
+def is_foreign(value: object) -> bool:
+    """Whether this is a logits processor of transformers, or a list of them."""
+    kind = class_in_transformers(value)
+    return kind is not None and (kind == "LogitsProcessorList" or callable(value))
+
+
+def as_processor(value: Any, *, layout: Layout | None = None, is_native: bool = True) -> LogitsProcessor:
+    """A processor of transformers as one of decodekit.
+
+    Args:
+        value: the processor.
+        layout: how prompts are shown to it.
+        is_native: whether something that does the same may take its place.
+    """
+    kind = class_in_transformers(value)
+    own = type(value).__name__ == kind  # not a class of somebody else that inherits from it
+    if own and is_native and kind is not None and kind in NATIVE:
+        made = NATIVE[kind](value)
+        if made is not None:
+            return made
+    return Foreign(value, WARPERS.get(kind or "", Stage.BIAS), layout=layout)
+
+
+def as_processors(value: Any) -> list[LogitsProcessor]:
+    """The processors of a `LogitsProcessorList`, or the only one."""
+    each: Iterable[Any] = value if isinstance(value, list) else [value]
+    return [as_processor(one) for one in each]
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)
