@@ -82,7 +82,7 @@ class Caller:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class PromptRows:
     """The prompts of a call: rows as they were given, with padding on either side, and their tokens without it.
 
     Args:
@@ -98,7 +98,7 @@ class Rows:
     device: torch.device
 
     @classmethod
-    def of(cls, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int) -> Rows:
+    def of(cls, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int) -> PromptRows:
         """The rows of a call, each prompt once."""
         given = input_ids[::num_copies].cpu()
         if attention_mask is None:
@@ -122,7 +122,7 @@ class Rows:
         return self._index[tuple(prompt)]
 
     def __call__(self, prompt: Tensor) -> Tensor:
-        """The row of a prompt with its padding: what processors of transformers are shown; see `foreign.Layout`."""
+        """The row of a prompt with its padding: what processors of transformers are shown; see `foreign.RowLayout`."""
         return self.given[self.index_of(prompt.tolist())].to(prompt.device)
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ class TheirCall:
     """
 
     model: Any
-    rows: Rows
+    rows: PromptRows
     config: Any
     processors: Sequence[Any]
     criteria: Sequence[Any]
@@ -161,7 +161,7 @@ class TheirCall:
     ) -> TheirCall:
         """The call that a decoding function was called by; its frame is looked for on the stack."""
         num_copies = max(config.num_beams or 1, config.num_return_sequences or 1)
-        rows = Rows.of(input_ids, forward.get("attention_mask"), num_copies)
+        rows = PromptRows.of(input_ids, forward.get("attention_mask"), num_copies)
         return cls(model, rows, config, list(processors or ()), list(criteria or ()), forward, Caller.of(model))
 
     @property
@@ -176,8 +176,9 @@ class TheirCall:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """What ends a text; nothing if the call says so."""
-        return _ids(getattr(self.config, "_eos_token_tensor", self.config.eos_token_id))
+        """What ends a text; a number below 0 is no token, and says that nothing does."""
+        given = _ids(getattr(self.config, "_eos_token_tensor", self.config.eos_token_id))
+        return tuple(token for token in given if token >= 0)
 
     @property
     def pad_token_id(self) -> int:

@@ -24,7 +24,7 @@ from decodekit.generation.results import Result, Update
 from decodekit.generation.scheduler import run
 from decodekit.generation.sequence import Request
 from decodekit.integrations.call import TheirCall
-from decodekit.integrations.outputs import Text, TokenStreamer, output_of
+from decodekit.integrations.outputs import ReturnedText, TokenStreamer, output_of
 from decodekit.integrations.recording import Taps, WatchedBeams
 from decodekit.integrations.translation import Translation
 from decodekit.llm.completions import completed
@@ -220,7 +220,7 @@ class _Run:
         seeds = iter(self.plan.seeds)
         return [int(plain(next(seeds))) for _ in range(num_prompts)]
 
-    def _streamed(self, num_rows: int) -> list[Text]:
+    def _streamed(self, num_rows: int) -> list[ReturnedText]:
         """Single texts, whose tokens are streamed."""
         num_samples = self._num_texts
         num_texts = len(self.call.rows.tokens) * num_samples
@@ -240,9 +240,9 @@ class _Run:
         finally:
             if streamer is not None:
                 streamer.end()  # whoever waits for the rest must not wait for ever
-        return [Text(index // num_samples, results[index].token_ids) for index in range(num_texts)]
+        return [ReturnedText(index // num_samples, results[index].token_ids) for index in range(num_texts)]
 
-    def _searched(self, num_rows: int, watched: WatchedBeams | None) -> list[Text]:
+    def _searched(self, num_rows: int, watched: WatchedBeams | None) -> list[ReturnedText]:
         """Prompts of several hypotheses or samples each."""
         plan, requests = self.plan, self._requests(1)
         updates: Iterator[Update]
@@ -252,23 +252,23 @@ class _Run:
             updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
         else:
             updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
-        found: dict[int, list[Text]] = {}
+        found: dict[int, list[ReturnedText]] = {}
         for update in updates:
             if update.result is not None:
                 self._checked(update, update.result, update.index)
                 found[update.index] = self._several(update.index, update.result)
         return [text for prompt in range(len(found)) for text in found[prompt]]
 
-    def _several(self, prompt: int, result: Result) -> list[Text]:
+    def _several(self, prompt: int, result: Result) -> list[ReturnedText]:
         """The texts of a prompt, best first, as many as are wanted."""
         if self.plan.choice is not None:
             best = completed(self.plan, prompt, "", result)
             if best.error is not None:
                 raise best.error
             every = [best, *best.others]
-            return [Text(prompt, one.token_ids, one.score) for one in every[: self.call.num_returned]]
+            return [ReturnedText(prompt, one.token_ids, one.score) for one in every[: self.call.num_returned]]
         results = [result, *(one.result for one in result.others if one.result is not None)]
-        return [Text(prompt, one.token_ids, one.score) for one in results]
+        return [ReturnedText(prompt, one.token_ids, one.score) for one in results]
 
     def _checked(self, update: Update, result: Result, prompt: int) -> Result:
         """The result; its error, and what `on_length` makes one, is raised."""

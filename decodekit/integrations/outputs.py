@@ -20,7 +20,7 @@ from decodekit.integrations.recording import BeamStep, Taps, WatchedBeams, key_o
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ReturnedText:
     """One text that is returned.
 
     Args:
@@ -34,7 +34,7 @@ class Text:
     score: float | None = None
 
 
-def sequences_of(call: TheirCall, texts: Sequence[Text], padding: int) -> Tensor:
+def sequences_of(call: TheirCall, texts: Sequence[ReturnedText], padding: int) -> Tensor:
     """Prompts and texts, int64 [len(texts), S + T], with T the length of the longest text."""
     longest = max((len(text.token_ids) for text in texts), default=0)
     new = torch.full((len(texts), longest), padding, dtype=torch.int64)
@@ -44,7 +44,7 @@ def sequences_of(call: TheirCall, texts: Sequence[Text], padding: int) -> Tensor
     return torch.cat((prompts, new), dim=1).to(call.rows.device)
 
 
-def tapped_rows(call: TheirCall, texts: Sequence[Text], taps: Taps, kind: str) -> tuple[Tensor, ...]:
+def tapped_rows(call: TheirCall, texts: Sequence[ReturnedText], taps: Taps, kind: str) -> tuple[Tensor, ...]:
     """What a tap saw at every step, T tensors float32 [len(texts), V].
 
     Behind the end of a text, where the rows of transformers go on unread, its padding token is certain.
@@ -95,7 +95,9 @@ def _padded(step: BeamStep | None, kind: str, nothing: Tensor) -> Tensor:
     return torch.cat((rows, nothing[len(rows) :]))[: len(nothing)]
 
 
-def beam_indices_of(texts: Sequence[Text], watched: WatchedBeams, num_beams: int, device: torch.device) -> Tensor:
+def beam_indices_of(
+    texts: Sequence[ReturnedText], watched: WatchedBeams, num_beams: int, device: torch.device
+) -> Tensor:
     """Which hypothesis, of all prompts, each token of a text continued, int32 [len(texts), T]; -1 behind the end."""
     longest = max((len(text.token_ids) for text in texts), default=0)
     made = torch.full((len(texts), longest), -1, dtype=torch.int32)
@@ -107,7 +109,7 @@ def beam_indices_of(texts: Sequence[Text], watched: WatchedBeams, num_beams: int
 
 
 def output_of(
-    call: TheirCall, texts: Sequence[Text], taps: Taps | None, watched: WatchedBeams | None, num_beams: int
+    call: TheirCall, texts: Sequence[ReturnedText], taps: Taps | None, watched: WatchedBeams | None, num_beams: int
 ) -> Any:
     """A tensor of sequences, or with ``return_dict_in_generate`` the `ModelOutput` that transformers gives."""
     from transformers.generation.utils import GenerateBeamDecoderOnlyOutput, GenerateDecoderOnlyOutput

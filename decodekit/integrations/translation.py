@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError, OptionError, collecting, raise_faults
 from decodekit.generation.stopping import StopRule
-from decodekit.integrations.call import Rows, TheirCall
+from decodekit.integrations.call import PromptRows, TheirCall
 from decodekit.sampling import LogitsProcessor, Stage
 from decodekit.sampling.bans import MinTokens
 from decodekit.sampling.foreign import WARPERS, as_processor, class_in_transformers
@@ -65,7 +65,7 @@ class AllowedByPrefix(LogitsProcessor):
     """
 
     function: Any
-    rows: Rows
+    rows: PromptRows
     num_copies: int
 
     stage = Stage.BIAS
@@ -101,7 +101,7 @@ class RowRule:
     """
 
     criterion: Any
-    rows: Rows
+    rows: PromptRows
 
     def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
         """Whether the criterion ends the row."""
@@ -161,7 +161,7 @@ class Translation:
         if "strategy" not in self.names:
             asked, mode = self._mode()
         else:
-            mode = {name: value for name, value in self._mode()[1].items() if self._is_asked(name)}
+            mode = {name: value for name, value in self._mode()[1].items() if self._is_asked(name)} | self._shapes()
         if not isinstance(asked, str):
             value = resolve_strategy(asked, own)
             return self._completed(value, mode, faults)
@@ -202,6 +202,13 @@ class Translation:
         if proposer is not None:
             options["speculate"] = proposer
         return name, options
+
+    def _shapes(self) -> dict[str, Any]:
+        """Temperature and truncations that the call gives and `generate` leaves out, because it would not sample."""
+        warpers = [OPTION_OF[kind] for kind in WARPERS if kind in OPTION_OF]
+        if self.call.config.do_sample:
+            return {}
+        return {ours: getattr(self.call.config, theirs) for theirs, ours in warpers if self.call.is_given(theirs)}
 
     def _proposer(self) -> Any:
         config = self.call.config
@@ -319,7 +326,7 @@ class Translation:
             if is_plain and kind == "MaxLengthCriteria" and one.max_length == self.call.config.max_length:
                 continue
             if is_plain and kind == "EosTokenCriteria":
-                ends = {int(token) for token in one.eos_token_id.flatten()}
+                ends = {int(token) for token in one.eos_token_id.flatten() if token >= 0}
                 if ends == set(self.call.eos_token_ids):
                     continue
             rules.append(RowRule(one, self.call.rows))

@@ -23,7 +23,7 @@ from decodekit.sampling.history import History
 from decodekit.sampling.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
 
 
-class Layout(Protocol):
+class RowLayout(Protocol):
     """How a row is shown to a processor of transformers: with the padding that its prompt came with, say."""
 
     def __call__(self, prompt: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Foreign(LogitsProcessor):
 
     processor: Callable[..., Tensor]
     stage: Stage = Stage.BIAS  # type: ignore[misc]
-    layout: Layout | None = field(default=None, kw_only=True)
+    layout: RowLayout | None = field(default=None, kw_only=True)
 
     needs_history = True
 
@@ -155,7 +155,7 @@ def is_foreign(value: object) -> bool:
     return kind is not None and (kind == "LogitsProcessorList" or callable(value))
 
 
-def as_processor(value: Any, *, layout: Layout | None = None, is_native: bool = True) -> LogitsProcessor:
+def as_processor(value: Any, *, layout: RowLayout | None = None, is_native: bool = True) -> LogitsProcessor:
     """A processor of transformers as one of decodekit.
 
     Args:

@@ -1,0 +1,17 @@
+"""What `model.generate(custom_generate=FOLDER, trust_remote_code=True)` of transformers runs: decodekit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decodekit.integrations.folder import generate_with
+
+
+def generate(model: Any, **arguments: Any) -> Any:
+    """The texts of `model.generate`, decoded by decodekit.
+
+    Args:
+        model: of transformers.
+        arguments: of the call; those that decodekit alone has, such as ``strategy`` and ``constraint``, among them.
+    """
+    return generate_with(model, arguments)
