@@ -54,6 +54,7 @@ class PromptOptions:
         ),
     ] = None
     raw: o.Raw = False
+    chat_template_kwargs: o.ChatTemplateKwargs = None
 
     @property
     def template(self) -> str | None:
@@ -118,6 +119,7 @@ def extract(
         speculate=speed.proposers(),
         fast_forward=speed.fast_forward,
         max_rollbacks=max_rollbacks,
+        chat_template_kwargs=o.parse_chat_template_kwargs(prompt.chat_template_kwargs),
     )
     selection = {"max_failures": documents.max_failures, "limit": documents.limit, "shard": part, "batch_size": rows}
     return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)

@@ -70,6 +70,7 @@ def generate(
     layout: o.SchemaOptions,
     model: o.ModelOptions,
     raw: o.Raw = False,
+    chat_template_kwargs: o.ChatTemplateKwargs = None,
     sampling: o.SamplingOptions,
     speed: o.SpeedOptions,
     max_new_tokens: o.MaxNewTokens = 256,
@@ -85,6 +86,7 @@ def generate(
 ) -> int:
     """Complete a prompt and stream the text to stdout."""
     from decodekit.cli.extract import load_model
+    from decodekit.generation.conversation import has_chat_template
 
     rule = constraint.load(layout)
     options: Any = {
@@ -96,12 +98,13 @@ def generate(
         "on_length": on_length,
         "max_rollbacks": max_rollbacks,
         "fast_forward": speed.fast_forward,
+        "chat_template_kwargs": o.parse_chat_template_kwargs(chat_template_kwargs) or None,
         **o.given(speculate=speed.proposers() or None),
         **sampling.of_strategy(),
     }
     text = sys.stdin.read() if prompt == "-" else typed_text(prompt)
     llm = load_model(model.model, model.dtype, model.device_map)
-    is_chat = bool(getattr(llm.tokenizer, "chat_template", None)) and not raw
+    is_chat = has_chat_template(llm.tokenizer) and not raw
     completion = None
     for chunk in llm.stream([{"role": "user", "content": text}] if is_chat else text, **options):
         if not as_json:

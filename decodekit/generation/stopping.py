@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from decodekit.generation.faults import fault_of
+
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
 
@@ -53,9 +55,13 @@ class StoppingFunction:
     function: Callable[..., Any]
 
     def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
-        """What the function says of the row."""
-        with torch.inference_mode(False):
-            return bool(self.function(torch.tensor([[*prompt, *text]], dtype=torch.int64), None))
+        """What the function says of the row; a `DecodingError` if it raises, or says neither yes nor no."""
+        row = torch.tensor([[*prompt, *text]], dtype=torch.int64)
+        try:
+            with torch.inference_mode(False):
+                return bool(self.function(row, None))
+        except Exception as error:  # a program of the user's, which raises what it likes
+            raise fault_of(error, f"the stop function {self.function!r:.60}", at="stop") from error
 
 
 @dataclass(frozen=True, slots=True)

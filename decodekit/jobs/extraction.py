@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from decodekit import __version__
 from decodekit.constraints import Constraint, as_constraint
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
+from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import DocumentRef
@@ -55,6 +56,7 @@ class ExtractionOptions:
             strategy can. Results do not depend on it, so it is not one of the job's settings.
         fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
         max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
+        chat_template_kwargs: as in `LLM.generate`: variables of the chat template.
     """
 
     schema: JobSchema
@@ -69,6 +71,7 @@ class ExtractionOptions:
     speculate: tuple[str, ...] | None = None
     fast_forward: FastForward = "exact"
     max_rollbacks: int | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def strategy_settings(self) -> dict[str, Any]:
@@ -134,6 +137,7 @@ class ExtractionOptions:
             "max_new_tokens": settings.max_new_tokens,
             "on_length": settings.on_length,
             "seed": settings.seed,
+            "chat_template_kwargs": settings.chat_template_kwargs,
         }
         return cls(schema, **(given | {name: value for name, value in changes.items() if value is not None}))
 
@@ -161,7 +165,7 @@ class Extraction:
         self._prompt = choose_prompt(
             options.prompt,
             model=options.model,
-            has_chat_template=bool(getattr(llm.tokenizer, "chat_template", None)),
+            has_chat_template=has_chat_template(llm.tokenizer),
             is_raw=options.is_raw,
             schema=schema.schema if schema.is_json else schema.beyond,
             is_json=schema.is_json,
@@ -174,7 +178,11 @@ class Extraction:
             "logprobs": True,
             "fast_forward": options.fast_forward,
             "max_rollbacks": options.max_rollbacks,
+            "chat_template_kwargs": options.chat_template_kwargs or None,
         }
+        if options.chat_template_kwargs and not self._prompt.is_chat:
+            cause = "chat_template_kwargs has no effect: the prompts of this job go through no chat template"
+            raise UselessOptionError(cause, at="chat_template_kwargs", hint="a chat model, without --raw")
         # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
         self.settings = JobSettings(
@@ -190,12 +198,18 @@ class Extraction:
             max_new_tokens=options.max_new_tokens,
             on_length=options.on_length,
             seed=options.seed,
+            chat_template_kwargs=dict(options.chat_template_kwargs),
             version=__version__,
             constraint=schema.beyond,
             reading=schema.reading,
             programs=programs_of(strategy),
-            chat_template=digest(llm.tokenizer.chat_template, length=16) if self._prompt.is_chat else "",
+            chat_template=self._template_fingerprint(),
         )
+
+    def _template_fingerprint(self) -> str:
+        """Of the chat template, where prompts go through one that is a text; a program belongs to its tokenizer."""
+        template = getattr(self._llm.tokenizer, "chat_template", None)
+        return digest(template, length=16) if self._prompt.is_chat and template else ""
 
     def run(
         self,

@@ -11,15 +11,32 @@ from typing import Any, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
-from decodekit.errors import ContextLengthError, DecodekitError, OptionError, collecting, raise_faults
+from decodekit.errors import (
+    ContextLengthError,
+    DecodekitError,
+    OptionError,
+    UselessOptionError,
+    collecting,
+    raise_faults,
+)
 from decodekit.generation import samples
+from decodekit.generation.conversation import Telling
 from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
+from decodekit.generation.prompt import (
+    Messages,
+    Prompt,
+    TokenIds,
+    check_prompt,
+    each_prompt,
+    encode,
+    is_messages,
+    is_single,
+)
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
-from decodekit.llm.option_rules import seeds_fit
+from decodekit.llm.option_rules import seeds_fit, telling_of
 from decodekit.llm.plan import Plan
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
@@ -124,7 +141,8 @@ class LLM:
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``seed``, ``logprobs``, ``on_length``, ``on_error``,
-                ``max_rollbacks``, ``fast_forward``, ``masks``, ``batch_size``); and those of a strategy that is given
+                ``max_rollbacks``, ``fast_forward``, ``masks``, ``batch_size``, ``tools``, ``enable_thinking``,
+                ``chat_template_kwargs``); and those of a strategy that is given
                 by name, such as ``temperature=0.7``.
 
         Raises:
@@ -143,6 +161,8 @@ class LLM:
         listed = self._listed(prompts, faults)
         asked = GenerateOptions.of(**options)
         faults += seeds_fit(asked.seed, len(listed))
+        with collecting(faults, UselessOptionError):
+            _check_told(telling_of(asked, []), [*enumerate(listed)])
         plan = self.plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
             cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
@@ -240,6 +260,7 @@ class LLM:
             OptionError: as `generate` raises it.
             ConstraintError: the constraint cannot be used.
         """
+        faults += telling_of(options, []).faults(self.tokenizer)
         return Plan.of(self.model, self.vocabulary, self._canonical, options, faults)
 
     def request(self, prompt: Prompt, plan: Plan, seed: int | None = None) -> Request:
@@ -248,7 +269,7 @@ class LLM:
         Raises:
             OptionError, ChatTemplateError: it cannot be read.
         """
-        token_ids = encode(self.tokenizer, prompt, "prompt", self.vocabulary.size)
+        token_ids = self._encoded(prompt, plan, "prompt")
         matcher = None if plan.grammar is None else plan.grammar.matcher()
         seed = plan.strategy.seed or 0 if seed is None else seed
         return Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, 0))
@@ -284,17 +305,23 @@ class LLM:
             request: Request | DecodekitError
             try:
                 seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
-                token_ids = encode(self.tokenizer, prompt, f"prompt {index}", self.vocabulary.size)
+                token_ids = self._encoded(prompt, plan, f"prompt {index}")
                 matcher = None if plan.grammar is None else plan.grammar.matcher()
                 request = Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, index))
             except DecodekitError as error:
                 request = error
             yield request
 
+    def _encoded(self, prompt: Prompt, plan: Plan, at: str) -> list[int]:
+        _check_told(plan.told, [(at, prompt)])
+        return encode(self.tokenizer, prompt, at, self.vocabulary.size, plan.told)
+
     def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
         """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
-        return [] if given is None else encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size)
+        if given is None:
+            return []
+        return encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size, plan.told)
 
 
 @overload
@@ -322,6 +349,17 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[Generat
         A `Completion`, or a list of them for a list of prompts.
     """
     return LLM(model, tokenizer).generate(prompts, **options)
+
+
+def _check_told(told: Telling, prompts: Iterable[tuple[object, Any]]) -> None:
+    """Raise the UselessOptionError of the first prompt that no chat template writes, where one is told something."""
+    for place, prompt in prompts if told else ():
+        if not is_messages(prompt):
+            raise UselessOptionError(
+                f"{told.names}: only conversations go through the chat template, and this prompt is none",
+                at=f"prompt {place}" if isinstance(place, int) else str(place),
+                hint='[{"role": "user", "content": "..."}] as the prompt',
+            )
 
 
 def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:

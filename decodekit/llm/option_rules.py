@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, get_args
 
 from decodekit.constraints.coerce import named_constraint
+from decodekit.constraints.tool_calls import Tools, tools
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting
 from decodekit.generation import memory
+from decodekit.generation.conversation import Telling
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, Masking, left_out_of
 from decodekit.models.causal_lm import CausalLM, can_verify
@@ -80,6 +82,11 @@ class GenerateCall:
     def ending_vocabulary(self) -> Vocabulary:
         """The vocabulary where `stop_token_ids` end a text, too."""
         return _with_ends(self.vocabulary, self.options.stop_token_ids)
+
+    @property
+    def told(self) -> Telling:
+        """What the chat template is told; without what is a fault."""
+        return telling_of(self.options, [])
 
     @property
     def is_constrained(self) -> bool:
@@ -225,6 +232,35 @@ def _search(call: GenerateCall) -> Faults:
         yield from search.refusals(SearchCall(call.contrasted, call.is_constrained, *given))
 
 
+def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Telling:
+    """What options tell a chat template; `faults` gets what is wrong with them."""
+    named: Any = options.chat_template_kwargs
+    if named is not None and not (isinstance(named, Mapping) and all(isinstance(name, str) for name in named)):
+        cause = f"chat_template_kwargs={named!r:.60} is no mapping of names"
+        faults.append(OptionError(cause, at="chat_template_kwargs", hint='{"enable_thinking": False}'))
+        named = None
+    told = dict(named or {})
+    if options.enable_thinking is not None:
+        if "enable_thinking" in told:
+            faults.append(OptionError("enable_thinking is given twice", at="chat_template_kwargs"))
+        if not isinstance(options.enable_thinking, bool):
+            cause = f"enable_thinking={options.enable_thinking!r:.40} is neither True nor False"
+            faults.append(OptionError(cause, at="enable_thinking"))
+        told["enable_thinking"] = options.enable_thinking
+    definitions: list[dict[str, Any]] = []
+    if options.tools is not None:
+        with collecting(faults):
+            given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
+            definitions = given.definitions
+    return Telling(definitions, told)
+
+
+def _chat(call: GenerateCall) -> Faults:
+    faults: list[DecodekitError] = []
+    telling_of(call.options, faults)
+    yield from faults
+
+
 def _on_error(call: GenerateCall) -> Faults:
     given = call.options.on_error
     if not _is_one_of(given, get_args(OnError)):
@@ -293,6 +329,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _stop_token_ids,
     _seed,
     _closing,
+    _chat,
 )
 """The rules, in the order in which their faults are told."""
 

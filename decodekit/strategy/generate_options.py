@@ -119,6 +119,9 @@ class GenerateKeywords(StrategyKeywords, total=False):
     fast_forward: FastForward
     masks: Masking
     batch_size: int
+    tools: Any
+    enable_thinking: bool | None
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,12 @@ class GenerateOptions:
             the mass of the masks, needs ``"always"`` beside `logprobs`.
         batch_size: the most prompts that are decoded at a time. Each of several texts of a prompt, and each hypothesis
             of a search, is a row of the cache.
+        tools: of conversations: what the chat template tells the model that it may call, as `dk.tools` takes it (or its
+            value). ``constraint=dk.tools(...)`` makes the calls valid.
+        enable_thinking: of conversations: for templates that read it, whether the model reasons first.
+        chat_template_kwargs: of conversations: variables of the chat template, as in `apply_chat_template`; an option
+            that the template does not read is refused. ``continue_final_message=True`` goes on with the last message,
+            ``chat_template`` is another template.
         strategy_options: options of a strategy that is given by name, such as ``{"temperature": 0.7}``. As keywords of
             `LLM.generate` they stand beside the others.
     """
@@ -178,6 +187,9 @@ class GenerateOptions:
     fast_forward: FastForward = "exact"
     masks: Masking = "asked"
     batch_size: int = 8
+    tools: Any = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
