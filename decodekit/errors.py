@@ -94,6 +94,12 @@ class ResourceLimitError(ConstraintError):
     code = "DK206"
 
 
+class InvalidValueError(ConstraintError):
+    """The text satisfies the constraint, and a validator refuses its value; `__cause__` is what it raised."""
+
+    code = "DK207"
+
+
 class ModelError(DecodekitError):
     """A model cannot be loaded or used."""
 

@@ -81,6 +81,7 @@ def generate(
         ),
     ] = None,
     max_rollbacks: o.MaxRollbacks = None,
+    max_retries: o.MaxRetries = 0,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
     as_json: o.Json = False,
 ) -> int:
@@ -97,6 +98,7 @@ def generate(
         "stop": tuple(map(typed_text, stop or ())),
         "on_length": on_length,
         "max_rollbacks": max_rollbacks,
+        "max_retries": max_retries,
         "fast_forward": speed.fast_forward,
         "chat_template_kwargs": o.parse_chat_template_kwargs(chat_template_kwargs) or None,
         **o.given(speculate=speed.proposers() or None),

@@ -159,6 +159,12 @@ MaxRollbacks = Annotated[
         min=0, help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects)."
     ),
 ]
+MaxRetries = Annotated[
+    int,
+    typer.Option(
+        min=0, help="How often a text is asked for again, with the reason, whose value a validator or guard refuses."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")]
 

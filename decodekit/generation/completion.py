@@ -33,6 +33,8 @@ class Completion:
             answer; of `Particles`, the share of the weight; else None.
         others: the further texts of a beam search, of samples with `num_return_sequences`, of `BestOf`,
             `SelfConsistency` and `Particles`; in the order of their scores, or of the samples.
+        attempts: with `max_retries`, the completions of the tries before this one, each with the error for which it was
+            refused; `Stats.num_retries` is their number.
     """
 
     text: str
@@ -44,6 +46,7 @@ class Completion:
     stats: Stats
     score: float | None = None
     others: tuple[Completion, ...] = ()
+    attempts: tuple[Completion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,8 @@ class Telling:
         told = {"tools": tools, "add_generation_prompt": not continues, **self.options}
         if getattr(tokenizer, "chat_template", None):
             return str(tokenizer.apply_chat_template(messages, tokenize=False, **told))
-        ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **told)
-        return ids[0] if ids and not isinstance(ids[0], int) else ids
+        ids: Any = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **told)
+        return [*(ids[0] if ids and not isinstance(ids[0], int) else ids)]
 
     def _variables(self, tokenizer: Any) -> frozenset[str]:
         """The names that the template reads."""
@@ -136,7 +136,7 @@ def variables(template: str) -> frozenset[str]:
     except ImportError:
         return _words(template)
     try:
-        environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701  # parsed, never rendered
+        environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # parsed, never rendered
         return frozenset(meta.find_undeclared_variables(environment.parse(_TRANSFORMERS_TAG.sub("", template))))
     except TemplateError:
         return _words(template)

@@ -89,6 +89,8 @@ class Stats:
             all by themselves), and for a search with several other hypotheses.
         by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is
             only one.
+        num_retries: how often the prompt was tried again because its value was refused; the other figures are those of
+            the last try.
     """
 
     num_prompt_tokens: int
@@ -110,6 +112,7 @@ class Stats:
     log_z: float | None = None
     by_proposer: tuple[ProposerStats, ...] = ()
     num_reused_tokens: int = 0
+    num_retries: int = 0
 
     @property
     def tpot_s(self) -> float | None:

@@ -56,6 +56,7 @@ class ExtractionOptions:
             strategy can. Results do not depend on it, so it is not one of the job's settings.
         fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
         max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
+        max_retries: as in `LLM.generate`: how often a document is tried again whose value a validator refuses.
         chat_template_kwargs: as in `LLM.generate`: variables of the chat template.
     """
 
@@ -71,6 +72,7 @@ class ExtractionOptions:
     speculate: tuple[str, ...] | None = None
     fast_forward: FastForward = "exact"
     max_rollbacks: int | None = None
+    max_retries: int = 0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,6 +87,8 @@ class ExtractionOptions:
             options["fast_forward"] = self.fast_forward
         if self.max_rollbacks is not None:  # it decides who fails
             options["max_rollbacks"] = self.max_rollbacks
+        if self.max_retries:
+            options["max_retries"] = self.max_retries
         return {"name": name, **options}
 
     def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
@@ -131,6 +135,7 @@ class ExtractionOptions:
             "strategy": strategy.pop("name"),
             "fast_forward": strategy.pop("fast_forward", "exact"),
             "max_rollbacks": strategy.pop("max_rollbacks", None),
+            "max_retries": strategy.pop("max_retries", 0),
             "strategy_options": strategy,
             "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
@@ -178,6 +183,7 @@ class Extraction:
             "logprobs": True,
             "fast_forward": options.fast_forward,
             "max_rollbacks": options.max_rollbacks,
+            "max_retries": options.max_retries,
             "chat_template_kwargs": options.chat_template_kwargs or None,
         }
         if options.chat_template_kwargs and not self._prompt.is_chat:

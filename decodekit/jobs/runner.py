@@ -177,6 +177,8 @@ class JobRunner:
             "document": task.digest,
             "settings": self._settings,
         }
+        if completion.attempts:
+            row["num_retries"] = completion.stats.num_retries
         if completion.finish_reason == "length":
             # Cut at the limit and asked for all the same (on_length="return"): the text as far as it came.
             row["text"] = completion.text
@@ -210,6 +212,7 @@ class JobRunner:
             "text": completion.text if completion else "",
             "finish_reason": completion.finish_reason if completion else None,
             "num_generated_tokens": completion.stats.num_generated_tokens if completion else 0,
+            "refused": [_refused(attempt) for attempt in completion.attempts] if completion else [],
             "attempts": 1 + (before["attempts"] if before else 0),
             "document": digest,
             "settings": self._settings,
@@ -219,6 +222,12 @@ class JobRunner:
         summary.num_tokens += row["num_generated_tokens"]
         summary.failures[error.code] = summary.failures.get(error.code, 0) + 1
         self.observer.advance(document_id, error, row["num_generated_tokens"])
+
+
+def _refused(attempt: Completion) -> dict[str, str]:
+    """A try before the last one: its text, and why it was refused."""
+    assert attempt.error is not None
+    return {"text": attempt.text, "message": attempt.error.cause}
 
 
 def _place(error: DecodekitError, completion: Completion | None) -> str | None:

@@ -300,6 +300,10 @@ class Engine:
         if "batch_size" in options:
             cause = "batch_size has no effect on a request: the rows are those of the engine"
             faults.append(UselessOptionError(cause, at="batch_size", hint="llm.engine(batch_size=...)"))
+        if options.get("max_retries"):
+            cause = "max_retries has no effect on a request: what is refused is the error of its completion"
+            hint = "another request with the reason in its prompt, or LLM.generate and LLM.as_completed"
+            faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
         prepared = self._prepare(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
         if sample and isinstance(request, Request):

@@ -17,11 +17,10 @@ from decodekit.errors import (
     OptionError,
     UselessOptionError,
     collecting,
-    raise_faults,
 )
 from decodekit.generation import samples
-from decodekit.generation.conversation import Telling
 from decodekit.generation.completion import Chunk, Completion, Score
+from decodekit.generation.conversation import Telling
 from decodekit.generation.prompt import (
     Messages,
     Prompt,
@@ -38,11 +37,11 @@ from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.option_rules import seeds_fit, telling_of
 from decodekit.llm.plan import Plan
+from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import plain
 from decodekit.speculation.canonical import Canonical
-from decodekit.strategy import Guidance, check_seed
+from decodekit.strategy import Guidance
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
 from decodekit.vocabulary import Vocabulary
 
@@ -141,9 +140,9 @@ class LLM:
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``seed``, ``logprobs``, ``on_length``, ``on_error``,
-                ``max_rollbacks``, ``fast_forward``, ``masks``, ``batch_size``, ``tools``, ``enable_thinking``,
-                ``chat_template_kwargs``); and those of a strategy that is given
-                by name, such as ``temperature=0.7``.
+                ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``, ``batch_size``, ``tools``,
+                ``enable_thinking``, ``chat_template_kwargs``); and those of a strategy that is given by name, such as
+                ``temperature=0.7``.
 
         Raises:
             OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.
@@ -269,7 +268,7 @@ class LLM:
         Raises:
             OptionError, ChatTemplateError: it cannot be read.
         """
-        token_ids = self._encoded(prompt, plan, "prompt")
+        token_ids = self._encoded(prompt, plan.told, "prompt")
         matcher = None if plan.grammar is None else plan.grammar.matcher()
         seed = plan.strategy.seed or 0 if seed is None else seed
         return Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, 0))
@@ -282,39 +281,44 @@ class LLM:
 
     def _decode(self, prompts: Iterable[Prompt], plan: Plan, num_rows: int) -> Iterator[Chunk]:
         texts: dict[int, list[str]] = {}
-        requests = self._requests(prompts, plan)
-        if plan.search is None:
-            updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
-        else:
-            updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
-        for update in updates:
-            texts.setdefault(update.index, []).append(update.text)
-            completion = None
-            if update.result is not None:
-                completion = completed(plan, update.index, "".join(texts.pop(update.index)), update.result)
-                if completion.error is not None and plan.options.on_error == "raise":
-                    raise completion.error
-            if plan.choice is None:
-                yield Chunk(update.index, update.text, update.token_ids, completion, update.logprobs)
-            elif completion is not None:
-                yield whole(update.index, completion)
+        tries = Tries(prompts, plan.seeds, plan.options.max_retries)
+        is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
+        while tries.is_open:
+            requests = (self._request(one, plan) for one in tries.round())
+            if plan.search is None:
+                updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+            else:
+                updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
+            for update in updates:
+                index = tries.index(update.index)
+                texts.setdefault(update.index, []).append(update.text)
+                completion = None
+                if update.result is not None:
+                    ended = completed(plan, index, "".join(texts.pop(update.index)), update.result)
+                    rename(ended, update.index, index)
+                    completion = tries.ended(update.index, ended, self.tokenizer)
+                    if completion is not None and completion.error is not None and plan.options.on_error == "raise":
+                        raise completion.error
+                if not is_whole:
+                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs)
+                elif completion is not None:
+                    yield whole(index, completion)
 
-    def _requests(self, prompts: Iterable[Prompt], plan: Plan) -> Iterator[Request | DecodekitError]:
-        seeds = iter(plan.seeds)
-        for index, prompt in enumerate(prompts):
-            request: Request | DecodekitError
-            try:
-                seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
-                token_ids = self._encoded(prompt, plan, f"prompt {index}")
-                matcher = None if plan.grammar is None else plan.grammar.matcher()
-                request = Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, index))
-            except DecodekitError as error:
-                request = error
-            yield request
+    def _request(self, one: Try, plan: Plan) -> Request | DecodekitError:
+        """A try as the loops take it; the error of one that cannot be read."""
+        try:
+            if isinstance(one.seed, DecodekitError):
+                return one.seed
+            told = told_again(plan.told) if one.before else plan.told
+            token_ids = self._encoded(one.prompt, told, f"prompt {one.index}")
+            matcher = None if plan.grammar is None else plan.grammar.matcher()
+            return Request(token_ids, matcher, one.seed, negative_prompt=self._negative_prompt(plan, one.index))
+        except DecodekitError as error:
+            return error
 
-    def _encoded(self, prompt: Prompt, plan: Plan, at: str) -> list[int]:
-        _check_told(plan.told, [(at, prompt)])
-        return encode(self.tokenizer, prompt, at, self.vocabulary.size, plan.told)
+    def _encoded(self, prompt: Prompt, told: Telling, at: str) -> list[int]:
+        _check_told(told, [(at, prompt)])
+        return encode(self.tokenizer, prompt, at, self.vocabulary.size, told)
 
     def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
         """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
@@ -378,17 +382,6 @@ def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
         UserWarning,
         stacklevel=level,
     )
-
-
-def _next_seed(seeds: Iterator[int], index: int) -> int:
-    seed = plain(next(seeds, None))
-    if seed is None:
-        raise OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
-    faults: list[DecodekitError] = []
-    check_seed(seed, faults)
-    raise_faults(faults)
-    assert isinstance(seed, int)
-    return seed
 
 
 def _as_causal_lm(model: Any) -> CausalLM:

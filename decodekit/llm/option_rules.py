@@ -171,6 +171,18 @@ def _max_rollbacks(call: GenerateCall) -> Faults:
         yield OptionError(f"max_rollbacks={given!r:.60} is not an integer from 0 on", at="max_rollbacks")
 
 
+def _max_retries(call: GenerateCall) -> Faults:
+    given, num_texts = call.options.max_retries, getattr(call.strategy, "num_return_sequences", 1)
+    if not is_count(given, 0):
+        yield OptionError(f"max_retries={given!r:.60} is not an integer from 0 on", at="max_retries")
+    elif given and not call.is_constrained:
+        cause = f"max_retries={given} has no effect without a constraint, whose values validators and guards refuse"
+        yield UselessOptionError(cause, at="max_retries")
+    elif given and num_texts != 1:
+        cause = f"max_retries={given} and num_return_sequences={num_texts} cannot be combined"
+        yield OptionError(cause, at="max_retries", hint="a list with the prompt several times, and a seed for each")
+
+
 def _fast_forward(call: GenerateCall) -> Faults:
     given = call.options.fast_forward
     if not _is_one_of(given, get_args(FastForward)):
@@ -243,10 +255,12 @@ def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Tellin
     if options.enable_thinking is not None:
         if "enable_thinking" in told:
             faults.append(OptionError("enable_thinking is given twice", at="chat_template_kwargs"))
-        if not isinstance(options.enable_thinking, bool):
-            cause = f"enable_thinking={options.enable_thinking!r:.40} is neither True nor False"
-            faults.append(OptionError(cause, at="enable_thinking"))
-        told["enable_thinking"] = options.enable_thinking
+        thinks: Any = options.enable_thinking
+        if not isinstance(thinks, bool):
+            faults.append(
+                OptionError(f"enable_thinking={thinks!r:.40} is neither True nor False", at="enable_thinking")
+            )
+        told["enable_thinking"] = thinks
     definitions: list[dict[str, Any]] = []
     if options.tools is not None:
         with collecting(faults):
@@ -318,6 +332,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _logprobs,
     _on_length,
     _max_rollbacks,
+    _max_retries,
     _fast_forward,
     _masks,
     _proposers,

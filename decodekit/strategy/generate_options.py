@@ -116,6 +116,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     on_length: OnLength | None
     on_error: OnError
     max_rollbacks: int | None
+    max_retries: int
     fast_forward: FastForward
     masks: Masking
     batch_size: int
@@ -155,6 +156,10 @@ class GenerateOptions:
         on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
         max_rollbacks: how often a text is rolled back because the guard of the constraint refuses it, before its row
             fails with a `GuardError`; None is `generation.settings.MAX_ROLLBACKS` (64). Only with a guard.
+        max_retries: how often a prompt is tried again of which a validator of its type refuses the value
+            (`InvalidValueError`), or a guard every text (`GuardError`). The next try reads the text and the reason,
+            too; see `llm.retries`. Texts are then streamed as a whole at their ends. Only with a constraint, and for
+            one text of a prompt.
         fast_forward: what is taken without asking the model where the constraint leaves no choice: ``"exact"``, single
             allowed tokens; ``"off"``, nothing; ``"canonical"``, also single allowed bytes, in the tokenizer's own
             tokens. The first two give the same text, the third changes the distribution; see
@@ -184,6 +189,7 @@ class GenerateOptions:
     on_length: OnLength | None = None
     on_error: OnError = "return"
     max_rollbacks: int | None = None
+    max_retries: int = 0
     fast_forward: FastForward = "exact"
     masks: Masking = "asked"
     batch_size: int = 8
@@ -193,7 +199,15 @@ class GenerateOptions:
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "stop_token_ids", "seed", "logprobs", "max_rollbacks", "batch_size"):
+        for name in (
+            "max_new_tokens",
+            "stop_token_ids",
+            "seed",
+            "logprobs",
+            "max_rollbacks",
+            "max_retries",
+            "batch_size",
+        ):
             value = plain(getattr(self, name))
             is_several = name in ("seed", "stop_token_ids") and isinstance(value, list | tuple)
             object.__setattr__(self, name, [plain(one) for one in value] if is_several else value)

@@ -13,7 +13,7 @@ from decodekit.generation.conversation import Telling, has_chat_template, variab
 from decodekit.generation.prompt import encode
 from tests.reference.generation_tokenizer import BOS, small_tokenizer
 from tests.reference.vocabularies import mistral_data
-from tests.test_llm import V, ToyLM, writes
+from tests.test_llm import ToyLM, V, writes
 
 LLAMA_LIKE = (
     "{{ bos_token }}{% if tools %}{% for t in tools %}{{ t.function.name }};{% endfor %}{% endif %}"
