@@ -121,6 +121,9 @@ def generate(
         note(
             f"{completion.finish_reason}: {stats.num_generated_tokens} tokens, {stats.tokens_per_second:,.0f} tokens/s"
         )
+    if completion.stats.recommended:
+        taken = ", ".join(f"{name}={value}" for name, value in completion.stats.recommended)
+        note(f"sampled as the generation config of the model recommends: {taken}")
     if completion.error is not None:
         note(str(completion.error))
         return SOME_FAILED

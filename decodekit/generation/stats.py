@@ -15,6 +15,7 @@ by itself satisfies it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Stats:
             only one.
         num_retries: how often the prompt was tried again because its value was refused; the other figures are those of
             the last try.
+        recommended: options that ``strategy="sample"`` took from the generation config of the model, with their values.
     """
 
     num_prompt_tokens: int
@@ -113,6 +115,7 @@ class Stats:
     by_proposer: tuple[ProposerStats, ...] = ()
     num_reused_tokens: int = 0
     num_retries: int = 0
+    recommended: tuple[tuple[str, Any], ...] = ()
 
     @property
     def tpot_s(self) -> float | None:

@@ -23,6 +23,7 @@ from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
 from decodekit.strategy.programs import programs_of
+from decodekit.strategy.recommended import recommended_for
 from decodekit.strategy.several import OverSamples
 
 if TYPE_CHECKING:
@@ -163,6 +164,9 @@ class Extraction:
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
         self._llm = llm
+        # What the model recommends becomes one of the settings: another config would give other results.
+        taken = recommended_for(options.strategy, options.strategy_options, getattr(llm, "recommended", {}))
+        options = replace(options, strategy_options={**taken, **options.strategy_options})
         strategy, self._constraint, self._validator = options.check()
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)

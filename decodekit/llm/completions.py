@@ -47,7 +47,7 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
         result.finish_reason,
         error,
         None if plan.settings.num_alternatives is None else result.logprobs,
-        result.stats,
+        replace(result.stats, recommended=plan.recommended) if plan.recommended else result.stats,
         result.score,
         others,
     )

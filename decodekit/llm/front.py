@@ -43,6 +43,7 @@ from decodekit.models.causal_lm import CausalLM
 from decodekit.speculation.canonical import Canonical
 from decodekit.strategy import Guidance
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.recommended import read_recommended
 from decodekit.vocabulary import Vocabulary
 
 OnePrompt: TypeAlias = str | Messages | Sequence[int]
@@ -113,6 +114,11 @@ class LLM:
             **from_pretrained,
         )
         return cls(model, tokenizer)
+
+    @property
+    def recommended(self) -> dict[str, Any]:
+        """What the generation config of the model recommends to sample with; ``strategy="sample"`` takes it."""
+        return read_recommended(getattr(self.model, "generation_config", {}))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_division": None}  # what it remembers holds functions

@@ -27,6 +27,7 @@ from decodekit.speculation import GrammarDraft, Proposer
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
 from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
 from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLength
+from decodekit.strategy.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
 
 
@@ -42,6 +43,7 @@ class GenerateCall:
         constraint: what `options.constraint` stands for, if it is a name; None without a constraint.
         contrasted: the model under the contrast, or `model` without one.
         pipeline: the processors of the strategy, for this vocabulary.
+        recommended: options of the strategy that are taken from the generation config of the model.
     """
 
     model: CausalLM
@@ -51,6 +53,7 @@ class GenerateCall:
     constraint: Any
     contrasted: CausalLM
     pipeline: tuple[LogitsProcessor, ...]
+    recommended: Mapping[str, Any]
 
     @classmethod
     def of(
@@ -58,8 +61,11 @@ class GenerateCall:
     ) -> GenerateCall:
         """The call that options ask for; `faults` gets everything that is wrong with them."""
         strategy: Strategy | None = None
+        taken: dict[str, Any] = {}
         with collecting(faults):
-            strategy = resolve_strategy(options.strategy, options.strategy_options)
+            recommended = read_recommended(model.generation_config) if hasattr(model, "generation_config") else {}
+            taken = recommended_for(options.strategy, options.strategy_options, recommended)
+            strategy = resolve_strategy(options.strategy, {**taken, **options.strategy_options})
         constraint = options.constraint
         if isinstance(constraint, str):
             with collecting(faults):
@@ -74,7 +80,7 @@ class GenerateCall:
         for processor in () if strategy is None else strategy.pipeline:
             with collecting(faults):
                 pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
-        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline))
+        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline), taken)
         faults += (fault for rule in RULES for fault in rule(call))
         return call
 

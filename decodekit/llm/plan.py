@@ -39,6 +39,7 @@ class Plan:
         search: the strategy, if it has a loop of its own.
         choice: the strategy, if it chooses among several samples.
         told: what the chat template is told beside the messages.
+        recommended: what the strategy takes from the generation config of the model.
     """
 
     options: GenerateOptions
@@ -49,6 +50,7 @@ class Plan:
     search: Search | None
     choice: Aggregation | None
     told: Telling
+    recommended: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(
@@ -81,7 +83,17 @@ class Plan:
         choice = given if isinstance(given, Aggregation) else None
         search = given if isinstance(given, Search) else None
         settings = _settings(call, strategy, choice, canonical())
-        return cls(options, strategy, call.contrasted, settings, grammar, search, choice, call.told)
+        return cls(
+            options,
+            strategy,
+            call.contrasted,
+            settings,
+            grammar,
+            search,
+            choice,
+            call.told,
+            tuple(call.recommended.items()),
+        )
 
     @property
     def contrast(self) -> Contrast | None:

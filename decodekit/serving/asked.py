@@ -58,12 +58,13 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
         cause = f"{name}={max_new_tokens:,} is more than the {limits.max_new_tokens:,} tokens that this endpoint gives"
         raise InvalidRequestError(cause, at=name)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens or limits.max_new_tokens, "on_length": "return"}
-    temperature = 1.0 if fields.temperature is None else fields.temperature
-    if temperature == 0:  # truncations keep the likeliest token, and a seed decides nothing
+    if fields.temperature == 0:  # truncations keep the likeliest token, and a seed decides nothing
         options["strategy"] = "greedy"
     else:
-        options |= {"strategy": "sample", "temperature": temperature}
-        if fields.top_p not in (None, 1):
+        options["strategy"] = "sample"  # which takes from the model what is not given
+        if fields.temperature is not None:
+            options["temperature"] = fields.temperature
+        if fields.top_p is not None:
             options["top_p"] = fields.top_p
         if fields.top_k is not None and fields.top_k > 0:
             options["top_k"] = fields.top_k
