@@ -33,13 +33,13 @@ from decodekit import __version__
 from decodekit.errors import NotServedError
 from decodekit.serving.answers import EventStream, told, unless_gone
 from decodekit.serving.bodies import fields_of, read_body
-from decodekit.serving.chat import Chat
-from decodekit.serving.completions import Completions
-from decodekit.serving.dialect import Dialect
+from decodekit.serving.chat import ChatRoute
+from decodekit.serving.completions import CompletionsRoute
 from decodekit.serving.fields import ErrorReply, ReplyModel
 from decodekit.serving.gate import Gate
 from decodekit.serving.refusals import CLIENT_CLOSED, ERROR_TABLE, body_of, refused
-from decodekit.serving.responses import Responses
+from decodekit.serving.responses import ResponsesRoute
+from decodekit.serving.route import Route
 from decodekit.serving.service import Service
 
 SEED_HEADER: Final = "X-Decodekit-Seed"
@@ -78,8 +78,8 @@ def make_app(service: Service, *, api_key: str | None = None, cors: Sequence[str
         cors: origins whose pages may call the endpoint; ``"*"`` for all.
     """
     app = FastAPI(title="decodekit", version=__version__, docs_url=None, redoc_url=None)
-    for kind in (Chat, Completions, Responses):
-        _add_dialect(app, kind(service), service)
+    for kind in (ChatRoute, CompletionsRoute, ResponsesRoute):
+        _add_writing_route(app, kind(service), service)
     _add_reading_routes(app, service)
     _add_error_handlers(app, service)
     app.add_middleware(Gate, service=service, api_key=api_key)
@@ -95,23 +95,23 @@ def make_app(service: Service, *, api_key: str | None = None, cors: Sequence[str
     return app
 
 
-def _add_dialect(app: FastAPI, dialect: Dialect[Any], service: Service) -> None:
+def _add_writing_route(app: FastAPI, route: Route[Any], service: Service) -> None:
     """A route that writes text."""
 
     async def answer(request: Request) -> Response:
         try:
-            body = fields_of(await read_body(request, service.limits), dialect.body)
+            body = fields_of(await read_body(request, service.limits), route.body)
             service.check_model(body.model)
-            asked = dialect.asked(body)
+            asked = route.asked(body)
             headers = {SEED_HEADER: str(asked.seed)}
             if body.stream:
                 running = await unless_gone(service.begin(asked), request.receive)
-                return EventStream(dialect.events(body, running), dialect.failed, running.cancel, headers)
+                return EventStream(route.events(body, running), route.failed, running.cancel, headers)
 
             async def whole() -> dict[str, Any]:
                 running = await service.begin(asked)
                 try:
-                    return await dialect.reply(body, running)
+                    return await route.reply(body, running)
                 finally:
                     running.cancel()
 
@@ -122,13 +122,13 @@ def _add_dialect(app: FastAPI, dialect: Dialect[Any], service: Service) -> None:
         except Exception as error:
             return refused(told(error), service.limits.retry_s)
 
-    name = dialect.body.__name__
+    name = route.body.__name__
     app.add_api_route(
-        dialect.path,
+        route.path,
         answer,
         methods=["POST"],
         operation_id=name.removesuffix("Body").lower(),
-        summary=dialect.says,
+        summary=route.says,
         response_model=None,
         openapi_extra={
             "requestBody": {
@@ -138,10 +138,12 @@ def _add_dialect(app: FastAPI, dialect: Dialect[Any], service: Service) -> None:
         },
         responses={
             200: {
-                "model": dialect.reply_model,
+                "model": route.reply_model,
                 "description": "The answer; with `stream`, server-sent events.",
                 "headers": {SEED_HEADER: {"schema": {"type": "string"}, "description": "The seed of the texts."}},
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {
+                    "text/event-stream": {"schema": {"description": "The data of an event, as OpenAI has it."}}
+                },
             },
             **_refusals(400, 401, 404, 408, 413, 422, 429, 500, 503, 504),
         },
@@ -207,7 +209,7 @@ def _description(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
             description="OpenAI's protocol over a decodekit engine.",
         )
-        kinds: list[Any] = [(kind.body, "validation") for kind in (Chat, Completions, Responses)]
+        kinds: list[Any] = [(kind.body, "validation") for kind in (ChatRoute, CompletionsRoute, ResponsesRoute)]
         _, definitions = models_json_schema(kinds, ref_template="#/components/schemas/{model}")
         found.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
         found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

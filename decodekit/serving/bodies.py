@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -77,14 +78,20 @@ def _fault(faults: Sequence[Any], given: Any) -> InvalidRequestError:
         return InvalidRequestError(f"the body is no JSON: {message}", at="body")
     by_field: dict[str, list[str]] = {}
     for one in faults:
-        words = _WORDS.get(one["type"]) or str(one["msg"]).replace("Input should be", "should be")
+        words = _WORDS.get(one["type"]) or _in_english(one["msg"])
         by_field.setdefault(field_of(one["loc"], given) or "body", []).append(words)
-    # Of a field that may be one of several things, each of them has its word; the one that fits best has it deep inside.
+    # Of a field that may be one of several things, each has its word; that of the one that fits best is deep inside.
     for field in [one for one in by_field if any(other.startswith(f"{one}.") for other in by_field)]:
         del by_field[field]
     told = [f"{field:.100} {', or '.join(dict.fromkeys(words))}"[:300] for field, words in by_field.items()]
     hint = _LISTED if any(one["type"] == "extra_forbidden" for one in faults) else None
     return InvalidRequestError("; ".join(told[:_MOST_FAULTS]), at=next(iter(by_field)), hint=hint)
+
+
+def _in_english(message: str) -> str:
+    """Pydantic's words, with values as JSON has them."""
+    message = message.replace("Input should be", "should be").replace("Input tag", "the kind")
+    return re.sub(r" found using .*? does not", " does not", message).replace("False", "false").replace("True", "true")
 
 
 def field_of(place: Sequence[str | int], given: Any) -> str:

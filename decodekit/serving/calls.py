@@ -24,7 +24,7 @@ class WrittenCall(NamedTuple):
     arguments: str
 
 
-class Outcome(NamedTuple):
+class TextEnd(NamedTuple):
     """An ended text: what of the content was not told yet, the calls, and OpenAI's word for why it ended."""
 
     rest: str
@@ -59,19 +59,19 @@ class CallSplitter:
         self._num_told = max(self._num_told, end)
         return new
 
-    def end(self, completion: Completion) -> Outcome:
+    def end(self, completion: Completion) -> TextEnd:
         """The rest, with the last chunk. A text that was cut inside of a call is content as it stands."""
         reason = "length" if completion.finish_reason == "length" else "stop"
         if self._format is None:
-            return Outcome("", [], reason)
+            return TextEnd("", [], reason)
         value = completion.value
         if not isinstance(value, ToolResponse):
-            return Outcome(self._text[self._num_told :], [], reason)
+            return TextEnd(self._text[self._num_told :], [], reason)
         calls = [
             WrittenCall(one.id or f"call_{uuid.uuid4().hex[:24]}", one.name, _json(one.arguments))
             for one in value.calls
         ]
-        return Outcome(value.content[self._num_told :], calls, "tool_calls" if calls else reason)
+        return TextEnd(value.content[self._num_told :], calls, "tool_calls" if calls else reason)
 
 
 def _num_held(text: str, trigger: str) -> int:

@@ -20,8 +20,7 @@ from decodekit.serving.asked import (
     seed_of,
     text_options,
 )
-from decodekit.serving.calls import CallSplitter, Outcome
-from decodekit.serving.dialect import Dialect
+from decodekit.serving.calls import CallSplitter, TextEnd
 from decodekit.serving.fields import (
     CallFields,
     ChatMessage,
@@ -33,6 +32,7 @@ from decodekit.serving.fields import (
     ToolFields,
     UsageReply,
 )
+from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
 from decodekit.serving.structure import Structure
 from decodekit.serving.tokens import TokenWriter, as_event
@@ -133,7 +133,7 @@ def tools_structure(
     return Structure("tools", value, "tools")
 
 
-class Chat(Dialect[ChatBody]):
+class ChatRoute(Route[ChatBody]):
     """Messages of the assistant."""
 
     path: ClassVar[str] = "/v1/chat/completions"
@@ -146,7 +146,7 @@ class Chat(Dialect[ChatBody]):
         self._tokens = TokenWriter(service.llm.vocabulary)
 
     def asked(self, body: ChatBody) -> Asked:
-        """See `Dialect`."""
+        """See `Route`."""
         limits = self.service.limits
         name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
         if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
@@ -180,7 +180,7 @@ class Chat(Dialect[ChatBody]):
         return CallSplitter(None if body.tools is None else self.service.limits.tool_format)
 
     async def reply(self, body: ChatBody, running: Running) -> dict[str, Any]:
-        """See `Dialect`."""
+        """See `Route`."""
         completions = await running.completions()
         choices = [self._choice(body, index, one) for index, one in enumerate(completions)]
         return {**self._head("chat.completion"), "choices": choices, "usage": running.usage(completions)}
@@ -211,7 +211,7 @@ class Chat(Dialect[ChatBody]):
         }
 
     async def events(self, body: ChatBody, running: Running) -> AsyncGenerator[bytes]:
-        """See `Dialect`."""
+        """See `Route`."""
         head = self._head("chat.completion.chunk")
         with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         usage = {"usage": None} if with_usage else {}
@@ -245,7 +245,7 @@ class Chat(Dialect[ChatBody]):
         yield b"data: [DONE]\n\n"
 
 
-def _calls(outcome: Outcome) -> list[dict[str, Any]]:
+def _calls(outcome: TextEnd) -> list[dict[str, Any]]:
     return [
         {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
         for one in outcome.calls

@@ -4,7 +4,7 @@ A schema, a pattern or a grammar is a program for the engine of constraints, and
 A process of its own reads each new one first, within a limit of time and of memory:
 
     endpoint                          process (python -m decodekit.serving.compiler)
-    {"kind": "regex", "value": ...}   ->    made, and asked whether it has a text
+    {"kind": "regex", "value": ...}   ->    made, and tried on the beginnings of a few texts
                                       <-    {} or {"error": [class, cause, at, hint, code]}
     nothing for `compile_s` seconds: the process is ended, the request is refused, another process takes its place
 
@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import queue
+import random
 import subprocess
 import sys
 import threading
@@ -31,8 +32,13 @@ from decodekit.errors import DecodekitError, ResourceLimitError
 from decodekit.serving.limits import Limits
 from decodekit.serving.structure import Structure, constraint_of, in_field
 
+NUM_TRIALS: Final = 4
+TRIAL_BYTES: Final = 48
+"""So many random texts are read so far before a constraint is taken."""
+
 _MANY_KNOWN: Final = 4096
 _START_S: Final = 60.0
+_MOST_ASKED: Final = 500  # what a process has learned of constraints grows
 
 
 class Compiler:
@@ -83,8 +89,14 @@ class Compiler:
     def _ask(self, structure: Structure) -> None:
         process = self._idle.get()
         try:
+            if process is not None and process.num_asked >= _MOST_ASKED:
+                process.end()
+                process = None
             process = process or _Process(self._limits)
             error = process.ask(structure)
+            if not process.is_alive and not process.is_late and process.num_asked > 1:
+                process = _Process(self._limits)  # others may have taken the memory
+                error = process.ask(structure)
         except BaseException:
             if process is not None:
                 process.end()
@@ -109,6 +121,8 @@ class _Process:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self.num_asked = 0
+        self.is_late = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "decodekit.serving.compiler", str(limits.compile_bytes)],
             stdin=subprocess.PIPE,
@@ -128,6 +142,7 @@ class _Process:
     def ask(self, structure: Structure) -> DecodekitError | None:
         """What is wrong with a constraint; None if nothing is."""
         assert self._process.stdin is not None
+        self.num_asked += 1
         line = json.dumps({"kind": structure.kind, "value": structure.value}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # it has ended, and there is no answer
             self._process.stdin.write(line)
@@ -150,13 +165,17 @@ class _Process:
     def _line(self, seconds: float) -> Any:
         """The next answer; None if there is none in time, or ever."""
         assert self._process.stdout is not None
-        timer = threading.Timer(seconds, self._process.kill)
+        timer = threading.Timer(seconds, self._stop)
         timer.start()
         try:
             line = self._process.stdout.readline()
         finally:
             timer.cancel()
         return json.loads(line) if line.endswith(b"\n") else None
+
+    def _stop(self) -> None:
+        self.is_late = True
+        self._process.kill()
 
     def end(self) -> None:
         """Let it go."""
@@ -169,14 +188,25 @@ class _Process:
 
 
 def look_at(kind: str, value: Any) -> None:
-    """Make a constraint, and ask whether it has a text.
+    """Make a constraint, ask whether it has a text, and read the beginnings of a few.
+
+    Constraints are made lazily: some grammars cost nothing until a text has thirty letters, and then seconds a letter.
 
     Raises:
         DecodekitError: it cannot be used.
     """
     constraint = constraint_of(kind, value)
-    check_satisfiable(constraint, Recogniser(constraint.root(), shared_automaton()))
+    recogniser = Recogniser(constraint.root(), shared_automaton())
+    check_satisfiable(constraint, recogniser)
     constraint.guard()
+    draws = random.Random(0)
+    for _ in range(NUM_TRIALS):
+        state: int | None = recogniser.root
+        for _ in range(TRIAL_BYTES):
+            following = b"" if state is None else recogniser.following_bytes(state)
+            if state is None or not following:
+                break
+            state = recogniser.step(state, draws.choice(following))
 
 
 def main(num_bytes: int) -> None:

@@ -19,8 +19,8 @@ from decodekit.serving.asked import (
     seed_of,
     text_options,
 )
-from decodekit.serving.dialect import Dialect
 from decodekit.serving.fields import ReplyModel, ResponseFormat, TextFields, TokenId, UsageReply
+from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
 from decodekit.serving.tokens import TokenWriter, as_event
 
@@ -73,7 +73,7 @@ class CompletionReply(ReplyModel):
     usage: UsageReply
 
 
-class Completions(Dialect[CompletionBody]):
+class CompletionsRoute(Route[CompletionBody]):
     """Continuations of texts."""
 
     path: ClassVar[str] = "/v1/completions"
@@ -86,7 +86,7 @@ class Completions(Dialect[CompletionBody]):
         self._tokens = TokenWriter(service.llm.vocabulary)
 
     def asked(self, body: CompletionBody) -> Asked:
-        """See `Dialect`."""
+        """See `Route`."""
         limits = self.service.limits
         num_tokens = body.max_tokens or min(DEFAULT_TOKENS, limits.max_new_tokens)
         options = sampling_options(body, num_tokens, limits, "max_tokens")
@@ -102,7 +102,7 @@ class Completions(Dialect[CompletionBody]):
         return [prompts.of_text(one) if isinstance(one, str) else prompts.of_ids(one) for one in several]
 
     async def reply(self, body: CompletionBody, running: Running) -> dict[str, Any]:
-        """See `Dialect`."""
+        """See `Route`."""
         completions = await running.completions()
         choices = [
             self._choice(body, index, one.text, one.logprobs or (), 0, _reason(one))
@@ -125,7 +125,7 @@ class Completions(Dialect[CompletionBody]):
         return {"index": index, "text": text, "logprobs": told, "finish_reason": reason}
 
     async def events(self, body: CompletionBody, running: Running) -> AsyncGenerator[bytes]:
-        """See `Dialect`."""
+        """See `Route`."""
         head = self._head()
         with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         usage = {"usage": None} if with_usage else {}

@@ -28,13 +28,15 @@ class SamplingFields(WireModel):
     """Which tokens are taken, and who asks."""
 
     model: str | None = Field(None, description="The name that `/v1/models` lists; left out, the only one.")
-    temperature: float | None = Field(None, ge=0, le=2, description="1 if left out; 0 takes the likeliest token.")
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="1 if left out; 0, or from 0.001 on: 0 takes the likeliest token."
+    )
     top_p: float | None = Field(None, gt=0, le=1, description="Keep the likeliest tokens of this mass.")
     top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
     min_p: float | None = Field(None, ge=0, le=1, description="Keep tokens so many times as likely as the likeliest.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Subtracted once for each occurrence.")
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Subtracted from logits of written tokens.")
-    repetition_penalty: float | None = Field(None, gt=0, le=100, description="Weakens tokens of prompt and text.")
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100, description="Weakens tokens of prompt and text.")
     logit_bias: dict[str, Bias] | None = Field(
         None, max_length=1024, description="Added to the logits of tokens, by their ids."
     )

@@ -12,9 +12,8 @@ from pydantic import Discriminator, Field, Tag
 from decodekit.errors import DecodekitError, InvalidRequestError
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked, sampling_options, seed_of
-from decodekit.serving.calls import CallSplitter, Outcome, WrittenCall
+from decodekit.serving.calls import CallSplitter, TextEnd, WrittenCall
 from decodekit.serving.chat import tools_structure
-from decodekit.serving.dialect import Dialect
 from decodekit.serving.fields import (
     AnyObjectFormat,
     AssistantMessage,
@@ -30,6 +29,7 @@ from decodekit.serving.fields import (
     ToolMessage,
     WireModel,
 )
+from decodekit.serving.route import Route
 from decodekit.serving.service import Running
 from decodekit.serving.structure import Structure
 from decodekit.serving.tokens import as_event
@@ -196,7 +196,7 @@ class ResponseReply(ReplyModel):
     usage: ResponseUsageReply | None
 
 
-class Responses(Dialect[ResponseBody]):
+class ResponsesRoute(Route[ResponseBody]):
     """Responses."""
 
     path: ClassVar[str] = "/v1/responses"
@@ -205,7 +205,7 @@ class Responses(Dialect[ResponseBody]):
     says: ClassVar[str] = "A response to a text or a conversation"
 
     def asked(self, body: ResponseBody) -> Asked:
-        """See `Dialect`."""
+        """See `Route`."""
         limits = self.service.limits
         options = sampling_options(body, body.max_output_tokens, limits, "max_output_tokens")
         structure = _structure_of(body.text)
@@ -256,7 +256,7 @@ class Responses(Dialect[ResponseBody]):
         }
 
     async def reply(self, body: ResponseBody, running: Running) -> dict[str, Any]:
-        """See `Dialect`."""
+        """See `Route`."""
         (completion,) = await running.completions()
         splitter = self._splitter(body)
         content = splitter.push(completion.text)
@@ -267,7 +267,7 @@ class Responses(Dialect[ResponseBody]):
         return _ended(self._head(body), output, outcome, running, completion)
 
     async def events(self, body: ResponseBody, running: Running) -> AsyncGenerator[bytes]:
-        """See `Dialect`."""
+        """See `Route`."""
         stream = _Stream(self._head(body))
         yield stream.event("response.created", response=stream.head)
         yield stream.event("response.in_progress", response=stream.head)
@@ -321,7 +321,7 @@ class _Stream:
     def _of_part(self, type: str, **fields: Any) -> bytes:
         return self.event(type, item_id=self._message_id, output_index=0, content_index=0, **fields)
 
-    def end(self, outcome: Outcome, running: Running, completion: Completion) -> list[bytes]:
+    def end(self, outcome: TextEnd, running: Running, completion: Completion) -> list[bytes]:
         """The events behind the last content."""
         events: list[bytes] = []
         output: list[dict[str, Any]] = []
@@ -394,7 +394,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _message(id: str, text: str, outcome: Outcome) -> dict[str, Any]:
+def _message(id: str, text: str, outcome: TextEnd) -> dict[str, Any]:
     status = "incomplete" if outcome.finish_reason == "length" else "completed"
     return {"type": "message", "id": id, "role": "assistant", "status": status, "content": [_part(text)]}
 
@@ -405,7 +405,7 @@ def _call(id: str, call: WrittenCall) -> dict[str, Any]:
 
 
 def _ended(
-    head: dict[str, Any], output: list[dict[str, Any]], outcome: Outcome, running: Running, completion: Completion
+    head: dict[str, Any], output: list[dict[str, Any]], outcome: TextEnd, running: Running, completion: Completion
 ) -> dict[str, Any]:
     usage = running.usage([completion])
     is_cut = outcome.finish_reason == "length"

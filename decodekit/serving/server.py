@@ -9,15 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from decodekit.errors import OptionError
+from decodekit.llm import LLM
+from decodekit.serving.app import make_app
+from decodekit.serving.limits import Limits
 from decodekit.serving.service import Service
 
 _LAST_ANSWERS_S: Final = 2.0
@@ -66,6 +71,34 @@ class Server(uvicorn.Server):
         while self._service.num_requests and monotonic() < deadline:
             await asyncio.sleep(0.02)
         self.should_exit = True
+
+
+@contextmanager
+def background(llm: LLM, name: str = "model", **options: Any) -> Iterator[str]:
+    """An endpoint in a thread of this process, for tests and notebooks; its URL, with ``/v1`` at the end.
+
+        with background(dk.LLM.load("tiny"), "tiny") as url:
+            client = openai.OpenAI(base_url=url, api_key="none")
+
+    Args:
+        llm: model and tokenizer.
+        name: of the model, for clients.
+        options: of `Service`, and `limits`.
+    """
+    service = Service(llm, name, options.pop("limits", Limits()), **options)
+    listening, is_ready = bound("127.0.0.1", 0), threading.Event()
+    server = Server(make_app(service), service, 0.0, is_ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        while not is_ready.wait(0.1) and thread.is_alive():
+            pass
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    finally:
+        server.should_exit = True
+        service.close()
+        thread.join(_LAST_ANSWERS_S)
+        listening.close()
 
 
 def bound(host: str, port: int) -> socket.socket:

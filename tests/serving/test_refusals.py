@@ -27,7 +27,11 @@ CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/r
 MESSAGES = [{"role": "user", "content": "abc"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 IMPOSSIBLE = {"type": "integer", "minimum": 5, "maximum": 3}
-OVERSIZED = {"$ref": "https://example.org/schema.json"}
+NEVER = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"properties": {"a": IMPOSSIBLE}, "required": ["a"]}},
+}
+ELSEWHERE = {"$ref": "https://example.org/schema.json"}
 
 # Fields of a chat, the field that the error names, and its code.
 REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
@@ -41,6 +45,8 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
      "messages.0.content.0.type", "DK801"),
     ({"messages": [{"role": "user", "content": ""}], "max_tokens": 1}, "", ""),  # a line end is a prompt
     ({"temperature": -1}, "temperature", "DK801"),
+    ({"temperature": 1e-300}, "temperature", "DK801"),
+    ({"repetition_penalty": 1e-300}, "repetition_penalty", "DK801"),
     ({"temperature": "hot"}, "temperature", "DK801"),
     ({"top_p": 0}, "top_p", "DK801"),
     ({"n": 129}, "n", "DK801"),
@@ -59,7 +65,7 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"stop": ["a"], "guided_regex": "a+"}, "stop", "DK305"),
     ({"stop_token_ids": [99999]}, "stop_token_ids", "DK305"),
     ({"top_logprobs": 2}, "top_logprobs", "DK801"),
-    ({"stream_options": {"include_usage": True}}, "stream_options", "DK801"),
+    ({"stream_options": {"include_usage": True}, "stream": False}, "stream_options", "DK801"),
     ({"reasoning_effort": "high"}, "reasoning_effort", "DK801"),
     ({"store": True}, "store", "DK801"),
     ({"modalities": ["audio"]}, "modalities.0", "DK801"),
@@ -68,7 +74,7 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "DK801"),
     ({"tools": [TOOL, TOOL]}, "tools", "DK203"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tools", "DK401"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": IMPOSSIBLE}}]}, "tools", "DK202"),
+    ({"tools": [NEVER]}, "tools", "DK202"),
     ({"tools": [TOOL], "guided_regex": "a"}, "guided_regex", "DK801"),
     ({"tool_choice": "auto"}, "tool_choice", "DK801"),
     ({"parallel_tool_calls": True}, "parallel_tool_calls", "DK801"),
@@ -79,12 +85,12 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex", "DK801"),
     ({"guided_json": {"type": "strin"}}, "guided_json", "DK203"),
     ({"guided_json": "{"}, "guided_json", "DK203"),
-    ({"guided_json": OVERSIZED}, "guided_json", "DK205"),
+    ({"guided_json": ELSEWHERE}, "guided_json", "DK205"),
     ({"guided_regex": "("}, "guided_regex", "DK203"),
     ({"guided_regex": "(" * 500 + "a" + ")" * 500}, "guided_regex", "DK206"),
     ({"guided_choice": []}, "guided_choice", "DK801"),
     ({"guided_choice": [1]}, "guided_choice.0", "DK801"),
-    ({"guided_grammar": "root ::="}, "guided_grammar", "DK203"),
+    ({"guided_grammar": "root ::= ("}, "guided_grammar", "DK203"),
     ({"guided_grammar": "sql"}, "guided_grammar", "DK203"),  # never a name or a file
     ({"guided_grammar": str(Path(__file__))}, "guided_grammar", "DK203"),
     ({"structured_outputs": {}}, "structured_outputs", "DK801"),

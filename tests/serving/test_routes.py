@@ -237,12 +237,10 @@ def test_openai_s_client(endpoint: Endpoint) -> None:
                 async for event in stream:
                     text += event.delta if event.type == "content.delta" else ""
                 final = await stream.get_final_completion()
-            assert (
-                final.choices[0].message.content
-                == text
-                == expected(endpoint, "abc, the abc\n", {**stop, "max_new_tokens": 200}).text
-            )
-            tools: Any = {"tools": [TOOL], "tool_choice": "required", "extra_body": {"on_length": "close"}}
+            wanted = expected(endpoint, "abc, the abc\n", {**stop, "max_new_tokens": 200}).text
+            assert final.choices[0].message.content == text == wanted
+            strict = {**TOOL, "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
+            tools: Any = {"tools": [strict], "tool_choice": "required", "extra_body": {"on_length": "close"}}
             async with client.chat.completions.stream(**given, max_tokens=90, **tools) as stream:
                 final = await stream.get_final_completion()
             assert final.choices[0].message.tool_calls[0].function.name == "look_up"

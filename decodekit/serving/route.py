@@ -15,7 +15,7 @@ from decodekit.serving.tokens import as_event
 B = TypeVar("B", bound=SamplingFields)
 
 
-class Dialect(Generic[B]):
+class Route(Generic[B]):
     """One of the routes that write text.
 
     Args:
