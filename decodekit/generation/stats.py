@@ -15,7 +15,7 @@ by itself satisfies it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +143,13 @@ class Stats:
     def mean_acceptance_length(self) -> float | None:
         """Tokens that came of a draft and its verification, on average: 1 + the accepted ones; None without drafts."""
         return 1 + sum(self.acceptance_histogram) / self.num_drafts if self.num_drafts else None
+
+
+DERIVED: Final = (
+    "tpot_s",
+    "tokens_per_second",
+    "tokens_per_forward",
+    "draft_acceptance_rate",
+    "mean_acceptance_length",
+)
+"""Figures of `Stats` that follow from others."""

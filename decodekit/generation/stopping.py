@@ -66,9 +66,15 @@ class StoppingFunction:
 
 @dataclass(frozen=True, slots=True)
 class StopStrings:
-    """Texts that end a completion and do not belong to it, none of them empty."""
+    """Texts that end a completion, none of them empty.
+
+    Args:
+        texts: of any length.
+        is_kept: whether the one that ended the completion belongs to it.
+    """
 
     texts: tuple[str, ...] = ()
+    is_kept: bool = False
     _longest: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -136,7 +142,7 @@ class TextStream:
         occurrence = self._stop.find(window)
         if occurrence is not None:
             self.is_stopped = True
-            return window[: occurrence[0]]
+            return window[: occurrence[1 if self._stop.is_kept else 0]]
         num_certain = len(window) if is_final else len(window) - self._stop.num_held(window)
         self._held = window[num_certain:]
         return window[:num_certain]

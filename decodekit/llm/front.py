@@ -145,10 +145,10 @@ class LLM:
                 ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
-                ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``seed``, ``logprobs``, ``on_length``, ``on_error``,
-                ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``, ``batch_size``, ``tools``,
-                ``enable_thinking``, ``chat_template_kwargs``); and those of a strategy that is given by name, such as
-                ``temperature=0.7``.
+                ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``include_stop``, ``seed``, ``logprobs``,
+                ``on_length``, ``on_error``, ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``,
+                ``batch_size``, ``tools``, ``enable_thinking``, ``chat_template_kwargs``); and those of a strategy that
+                is given by name, such as ``temperature=0.7``.
 
         Raises:
             OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.

@@ -299,6 +299,15 @@ def _stop(call: GenerateCall) -> Faults:
         yield OptionError(cause, at="stop", hint=hint)
 
 
+def _include_stop(call: GenerateCall) -> Faults:
+    given: object = call.options.include_stop
+    if not isinstance(given, bool):
+        yield OptionError(f"include_stop={given!r:.40} is neither True nor False", at="include_stop")
+    elif given and not call.stop_strings:
+        cause = "include_stop=True has no effect without a stop string"
+        yield UselessOptionError(cause, at="include_stop", hint='stop=["\\n\\n"]')
+
+
 def _stop_token_ids(call: GenerateCall) -> Faults:
     given, size = call.options.stop_token_ids, call.vocabulary.size
     if given is None:
@@ -347,6 +356,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _search,
     _on_error,
     _stop,
+    _include_stop,
     _stop_token_ids,
     _seed,
     _closing,

@@ -159,7 +159,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         pipeline=Pipeline(call.pipeline),
         select=strategy.select,
         max_new_tokens=options.max_new_tokens,
-        stop=StopStrings(call.stop_strings),
+        stop=StopStrings(call.stop_strings, options.include_stop),
         stop_rules=tuple(StoppingFunction(one) for one in call.stops if callable(one)),
         num_alternatives=num_alternatives if needs_logprobs else None,
         can_redraw=can_redraw(strategy),

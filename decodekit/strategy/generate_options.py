@@ -91,7 +91,7 @@ class StrategyKeywords(TypedDict, total=False):
     early_stopping: bool | Literal["never"]
     do_sample: bool
     penalty_alpha: float
-    # `BestOf`, `SelfConsistency` and `Particles`
+    # `BestOf`, `SelfConsistency` and `Particles`; of others that return several texts it is `num_return_sequences`
     n: int
     rank: Any
     key: Any
@@ -111,6 +111,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     max_new_tokens: int
     stop: Stops
     stop_token_ids: Sequence[int] | None
+    include_stop: bool
     seed: Seeds
     logprobs: bool | int
     on_length: OnLength | None
@@ -142,6 +143,7 @@ class GenerateOptions:
             ``(input_ids, scores)``, such as a `StoppingCriteria` of transformers, asked after every token with the row,
             int64 [1, S], and no scores; the token with which they end a text is part of it.
         stop_token_ids: tokens that end a completion as its end-of-sequence token does, and are not part of the text.
+        include_stop: whether the stop string that ended a text is part of it.
         seed: key of the noise when sampling, one for all prompts or one for each; 0 if left out. Equal prompts with
             equal seeds give equal texts, whatever else is in the batch: equal prompts in one list need
             ``seed=range(len(prompts))``, or ``num_return_sequences`` for several texts of one prompt.
@@ -184,6 +186,7 @@ class GenerateOptions:
     max_new_tokens: int = 256
     stop: Stops = None
     stop_token_ids: Sequence[int] | None = None
+    include_stop: bool = False
     seed: Seeds = None
     logprobs: bool | int = False
     on_length: OnLength | None = None
