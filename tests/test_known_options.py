@@ -178,7 +178,7 @@ def test_every_option_of_other_libraries_has_an_answer_that_works(llm: dk.LLM) -
         for strategy in ("greedy", "sample"):
             error = refused(strategy, {name: value})
             if (strategy, name) == ("sample", "n"):  # taken as it is
-                assert error is None
+                assert error is None or value is None
                 continue
             assert isinstance(error, OptionError), (strategy, name)
             said = str(error)

@@ -108,7 +108,9 @@ def bench(
     }
 
     from decodekit.cli.extract import load_model
+    from decodekit.records.folder import check_free
 
+    check_free(output)
     llm = load_model(model.model, model.dtype, model.device_map)
     options["judge"] = None if judge is None else load_model(judge, model.dtype, model.device_map)
     return _compare(llm, chosen, output, as_json=as_json, **options)

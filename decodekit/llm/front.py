@@ -128,14 +128,18 @@ class LLM:
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self, prompts: OnePrompt, **options: Unpack[GenerateKeywords]
+        self, prompts: OnePrompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
     ) -> Completion: ...
     @overload
-    def generate(self, prompts: ManyPrompts, **options: Unpack[GenerateKeywords]) -> list[Completion]: ...
-    @overload
-    def generate(self, prompts: UnknownPrompts, **options: Unpack[GenerateKeywords]) -> Any: ...
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
+        self, prompts: ManyPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self, prompts: UnknownPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+    ) -> Any: ...
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], *, progress: bool = False, **options: Unpack[GenerateKeywords]
     ) -> Completion | list[Completion]:
         """Continue prompts. A list in gives a list out, in order.
 
@@ -144,6 +148,7 @@ class LLM:
                 these. Token ids are a list or a tensor of integers, or what the tokenizer returns (``input_ids`` and
                 ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
+            progress: show a bar on stderr, or in a notebook, that counts the prompts that are done.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``include_stop``, ``seed``, ``logprobs``,
                 ``on_length``, ``on_error``, ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``,
@@ -156,6 +161,8 @@ class LLM:
             ConstraintError: the constraint cannot be used.
         """
         chunks = self.stream(prompts, **options)
+        if progress:
+            chunks = _with_bar(chunks, len(each_prompt(prompts)))
         done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
         completions = [done[index] for index in range(len(done))]
         return completions[0] if is_single(prompts) else completions
@@ -335,14 +342,20 @@ class LLM:
 
 
 @overload
-def generate(model: Any, tokenizer: Any, prompts: OnePrompt, **options: Unpack[GenerateKeywords]) -> Completion: ...
+def generate(
+    model: Any, tokenizer: Any, prompts: OnePrompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+) -> Completion: ...
 @overload
 def generate(
-    model: Any, tokenizer: Any, prompts: ManyPrompts, **options: Unpack[GenerateKeywords]
+    model: Any, tokenizer: Any, prompts: ManyPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
 ) -> list[Completion]: ...
 @overload
-def generate(model: Any, tokenizer: Any, prompts: UnknownPrompts, **options: Unpack[GenerateKeywords]) -> Any: ...
-def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[GenerateKeywords]) -> Any:
+def generate(
+    model: Any, tokenizer: Any, prompts: UnknownPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+) -> Any: ...
+def generate(
+    model: Any, tokenizer: Any, prompts: Any, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+) -> Any:
     """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
 
     What is learned of the model and of the tokenizer (how the model may be run, which takes some forward passes, and
@@ -352,13 +365,23 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[Generat
     Args:
         model: a causal language model of transformers.
         tokenizer: its tokenizer.
-        prompts: as in `LLM.generate`.
+        prompts, progress: as in `LLM.generate`.
         options: as in `LLM.generate`.
 
     Returns:
         A `Completion`, or a list of them for a list of prompts.
     """
-    return LLM(model, tokenizer).generate(prompts, **options)
+    return LLM(model, tokenizer).generate(prompts, progress=progress, **options)
+
+
+def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:
+    """The chunks, with a bar that counts the prompts that are done."""
+    from tqdm.auto import tqdm  # a package that transformers needs
+
+    with tqdm(total=num_prompts, unit="prompt") as bar:
+        for chunk in chunks:
+            bar.update(chunk.completion is not None)
+            yield chunk
 
 
 def _check_told(told: Telling, prompts: Iterable[tuple[object, Any]]) -> None:

@@ -142,7 +142,9 @@ def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> S
     if "n" in options and "n" not in accepted and "num_return_sequences" in accepted:  # OpenAI's and vLLM's name
         if "num_return_sequences" in options:
             faults.append(OptionError("n is another name of num_return_sequences, which is given, too", at="n"))
-        options.setdefault("num_return_sequences", options.pop("n"))
+        number = options.pop("n")
+        if number is not None:
+            options.setdefault("num_return_sequences", number)
     given = {option: value for option, value in options.items() if option in accepted}
     if name in GUESSING and "speculate" in options:
         cause = f"strategy {name!r} has a proposer already, {options.pop('speculate')!r:.60} would be a second one"
