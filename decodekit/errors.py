@@ -118,6 +118,12 @@ class ChatTemplateError(ModelError):
     code = "DK302"
 
 
+class DraftVocabularyError(VocabularyMismatchError):
+    """The draft model has another vocabulary than the target, and the strategy needs the same one."""
+
+    code = "DK303"
+
+
 class ContextLengthError(ModelError):
     """The prompt does not fit into the model's context."""
 

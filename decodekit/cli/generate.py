@@ -99,6 +99,7 @@ def generate(
     """
     from decodekit.cli.extract import load_model
     from decodekit.generation.conversation import has_chat_template
+    from decodekit.strategy import GENERATION_OPTIONS, resolve_strategy
 
     rule = constraint.load(layout)
     options: Any = {
@@ -117,6 +118,8 @@ def generate(
         **sampling.of_strategy(),
     }
     texts = _read(prompts)
+    # Faults of the strategy are told before the model is loaded.
+    resolve_strategy(sampling.strategy, {name: options[name] for name in options if name not in GENERATION_OPTIONS})
     llm = load_model(model.model, model.dtype, model.device_map)
     is_chat = has_chat_template(llm.tokenizer) and not raw
     read: list[Any] = [[{"role": "user", "content": text}] if is_chat else text for text in texts]
