@@ -376,7 +376,7 @@ def generate(
 
 def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:
     """The chunks, with a bar that counts the prompts that are done."""
-    from tqdm.auto import tqdm  # a package that transformers needs
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]  # a package that transformers needs
 
     with tqdm(total=num_prompts, unit="prompt") as bar:
         for chunk in chunks:

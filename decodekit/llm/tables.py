@@ -9,7 +9,7 @@ from decodekit.errors import OptionError
 from decodekit.generation.completion import Completion
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
 
 def to_pandas(completions: Completion | Iterable[Completion]) -> pandas.DataFrame:
@@ -30,7 +30,8 @@ def to_pandas(completions: Completion | Iterable[Completion]) -> pandas.DataFram
         cause = "to_pandas needs pandas, which is not installed"
         raise OptionError(cause, at="to_pandas", hint="pip install 'decodekit[tables]'") from error
     rows: list[dict[str, Any]] = []
-    for prompt, completion in enumerate([completions] if isinstance(completions, Completion) else completions):
+    given: Iterable[Any] = [completions] if isinstance(completions, Completion) else completions
+    for prompt, completion in enumerate(given):
         if not isinstance(completion, Completion):
             cause = f"{completion!r:.60} is no completion"
             raise OptionError(cause, at=f"completion {prompt}", hint="what LLM.generate gives for a list of prompts")
