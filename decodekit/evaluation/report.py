@@ -64,7 +64,12 @@ def _pictures(comparison: Results, task: str, summaries: list[Summary]) -> Itera
     placed = points(comparison, task)
     if placed:
         metric = comparison.metrics[task][0]
-        picture = pareto(placed, cost="ms per token", quality=metric, is_higher_better=METRICS[metric].is_higher_better)
+        picture = pareto(
+            placed,
+            cost="ms per token",
+            quality=metric,
+            is_higher_better=METRICS[metric].is_higher_better if metric in METRICS else True,
+        )
         names = "".join(f"<li>{escape(point.name)}</li>" for point in placed)
         yield figure_html("Quality against time: 95 % intervals, the front dashed", f"{picture}<ol>{names}</ol>")
     savings = [(one.strategy, share) for one in summaries if (share := one.forwards_saved) is not None]
