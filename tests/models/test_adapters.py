@@ -19,7 +19,9 @@ def test_a_folder_with_an_adapter_is_a_model(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "base")
     plain = dk.LLM.load(str(tmp_path / "base")).generate("Invoice A-17", max_new_tokens=24)
     torch.manual_seed(0)
-    config = peft.LoraConfig(r=4, init_lora_weights=False, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=4, lora_alpha=512, init_lora_weights=False, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     base.name_or_path = str(tmp_path / "base")
     base.config._name_or_path = str(tmp_path / "base")
     adapted = peft.get_peft_model(base, config).eval()
