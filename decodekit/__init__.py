@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 # module -> the public names that it defines
 _PUBLIC: dict[str, str] = {
-    "decodekit.llm": "LLM Chunk Completion Engine EngineStats GenerateOptions Handle Score generate",
+    "decodekit.llm": "LLM Chunk Completion Engine EngineStats GenerateOptions Handle Score generate to_pandas",
     "decodekit.strategy": """
         Amateur Beam BestOf ContrastiveSearch DoLa Greedy Guidance Mirostat Particles Sample SelfConsistency
         Strategy
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from decodekit.llm import Handle as Handle
     from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
+    from decodekit.llm import to_pandas as to_pandas
     from decodekit.sampling import DRY as DRY
     from decodekit.sampling import XTC as XTC
     from decodekit.sampling import AllowedTokens as AllowedTokens

@@ -94,6 +94,12 @@ class ResourceLimitError(ConstraintError):
     code = "DK206"
 
 
+class InvalidValueError(ConstraintError):
+    """The text satisfies the constraint, and a validator refuses its value; `__cause__` is what it raised."""
+
+    code = "DK207"
+
+
 class ModelError(DecodekitError):
     """A model cannot be loaded or used."""
 
@@ -110,6 +116,12 @@ class ChatTemplateError(ModelError):
     """Messages were given and the tokenizer has no chat template."""
 
     code = "DK302"
+
+
+class DraftVocabularyError(VocabularyMismatchError):
+    """The draft model has another vocabulary than the target, and the strategy needs the same one."""
+
+    code = "DK303"
 
 
 class ContextLengthError(ModelError):

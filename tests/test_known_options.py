@@ -177,6 +177,9 @@ def test_every_option_of_other_libraries_has_an_answer_that_works(llm: dk.LLM) -
     for name, value in CASES:
         for strategy in ("greedy", "sample"):
             error = refused(strategy, {name: value})
+            if (strategy, name) == ("sample", "n"):  # taken as it is
+                assert error is None or value is None
+                continue
             assert isinstance(error, OptionError), (strategy, name)
             said = str(error)
             assert f"Did you mean {name!r}" not in said
@@ -323,7 +326,6 @@ def test_nearest_never_repeats_what_was_typed() -> None:
         ("greedy", {"max_length": 30}, ["transformers", "counts the tokens of the prompt", "try max_new_tokens=30"]),
         ("greedy", {"max_tokens": 5}, ["vLLM, OpenAI", "try max_new_tokens=5"]),
         ("greedy", {"n": 3}, ['try strategy="sample", num_return_sequences=3']),
-        ("sample", {"n": 3}, ["try num_return_sequences=3"]),
         ("greedy", {"guided_json": SCHEMA}, ["vLLM", "try constraint={'type': 'object'"]),
         ("greedy", {"schema": Person}, ["try constraint=Person"]),
         ("greedy", {"regex": "[0-9]+"}, ["try constraint=dk.Regex('[0-9]+')"]),

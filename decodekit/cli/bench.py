@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Mapping
@@ -81,6 +82,10 @@ def bench(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Budget per text, in place of the tasks' own.")
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="module.py:FUNCTION", help="Your own measure, of (text, reference); may be repeated."),
+    ] = None,
     layout: o.SchemaOptions,
     fresh: o.Fresh = False,
     as_json: o.Json = False,
@@ -105,10 +110,13 @@ def bench(
         "max_new_tokens": max_new_tokens,
         "folder": output,
         "fresh": fresh,
+        "metrics": dict(map(_metric, metric or ())),
     }
 
     from decodekit.cli.extract import load_model
+    from decodekit.records.folder import check_free
 
+    check_free(output)
     llm = load_model(model.model, model.dtype, model.device_map)
     options["judge"] = None if judge is None else load_model(judge, model.dtype, model.device_map)
     return _compare(llm, chosen, output, as_json=as_json, **options)
@@ -137,6 +145,20 @@ def _compare(llm: LLM, chosen: Mapping[str, Any], output: Path, *, as_json: bool
         print(comparison.table(), end="")
     note(f"{output / REPORT}, {output / ROWS}")
     return SOME_FAILED if any(row.num_failed for row in comparison.rows) else DONE
+
+
+def _metric(text: str) -> tuple[str, Any]:
+    """The name and the function that ``module.py:FUNCTION`` stands for."""
+    from decodekit.jobs.schema import load_module
+
+    module_name, colon, name = text.rpartition(":")
+    if not colon:
+        raise OptionError(f"--metric is module.py:FUNCTION, not {text!r}.", at="--metric")
+    module = load_module(module_name)
+    if not callable(getattr(module, name, None)):
+        names = sorted(one for one, value in vars(module).items() if inspect.isfunction(value))
+        raise OptionError(f"no function {name!r} in {module_name}. It has: {', '.join(names)}.", at="--metric")
+    return name, getattr(module, name)
 
 
 def _seeds(text: str) -> list[int]:

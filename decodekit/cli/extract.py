@@ -54,6 +54,7 @@ class PromptOptions:
         ),
     ] = None
     raw: o.Raw = False
+    chat_template_kwargs: o.ChatTemplateKwargs = None
 
     @property
     def template(self) -> str | None:
@@ -89,6 +90,7 @@ def extract(
         typer.Option(help="A document at the budget: failed, returned as far as it came, or closed in time."),
     ] = "error",
     max_rollbacks: o.MaxRollbacks = None,
+    max_retries: o.MaxRetries = 0,
     fresh: o.Fresh = False,
     force: Annotated[
         bool, typer.Option("--force", help="Go on in a folder made with other settings; each row names its own.")
@@ -118,6 +120,8 @@ def extract(
         speculate=speed.proposers(),
         fast_forward=speed.fast_forward,
         max_rollbacks=max_rollbacks,
+        max_retries=max_retries,
+        chat_template_kwargs=o.parse_chat_template_kwargs(prompt.chat_template_kwargs),
     )
     selection = {"max_failures": documents.max_failures, "limit": documents.limit, "shard": part, "batch_size": rows}
     return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
@@ -167,6 +171,7 @@ def retry(
     on_length: Annotated[o.OnLength | None, typer.Option(help="What becomes of a document cut at the budget.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Another seed.")] = None,
     max_rollbacks: o.MaxRollbacks = None,
+    max_retries: Annotated[int | None, typer.Option(min=0, help="How often each is asked for again.")] = None,
     batch_size: o.BatchSize = "auto",
     device_map: o.DeviceMap = None,
 ) -> int:
@@ -189,8 +194,9 @@ def retry(
     missing = [document_id for document_id in failures if document_id not in found]
     if missing:
         note(f"{len(missing)} failed documents are no longer in the inputs, such as {missing[0]}")
+    changes = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
     chosen = ExtractionOptions.of_settings(
-        job.settings, max_new_tokens=max_new_tokens, on_length=on_length, seed=seed, max_rollbacks=max_rollbacks
+        job.settings, **changes, max_rollbacks=max_rollbacks, max_retries=max_retries
     )
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
     # The settings may differ: every line names its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +13,11 @@ import typer
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, typed_text
+from decodekit.cli.console import as_json as json_line
 from decodekit.errors import OptionError
 
 if TYPE_CHECKING:
-    from decodekit.llm import Completion
+    from decodekit.llm import LLM, Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,15 @@ class ConstraintOptions:
 
 @command
 def generate(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt, or - for stdin.")],
+    prompts: Annotated[
+        list[str], typer.Argument(metavar="PROMPT...", help="One prompt or several; - reads one from stdin.")
+    ],
     *,
     constraint: ConstraintOptions,
     layout: o.SchemaOptions,
     model: o.ModelOptions,
     raw: o.Raw = False,
+    chat_template_kwargs: o.ChatTemplateKwargs = None,
     sampling: o.SamplingOptions,
     speed: o.SpeedOptions,
     max_new_tokens: o.MaxNewTokens = 256,
@@ -81,6 +86,10 @@ def generate(
         ),
     ] = None,
     max_rollbacks: o.MaxRollbacks = None,
+    max_retries: o.MaxRetries = 0,
+    num_return_sequences: Annotated[
+        int | None, typer.Option("-n", "--num-return-sequences", min=1, help="So many texts of each prompt.")
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
     as_json: o.Json = False,
     html: Annotated[
@@ -88,12 +97,20 @@ def generate(
         typer.Option(metavar="FILE", parser=o.output_path, help="Write a page of how each token was taken."),
     ] = None,
 ) -> int:
-    """Complete a prompt and stream the text to stdout."""
+    """Complete a prompt and stream the text to stdout.
+
+    Several texts, of several prompts or with -n, are printed one after the other in their order, each below a line that
+    says which it is; with --json a line of JSON for each prompt.
+    """
     from decodekit.cli.extract import load_model
+    from decodekit.generation.conversation import has_chat_template
+    from decodekit.strategy import GENERATION_OPTIONS, resolve_strategy
 
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
         raise OptionError(cause, at="--html", hint="a file in a folder that exists")
+    if html is not None and len(prompts) > 1:
+        raise OptionError(f"one page has the tokens of one prompt, not of {len(prompts)}.", at="--html")
     rule = constraint.load(layout)
     options: Any = {
         "constraint": rule,
@@ -103,16 +120,24 @@ def generate(
         "stop": tuple(map(typed_text, stop or ())),
         "on_length": on_length,
         "max_rollbacks": max_rollbacks,
+        "max_retries": max_retries,
         "fast_forward": speed.fast_forward,
         "trace": html is not None,
+        "chat_template_kwargs": o.parse_chat_template_kwargs(chat_template_kwargs) or None,
         **o.given(speculate=speed.proposers() or None),
+        **o.given(num_return_sequences=num_return_sequences),
         **sampling.of_strategy(),
     }
-    text = sys.stdin.read() if prompt == "-" else typed_text(prompt)
+    texts = _read(prompts)
+    # Faults of the strategy are told before the model is loaded.
+    resolve_strategy(sampling.strategy, {name: options[name] for name in options if name not in GENERATION_OPTIONS})
     llm = load_model(model.model, model.dtype, model.device_map)
-    is_chat = bool(getattr(llm.tokenizer, "chat_template", None)) and not raw
+    is_chat = has_chat_template(llm.tokenizer) and not raw
+    read: list[Any] = [[{"role": "user", "content": text}] if is_chat else text for text in texts]
+    if len(read) > 1 or num_return_sequences not in (None, 1):
+        return _print_several(llm, read, options, html, as_json=as_json)
     completion = None
-    for chunk in llm.stream([{"role": "user", "content": text}] if is_chat else text, **options):
+    for chunk in llm.stream(read[0], **options):
         if not as_json:
             print(chunk.text, end="", flush=True)
         completion = chunk.completion or completion
@@ -121,20 +146,66 @@ def generate(
         print_json(_as_record(completion))
     else:
         print(flush=True)
+    return _tell([completion], html, is_told=not as_json)
+
+
+def _read(prompts: list[str]) -> list[str]:
+    """The prompts as texts; ``-`` is what stdin holds.
+
+    Raises:
+        OptionError: stdin is named twice, or is empty.
+    """
+    if prompts.count("-") > 1:
+        raise OptionError("- is given twice, and there is one standard input.", at="PROMPT")
+    texts = [sys.stdin.read() if prompt == "-" else typed_text(prompt) for prompt in prompts]
+    for prompt, text in zip(prompts, texts, strict=True):
+        if prompt == "-" and not text:
+            raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
+    return texts
+
+
+def _print_several(
+    llm: LLM, prompts: list[Any], options: Mapping[str, Any], html: Path | None, *, as_json: bool
+) -> int:
+    """Print the texts of each prompt as soon as those before are printed; the exit code."""
+    done: dict[int, Completion] = {}
+    told: list[Completion] = []
+    for index, completion in llm.as_completed(prompts, **options):
+        done[index] = completion
+        while len(told) in done:
+            number, one = len(told), done[len(told)]
+            told.append(one)
+            if as_json:
+                print(json_line({"prompt": number, **_as_record(one)}))
+                continue
+            texts = (one, *one.others)
+            for sample, text in enumerate(texts):
+                which = [f"prompt {number + 1} of {len(prompts)}"] if len(prompts) > 1 else []
+                which += [f"text {sample + 1} of {len(texts)}"] if len(texts) > 1 else []
+                print(f"--- {', '.join(which)}\n{text.text}", flush=True)
+    return _tell(told, html, is_told=not as_json)
+
+
+def _tell(completions: list[Completion], html: Path | None, *, is_told: bool) -> int:
+    """Say on stderr what became of the prompts, and write the page of the tokens; the exit code."""
+    for number, completion in enumerate(completions):
+        which = f"prompt {number + 1}: " if len(completions) > 1 else ""
         stats = completion.stats
-        note(
-            f"{completion.finish_reason}: {stats.num_generated_tokens} tokens, {stats.tokens_per_second:,.0f} tokens/s"
-        )
+        if is_told:
+            speed = f"{stats.num_generated_tokens} tokens, {stats.tokens_per_second:,.0f} tokens/s"
+            note(f"{which}{completion.finish_reason}: {speed}")
+        if completion.error is not None:
+            note(f"{which}{completion.error}")
     if html is not None:
         from decodekit.pages import page_bytes
         from decodekit.records.ledger import replace_file
 
-        replace_file(html, [page_bytes(completion.to_html())])
+        replace_file(html, [page_bytes(completions[0].to_html())])
         note(f"tokens: {html}")
-    if completion.error is not None:
-        note(str(completion.error))
-        return SOME_FAILED
-    return DONE
+    if completions[0].stats.recommended:
+        taken = ", ".join(f"{name}={value}" for name, value in completions[0].stats.recommended)
+        note(f"sampled as the generation config of the model recommends: {taken}")
+    return SOME_FAILED if any(completion.error is not None for completion in completions) else DONE
 
 
 def _as_record(completion: Completion) -> dict[str, Any]:

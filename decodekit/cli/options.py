@@ -7,6 +7,7 @@ A command has a parameter for each group, and `command.command` turns it into th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from decodekit.cli.console import typed_text
 from decodekit.errors import OptionError
 from decodekit.spelling import split, split_calls
 
@@ -80,6 +82,12 @@ class SchemaOptions:
 Model = Annotated[str, _of_model(help="Bundled: tiny, tiny-draft. Or a folder, or a Hugging Face id.")]
 DeviceMap = Annotated[str | None, _of_model(help="Spread the model over devices, as in transformers.")]
 Raw = Annotated[bool, _of_model("--raw", help="Do not use the model's chat template.")]
+
+
+ChatTemplateKwargs = Annotated[
+    str | None,
+    _of_model(metavar="JSON", help="Variables of the chat template, such as '{\"enable_thinking\": false}'."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,12 @@ MaxRollbacks = Annotated[
         min=0, help="How often a text is rolled back because a guard refuses it (such as uniqueItems of objects)."
     ),
 ]
+MaxRetries = Annotated[
+    int,
+    typer.Option(
+        min=0, help="How often a text is asked for again, with the reason, whose value a validator or guard refuses."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")]
 
@@ -201,6 +215,20 @@ def parse_speculate(text: str | None) -> tuple[str, ...] | None:
     if "none" in names or not names:
         raise OptionError(f"--speculate is none or names between commas, not {text!r}.", at="--speculate")
     return names
+
+
+def parse_chat_template_kwargs(text: str | None) -> dict[str, Any]:
+    """A JSON object as a mapping; empty where nothing was given. Raises OptionError for anything else."""
+    if text is None:
+        return {}
+    try:
+        value = json.loads(typed_text(text))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        cause = f"--chat-template-kwargs is a JSON object, not {text!r:.60}."
+        raise OptionError(cause, at="--chat-template-kwargs", hint="'{\"enable_thinking\": false}'")
+    return value
 
 
 def parse_batch_size(text: str) -> int | None:

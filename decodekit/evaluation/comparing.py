@@ -23,7 +23,15 @@ from decodekit.evaluation.judging import JudgeModel
 from decodekit.evaluation.keeping import BenchFolder, settings_of
 from decodekit.evaluation.machine import provenance
 from decodekit.evaluation.measuring import Measurement, Meter, decode, metered
-from decodekit.evaluation.metrics import JudgedText, Metric, measure_run, metrics_of, missing_packages
+from decodekit.evaluation.metrics import (
+    JudgedText,
+    Metric,
+    OwnMetric,
+    measure_run,
+    metrics_of,
+    missing_packages,
+    own_metrics,
+)
 from decodekit.evaluation.results import Outcome, Row, pooled, record_of
 from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
@@ -55,6 +63,7 @@ def compare(
     progress: Progress | None = None,
     folder: str | Path | None = None,
     fresh: bool = False,
+    metrics: Mapping[str, OwnMetric] | Sequence[OwnMetric] = (),
 ) -> Comparison:
     """Run strategies on tasks and compare what they write with what it costs.
 
@@ -79,6 +88,8 @@ def compare(
         progress: called before each decoding.
         folder: where rows are written down as they are measured, to ``bench.jsonl``. A comparison that was interrupted
             goes on where it stopped when it is run again; times are those of the run that measured the row.
+        metrics: measures of your own beside those of the tasks: functions of the text and the reference of an example,
+            of which more is better, in a list or by other names in a mapping.
         fresh: delete what an earlier comparison left in the folder.
 
     Raises:
@@ -88,7 +99,9 @@ def compare(
         JobError, OutputError: the folder cannot be used.
     """
     _refuse_other_types(llm, judge, seeds, progress, folder)
-    plan = _planned(llm, judge or llm, strategies, tasks, list(seeds), repeats, batch_size, baseline, max_new_tokens)
+    plan = _planned(
+        llm, judge or llm, strategies, tasks, list(seeds), repeats, batch_size, baseline, max_new_tokens, metrics
+    )
     if fresh and folder is None:
         raise UselessOptionError("fresh=True has no effect without a folder", at="fresh")
     origin = provenance()
@@ -167,6 +180,7 @@ def _planned(
     batch_size: int,
     baseline: str | None,
     max_new_tokens: int | None,
+    metrics: Mapping[str, OwnMetric] | Sequence[OwnMetric],
 ) -> _BenchPlan:
     """The options of `compare`, read; raises what is wrong with them, all of it together."""
     faults: list[DecodekitError] = []
@@ -177,9 +191,12 @@ def _planned(
         chosen = named_strategies(strategies)
     with collecting(faults):
         found = named_tasks(tasks)
+    own: list[Metric] = []
+    with collecting(faults):
+        own = own_metrics(metrics)
     for task in found:
         with collecting(faults):
-            measures[task.name] = metrics_of(task)
+            measures[task.name] = [*metrics_of(task), *own]
     _check_numbers(seeds, repeats, batch_size, max_new_tokens, faults)
     if baseline is not None and chosen and baseline not in chosen:
         cause = f"no strategy {baseline!r} in this comparison.{did_you_mean(baseline, chosen)}"
@@ -206,6 +223,8 @@ def _planned(
         "batch_size": batch_size,
         "max_new_tokens": {task.name: task.max_new_tokens for task in found},
     }
+    if own:
+        settings["metrics"] = [metric.name for metric in own]
     first = baseline or next(iter(chosen))
     return _BenchPlan(chosen, tuple(found), measures, seeds, repeats, batch_size, first, settings)
 

@@ -8,12 +8,12 @@ failed is wrong, not absent: it counts as 0 where there is something to be right
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from decodekit.errors import UnknownNameError
+from decodekit.errors import OptionError, UnknownNameError
 from decodekit.evaluation.judging import JudgeModel, has_mauve, mauve
 from decodekit.evaluation.task import Example, Task
 from decodekit.evaluation.texts import distinct, repetition, self_bleu, words_of
@@ -88,6 +88,36 @@ def metrics_of(task: Task) -> list[Metric]:
             cause = f"no metric {name!r}.{did_you_mean(name, METRICS)} There are: {', '.join(METRICS)}."
             raise UnknownNameError(cause, at=f"task {task.name!r}")
     return [METRICS[name] for name in dict.fromkeys((*names, *RECORDED))]
+
+
+OwnMetric: TypeAlias = Callable[[str, Any], float | bool | None]
+"""A function of a text and of the reference of its example (None without one): more is better; None leaves it out."""
+
+
+def own_metrics(given: Mapping[str, OwnMetric] | Sequence[OwnMetric]) -> list[Metric]:
+    """Functions as measures of every task, by the names of a mapping or their own.
+
+    Raises:
+        OptionError: one cannot be called, or has the name of another measure.
+    """
+    named = given if isinstance(given, Mapping) else {getattr(one, "__name__", repr(one)): one for one in given}
+    for name, function in named.items():
+        if not callable(function):
+            raise OptionError(f"metric {name!r} is a {type(function).__name__}, and no function", at="metrics")
+        if name in METRICS:
+            raise OptionError(f"{name!r} is the name of another metric", at="metrics", hint="a mapping of other names")
+    return [Metric(name, True, partial(_own, name, function)) for name, function in named.items()]
+
+
+def _own(name: str, function: OwnMetric, answer: JudgedText) -> float | None:
+    if answer.text is None:
+        return 0.0
+    try:
+        made = function(answer.text, answer.example.reference)
+        return None if made is None else float(made)
+    except Exception as error:  # a program of the user's, which raises what it likes
+        cause = f"metric {name!r} raised {type(error).__name__}: {str(error)[:200]}"
+        raise OptionError(cause, at=f"text {answer.text[:60]!r}") from error
 
 
 def missing_packages(metrics: Sequence[Metric]) -> list[str]:

@@ -64,8 +64,9 @@ def _pictures(comparison: Results, task: str, summaries: list[Summary], anchor: 
     placed = points(comparison, task)
     if placed:
         metric = comparison.metrics[task][0]
+        is_up = METRICS[metric].is_higher_better if metric in METRICS else True
         axes = {"cost": "ms per token", "quality": metric, "anchor": anchor}
-        picture = pareto(placed, is_higher_better=METRICS[metric].is_higher_better, **axes)
+        picture = pareto(placed, is_higher_better=is_up, **axes)
         names = point_list(placed, **axes)
         yield figure_html("Quality against time: 95 % intervals, the front dashed", picture + names)
     savings = [(one.strategy, share) for one in summaries if (share := one.forwards_saved) is not None]

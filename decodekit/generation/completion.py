@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.generation.beam_tree import BeamTree
 from decodekit.generation.sequence import TokenLogprob
-from decodekit.generation.stats import Stats
+from decodekit.generation.stats import DERIVED, Stats
 from decodekit.generation.stopping import FinishReason
 from decodekit.generation.traces import TokenTrace
 
@@ -38,6 +38,8 @@ class Completion:
         trace: how each token was taken, with ``trace=True``; else None. See `generation.traces`.
         tree: with ``trace=True``, of the best text of a beam search: what the search looked at. See
             `generation.beam_tree`.
+        attempts: with `max_retries`, the completions of the tries before this one, each with the error for which it was
+            refused; `Stats.num_retries` is their number.
     """
 
     text: str
@@ -51,6 +53,7 @@ class Completion:
     others: tuple[Completion, ...] = ()
     trace: tuple[TokenTrace, ...] | None = None
     tree: BeamTree | None = None
+    attempts: tuple[Completion, ...] = ()
 
     def to_html(self) -> str:
         """A page of how each token was taken: one file, without scripts. See `pages.tokens`.
@@ -90,6 +93,40 @@ class Completion:
             cause = "how the tokens were taken was not recorded"
             raise OptionError(cause, at="trace", hint="llm.generate(..., trace=True)")
         return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain types, for `json.dumps`: lists, dictionaries, texts and numbers.
+
+        The error becomes ``code``, ``error`` (its class), ``message``, ``at`` and ``hint``; a value that has no form in
+        JSON its `repr`. `stats` has the derived figures (``tokens_per_second``, ...), too.
+        """
+        from pydantic_core import to_jsonable_python  # which not every user needs
+
+        stats = asdict(self.stats) | {name: getattr(self.stats, name) for name in DERIVED}
+        record = {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "value": self.value,
+            "finish_reason": self.finish_reason,
+            "error": None if self.error is None else _plain_error(self.error),
+            "logprobs": None if self.logprobs is None else [asdict(one) for one in self.logprobs],
+            "stats": stats | {"recommended": dict(self.stats.recommended)},
+            "score": self.score,
+        }
+        plain: dict[str, Any] = to_jsonable_python(record, fallback=repr, inf_nan_mode="null")
+        plain["others"] = [other.to_dict() for other in self.others]
+        plain["attempts"] = [attempt.to_dict() for attempt in self.attempts]
+        return plain
+
+
+def _plain_error(error: DecodekitError) -> dict[str, str | None]:
+    return {
+        "code": error.code,
+        "error": type(error).__name__,
+        "message": error.cause,
+        "at": error.at,
+        "hint": error.hint,
+    }
 
 
 @dataclass(frozen=True, slots=True)

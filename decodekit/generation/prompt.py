@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 from torch import Tensor
 
-from decodekit.errors import ChatTemplateError, OptionError
+from decodekit.errors import OptionError
+from decodekit.generation.conversation import Telling
 from decodekit.models.encoding import encode_plain as encode_plain
 from decodekit.models.encoding import encode_text
 from decodekit.sampling.checks import plain
@@ -210,11 +211,21 @@ def _without_bools(mask: Any) -> Any:
     return int(given) if isinstance(given, bool) else given
 
 
-def encode(tokenizer: Any, prompt: Prompt, at: str, vocab_size: int | None = None) -> list[int]:
+def encode(
+    tokenizer: Any, prompt: Prompt, at: str, vocab_size: int | None = None, told: Telling | None = None
+) -> list[int]:
     """Token ids of a prompt.
 
-    A text gets the special tokens that the tokenizer adds by default. Messages go through the chat template, which
-    writes its special tokens itself, with the generation prompt at the end. Token ids are taken as they are.
+    A text gets the special tokens that the tokenizer adds by default, but no second beginning-of-sequence token.
+    Messages go through the chat template, which writes its special tokens itself, with the generation prompt at the
+    end. Token ids are taken as they are.
+
+    Args:
+        tokenizer: of the model.
+        prompt: a text, messages or token ids.
+        at: the place to name in errors.
+        vocab_size: how many ids there are, if they are to be checked.
+        told: what the chat template is told beside the messages.
 
     Raises:
         OptionError: the prompt is none of these, no valid Unicode, or has an id that is no token.
@@ -224,20 +235,5 @@ def encode(tokenizer: Any, prompt: Prompt, at: str, vocab_size: int | None = Non
     if isinstance(prompt, str):
         return encode_text(tokenizer, prompt, at, add_special_tokens=True)
     if is_messages(prompt):
-        return encode_text(tokenizer, _apply_chat_template(tokenizer, prompt, at), at, add_special_tokens=False)
+        return (told or Telling()).encode(tokenizer, prompt, at)
     return token_ids_of(prompt, at, vocab_size)
-
-
-def _apply_chat_template(tokenizer: Any, messages: Messages, at: str) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        raise ChatTemplateError(
-            "messages were given and the tokenizer has no chat template",
-            at=at,
-            hint="one text as prompt, a chat model, or setting tokenizer.chat_template",
-        )
-    try:
-        return str(tokenizer.apply_chat_template([*messages], tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # a template is a program of the model's author and raises what it likes
-        raise ChatTemplateError(
-            f"the chat template of the tokenizer refuses the messages: {type(error).__name__}: {error}", at=at
-        ) from error

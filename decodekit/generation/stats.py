@@ -15,6 +15,7 @@ by itself satisfies it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,9 @@ class Stats:
             all by themselves), and for a search with several other hypotheses.
         by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is
             only one.
+        num_retries: how often the prompt was tried again because its value was refused; the other figures are those of
+            the last try.
+        recommended: options that ``strategy="sample"`` took from the generation config of the model, with their values.
     """
 
     num_prompt_tokens: int
@@ -110,6 +114,8 @@ class Stats:
     log_z: float | None = None
     by_proposer: tuple[ProposerStats, ...] = ()
     num_reused_tokens: int = 0
+    num_retries: int = 0
+    recommended: tuple[tuple[str, Any], ...] = ()
 
     @property
     def tpot_s(self) -> float | None:
@@ -137,3 +143,13 @@ class Stats:
     def mean_acceptance_length(self) -> float | None:
         """Tokens that came of a draft and its verification, on average: 1 + the accepted ones; None without drafts."""
         return 1 + sum(self.acceptance_histogram) / self.num_drafts if self.num_drafts else None
+
+
+DERIVED: Final = (
+    "tpot_s",
+    "tokens_per_second",
+    "tokens_per_forward",
+    "draft_acceptance_rate",
+    "mean_acceptance_length",
+)
+"""Figures of `Stats` that follow from others."""

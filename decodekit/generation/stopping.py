@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from decodekit.generation.faults import fault_of
+
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
 
@@ -53,16 +55,26 @@ class StoppingFunction:
     function: Callable[..., Any]
 
     def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
-        """What the function says of the row."""
-        with torch.inference_mode(False):
-            return bool(self.function(torch.tensor([[*prompt, *text]], dtype=torch.int64), None))
+        """What the function says of the row; a `DecodingError` if it raises, or says neither yes nor no."""
+        row = torch.tensor([[*prompt, *text]], dtype=torch.int64)
+        try:
+            with torch.inference_mode(False):
+                return bool(self.function(row, None))
+        except Exception as error:  # a program of the user's, which raises what it likes
+            raise fault_of(error, f"the stop function {self.function!r:.60}", at="stop") from error
 
 
 @dataclass(frozen=True, slots=True)
 class StopStrings:
-    """Texts that end a completion and do not belong to it, none of them empty."""
+    """Texts that end a completion, none of them empty.
+
+    Args:
+        texts: of any length.
+        is_kept: whether the one that ended the completion belongs to it.
+    """
 
     texts: tuple[str, ...] = ()
+    is_kept: bool = False
     _longest: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +142,7 @@ class TextStream:
         occurrence = self._stop.find(window)
         if occurrence is not None:
             self.is_stopped = True
-            return window[: occurrence[0]]
+            return window[: occurrence[1 if self._stop.is_kept else 0]]
         num_certain = len(window) if is_final else len(window) - self._stop.num_held(window)
         self._held = window[num_certain:]
         return window[:num_certain]

@@ -41,6 +41,10 @@ from decodekit.vocabulary import Vocabulary
 
 UNUSED: Final = {
     "logprobs": "output_scores=True or output_logits=True of generate",
+    **dict.fromkeys(
+        ("tools", "enable_thinking", "chat_template_kwargs"), "tokenizer.apply_chat_template of the prompt"
+    ),
+    "max_retries": "LLM(model, tokenizer).generate, which knows the prompt as it was given",
     "on_error": "nothing: generate has no place for the error of a row, so an error is raised",
 }
 """Options of `LLM.generate` that `generate` of transformers has no place for, and what to use."""

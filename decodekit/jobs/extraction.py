@@ -10,6 +10,7 @@ from decodekit import __version__
 from decodekit.constraints import Constraint, as_constraint
 from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.errors import OptionError, UselessOptionError, raise_faults
+from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import DocumentRef
@@ -23,6 +24,7 @@ from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
 from decodekit.strategy.programs import programs_of
+from decodekit.strategy.recommended import recommended_for
 from decodekit.strategy.several import OverSamples
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class ExtractionOptions:
             strategy can. Results do not depend on it, so it is not one of the job's settings.
         fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
         max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
+        max_retries: as in `LLM.generate`: how often a document is tried again whose value a validator refuses.
+        chat_template_kwargs: as in `LLM.generate`: variables of the chat template.
     """
 
     schema: JobSchema
@@ -70,6 +74,8 @@ class ExtractionOptions:
     speculate: tuple[str, ...] | None = None
     fast_forward: FastForward = "exact"
     max_rollbacks: int | None = None
+    max_retries: int = 0
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def strategy_settings(self) -> dict[str, Any]:
@@ -83,6 +89,8 @@ class ExtractionOptions:
             options["fast_forward"] = self.fast_forward
         if self.max_rollbacks is not None:  # it decides who fails
             options["max_rollbacks"] = self.max_rollbacks
+        if self.max_retries:
+            options["max_retries"] = self.max_retries
         return {"name": name, **options}
 
     def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
@@ -130,12 +138,14 @@ class ExtractionOptions:
             "strategy": strategy.pop("name"),
             "fast_forward": strategy.pop("fast_forward", "exact"),
             "max_rollbacks": strategy.pop("max_rollbacks", None),
+            "max_retries": strategy.pop("max_retries", 0),
             "strategy_options": strategy,
             "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
             "max_new_tokens": settings.max_new_tokens,
             "on_length": settings.on_length,
             "seed": settings.seed,
+            "chat_template_kwargs": settings.chat_template_kwargs,
         }
         return cls(schema, **(given | {name: value for name, value in changes.items() if value is not None}))
 
@@ -156,6 +166,9 @@ class Extraction:
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
         self._llm = llm
+        # What the model recommends becomes one of the settings: another config would give other results.
+        taken = recommended_for(options.strategy, options.strategy_options, getattr(llm, "recommended", {}))
+        options = replace(options, strategy_options={**taken, **options.strategy_options})
         strategy, self._constraint, self._validator = options.check()
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
@@ -163,7 +176,7 @@ class Extraction:
         self._prompt = choose_prompt(
             options.prompt,
             model=options.model,
-            has_chat_template=bool(getattr(llm.tokenizer, "chat_template", None)),
+            has_chat_template=has_chat_template(llm.tokenizer),
             is_raw=options.is_raw,
             schema=schema.schema if schema.is_json else schema.beyond,
             is_json=schema.is_json,
@@ -176,7 +189,12 @@ class Extraction:
             "logprobs": True,
             "fast_forward": options.fast_forward,
             "max_rollbacks": options.max_rollbacks,
+            "max_retries": options.max_retries,
+            "chat_template_kwargs": options.chat_template_kwargs or None,
         }
+        if options.chat_template_kwargs and not self._prompt.is_chat:
+            cause = "chat_template_kwargs has no effect: the prompts of this job go through no chat template"
+            raise UselessOptionError(cause, at="chat_template_kwargs", hint="a chat model, without --raw")
         # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
         self.settings = JobSettings(
@@ -192,12 +210,18 @@ class Extraction:
             max_new_tokens=options.max_new_tokens,
             on_length=options.on_length,
             seed=options.seed,
+            chat_template_kwargs=dict(options.chat_template_kwargs),
             version=__version__,
             constraint=schema.beyond,
             reading=schema.reading,
             programs=programs_of(strategy),
-            chat_template=digest(llm.tokenizer.chat_template, length=16) if self._prompt.is_chat else "",
+            chat_template=self._template_fingerprint(),
         )
+
+    def _template_fingerprint(self) -> str:
+        """Of the chat template, where prompts go through one that is a text; a program belongs to its tokenizer."""
+        template = getattr(self._llm.tokenizer, "chat_template", None)
+        return digest(template, length=16) if self._prompt.is_chat and template else ""
 
     def run(
         self,

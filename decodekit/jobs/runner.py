@@ -174,6 +174,8 @@ class JobRunner:
             "document": task.digest,
             "settings": self._settings,
         }
+        if completion.attempts:
+            row["num_retries"] = completion.stats.num_retries
         if completion.finish_reason == "length":
             # Cut at the limit and asked for all the same (on_length="return"): the text as far as it came.
             row["text"] = completion.text
@@ -207,6 +209,7 @@ class JobRunner:
             "text": completion.text if completion else "",
             "finish_reason": completion.finish_reason if completion else None,
             "num_generated_tokens": completion.stats.num_generated_tokens if completion else 0,
+            "refused": [_refused(attempt) for attempt in completion.attempts] if completion else [],
             "attempts": 1 + (before["attempts"] if before else 0),
             "document": digest,
             "settings": self._settings,
@@ -233,6 +236,12 @@ def open_documents(
     if not retries:
         ended |= {document_id: row["document"] for document_id, row in failures.items()}
     return [entry for entry in entries if ended.get(entry.id) != entry.digest]
+
+
+def _refused(attempt: Completion) -> dict[str, str]:
+    """A try before the last one: its text, and why it was refused."""
+    assert attempt.error is not None
+    return {"text": attempt.text, "message": attempt.error.cause}
 
 
 def _place(error: DecodekitError, completion: Completion | None) -> str | None:

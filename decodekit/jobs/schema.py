@@ -232,7 +232,7 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
 
 
 def _from_module(source: str, module_name: str, name: str, options: Mapping[str, Any]) -> JobSchema:
-    module = _import(module_name)
+    module = load_module(module_name)
     if not hasattr(module, name):
         names = sorted(
             key
@@ -266,7 +266,13 @@ class _AsItIs(SourceFileLoader):
         return code
 
 
-def _import(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
+    """A module by its file or its name.
+
+    Raises:
+        NameNotFoundError: there is none.
+        InvalidConstraintError: it cannot be imported.
+    """
     try:
         if not name.endswith(".py"):
             return importlib.import_module(name)

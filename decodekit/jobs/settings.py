@@ -28,6 +28,7 @@ class JobSettings:
         constraint: what is asked for beyond the schema, such as a guard; see `JobSchema.beyond`.
         programs: what the strategy brings along that its options do not say; see `programs_of`.
         chat_template: fingerprint of the template of the tokenizer, where the prompt is a chat; else empty.
+        chat_template_kwargs: variables of the template that were given.
         reading: how the schema is read and its texts are written; see `JobSchema.reading`.
         prompt: the template, with ``{text}`` and perhaps ``{schema}``.
         is_chat: whether the filled template is sent as a user's message through the chat template.
@@ -55,11 +56,12 @@ class JobSettings:
     reading: Mapping[str, Any] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
     chat_template: str = ""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     # Where the schema and the model came from is for people; what they are is in the other fields. So a folder that
     # was moved, or a schema file given by another path, is still the same job.
     _NOT_COMPARED = ("schema_source", "model")
-    _LATER = ("constraint", "reading", "programs", "chat_template")
+    _LATER = ("constraint", "reading", "programs", "chat_template", "chat_template_kwargs")
 
     @property
     def fingerprint(self) -> str:

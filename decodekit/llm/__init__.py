@@ -14,6 +14,7 @@ from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.llm.engine import Engine, EngineStats
 from decodekit.llm.front import LLM, generate
 from decodekit.llm.handle import Handle
+from decodekit.llm.tables import to_pandas
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions, StrategyLike
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "Score",
     "StrategyLike",
     "generate",
+    "to_pandas",
 ]

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import ConstraintError, DecodekitError, LengthError
+from decodekit.errors import DecodekitError, LengthError
 from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.results import Result
 from decodekit.llm.plan import Plan
+from decodekit.llm.retries import value_error
 
 
 def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
@@ -48,7 +49,7 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
         result.finish_reason,
         error,
         result.logprobs if has_logprobs else None,
-        result.stats,
+        replace(result.stats, recommended=plan.recommended) if plan.recommended else result.stats,
         result.score,
         others,
         result.trace if settings.traces else None,
@@ -62,10 +63,7 @@ def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, Decodeki
     except DecodekitError as error:
         return None, error
     except Exception as error:  # a validator of the user's own type raises what it likes
-        return None, ConstraintError(
-            f"the text satisfies the constraint and has no value: {type(error).__name__}: {error}",
-            at=f"prompt {index}, {text[:80]!r}",
-        )
+        return None, value_error(error, text, f"prompt {index}")
 
 
 def _length_error(plan: Plan, index: int, text: str, result: Result) -> LengthError:

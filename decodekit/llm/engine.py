@@ -64,6 +64,8 @@ EXIT_SECONDS: Final = 5.0
 """So long at most the interpreter waits for the step that an engine is in when it exits."""
 
 _MANY_PLANS: Final = 128
+_OF_PROMPTS: Final = {"tools": None, "enable_thinking": None, "chat_template_kwargs": None}
+"""Options that say what is read, and not what is done with it."""
 _CACHE_SHARE: Final = 2
 _MANY_CONTRASTS: Final = 16
 EngineStats: TypeAlias = SchedulerStats
@@ -298,6 +300,10 @@ class Engine:
         if "batch_size" in options:
             cause = "batch_size has no effect on a request: the rows are those of the engine"
             faults.append(UselessOptionError(cause, at="batch_size", hint="llm.engine(batch_size=...)"))
+        if options.get("max_retries"):
+            cause = "max_retries has no effect on a request: what is refused is the error of its completion"
+            hint = "another request with the reason in its prompt, or LLM.generate and LLM.as_completed"
+            faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
         prepared = self._prepare(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
         if sample and isinstance(request, Request):
@@ -371,7 +377,7 @@ class Engine:
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
             cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
             raise OptionError(cause, at="negative_prompt")
-        kin_key = _key({**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None}, held)
+        kin_key = _key({**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held)
         with self._preparing:
             kin = self._kin.setdefault(kin_key, (plan.settings.kin, held))[0]
             while len(self._kin) > _MANY_PLANS:

@@ -16,24 +16,35 @@ from decodekit.errors import (
     DecodekitError,
     OptionError,
     TooManyRowsError,
+    UselessOptionError,
     collecting,
-    raise_faults,
 )
 from decodekit.generation import samples
 from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
+from decodekit.generation.conversation import Telling
+from decodekit.generation.prompt import (
+    Messages,
+    Prompt,
+    TokenIds,
+    check_prompt,
+    each_prompt,
+    encode,
+    is_messages,
+    is_single,
+)
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
-from decodekit.llm.option_rules import seeds_fit
+from decodekit.llm.option_rules import seeds_fit, telling_of
 from decodekit.llm.plan import Plan
+from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import plain
 from decodekit.speculation.canonical import Canonical
-from decodekit.strategy import Guidance, check_seed
+from decodekit.strategy import Guidance
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.recommended import read_recommended
 from decodekit.vocabulary import Vocabulary
 
 OnePrompt: TypeAlias = str | Messages | Sequence[int]
@@ -105,6 +116,11 @@ class LLM:
         )
         return cls(model, tokenizer)
 
+    @property
+    def recommended(self) -> dict[str, Any]:
+        """What the generation config of the model recommends to sample with; ``strategy="sample"`` takes it."""
+        return read_recommended(getattr(self.model, "generation_config", {}))
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_division": None}  # what it remembers holds functions
 
@@ -113,14 +129,18 @@ class LLM:
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self, prompts: OnePrompt, **options: Unpack[GenerateKeywords]
+        self, prompts: OnePrompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
     ) -> Completion: ...
     @overload
-    def generate(self, prompts: ManyPrompts, **options: Unpack[GenerateKeywords]) -> list[Completion]: ...
-    @overload
-    def generate(self, prompts: UnknownPrompts, **options: Unpack[GenerateKeywords]) -> Any: ...
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
+        self, prompts: ManyPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self, prompts: UnknownPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+    ) -> Any: ...
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], *, progress: bool = False, **options: Unpack[GenerateKeywords]
     ) -> Completion | list[Completion]:
         """Continue prompts. A list in gives a list out, in order.
 
@@ -129,10 +149,12 @@ class LLM:
                 these. Token ids are a list or a tensor of integers, or what the tokenizer returns (``input_ids`` and
                 ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
+            progress: show a bar on stderr, or in a notebook, that counts the prompts that are done.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
-                ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``seed``, ``logprobs``, ``trace``, ``on_length``,
-                ``on_error``, ``max_rollbacks``, ``fast_forward``, ``masks``, ``batch_size``); and those of a strategy
-                that is given by name, such as ``temperature=0.7``.
+                ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``include_stop``, ``seed``, ``logprobs``,
+                ``trace``, ``on_length``, ``on_error``, ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``,
+                ``batch_size``, ``tools``, ``enable_thinking``, ``chat_template_kwargs``); and those of a strategy that
+                is given by name, such as ``temperature=0.7``.
 
         Raises:
             OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.
@@ -140,6 +162,8 @@ class LLM:
             ConstraintError: the constraint cannot be used.
         """
         chunks = self.stream(prompts, **options)
+        if progress:
+            chunks = _with_bar(chunks, len(each_prompt(prompts)))
         done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
         completions = [done[index] for index in range(len(done))]
         return completions[0] if is_single(prompts) else completions
@@ -150,6 +174,8 @@ class LLM:
         listed = self._listed(prompts, faults)
         asked = GenerateOptions.of(**options)
         faults += seeds_fit(asked.seed, len(listed))
+        with collecting(faults, UselessOptionError):
+            _check_told(telling_of(asked, []), [*enumerate(listed)])
         plan = self.plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
             cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
@@ -247,6 +273,7 @@ class LLM:
             OptionError: as `generate` raises it.
             ConstraintError: the constraint cannot be used.
         """
+        faults += telling_of(options, []).faults(self.tokenizer)
         return Plan.of(self.model, self.vocabulary, self._canonical, options, faults)
 
     def request(self, prompt: Prompt, plan: Plan, seed: int | None = None) -> Request:
@@ -255,7 +282,7 @@ class LLM:
         Raises:
             OptionError, ChatTemplateError: it cannot be read.
         """
-        token_ids = encode(self.tokenizer, prompt, "prompt", self.vocabulary.size)
+        token_ids = self._encoded(prompt, plan.told, "prompt")
         matcher = None if plan.grammar is None else plan.grammar.matcher()
         seed = plan.strategy.seed or 0 if seed is None else seed
         return Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, 0))
@@ -271,52 +298,69 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, list[str]] = {}
-        requests = self._requests(prompts, plan)
-        if plan.search is None:
-            updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
-        else:
-            updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
-        for update in updates:
-            texts.setdefault(update.index, []).append(update.text)
-            completion = None
-            if update.result is not None:
-                completion = completed(plan, update.index, "".join(texts.pop(update.index)), update.result)
-                error = completion.error
-                if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
-                    raise error
-            if plan.choice is None:
-                yield Chunk(update.index, update.text, update.token_ids, completion, update.logprobs)
-            elif completion is not None:
-                yield whole(update.index, completion)
+        tries = Tries(prompts, plan.seeds, plan.options.max_retries)
+        is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
+        while tries.is_open:
+            requests = (self._request(one, plan) for one in tries.round())
+            if plan.search is None:
+                updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+            else:
+                updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
+            for update in updates:
+                index = tries.index(update.index)
+                texts.setdefault(update.index, []).append(update.text)
+                completion = None
+                if update.result is not None:
+                    ended = completed(plan, index, "".join(texts.pop(update.index)), update.result)
+                    rename(ended, update.index, index)
+                    completion = tries.ended(update.index, ended, self.tokenizer)
+                    error = None if completion is None else completion.error
+                    if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
+                        raise error
+                if not is_whole:
+                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs)
+                elif completion is not None:
+                    yield whole(index, completion)
 
-    def _requests(self, prompts: Iterable[Prompt], plan: Plan) -> Iterator[Request | DecodekitError]:
-        seeds = iter(plan.seeds)
-        for index, prompt in enumerate(prompts):
-            request: Request | DecodekitError
-            try:
-                seed = _next_seed(seeds, index)  # first: a prompt that cannot be read uses its seed up, too
-                token_ids = encode(self.tokenizer, prompt, f"prompt {index}", self.vocabulary.size)
-                matcher = None if plan.grammar is None else plan.grammar.matcher()
-                request = Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, index))
-            except DecodekitError as error:
-                request = error
-            yield request
+    def _request(self, one: Try, plan: Plan) -> Request | DecodekitError:
+        """A try as the loops take it; the error of one that cannot be read."""
+        try:
+            if isinstance(one.seed, DecodekitError):
+                return one.seed
+            told = told_again(plan.told) if one.before else plan.told
+            token_ids = self._encoded(one.prompt, told, f"prompt {one.index}")
+            matcher = None if plan.grammar is None else plan.grammar.matcher()
+            return Request(token_ids, matcher, one.seed, negative_prompt=self._negative_prompt(plan, one.index))
+        except DecodekitError as error:
+            return error
+
+    def _encoded(self, prompt: Prompt, told: Telling, at: str) -> list[int]:
+        _check_told(told, [(at, prompt)])
+        return encode(self.tokenizer, prompt, at, self.vocabulary.size, told)
 
     def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
         """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
-        return [] if given is None else encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size)
+        if given is None:
+            return []
+        return encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size, plan.told)
 
 
-@overload
-def generate(model: Any, tokenizer: Any, prompts: OnePrompt, **options: Unpack[GenerateKeywords]) -> Completion: ...
 @overload
 def generate(
-    model: Any, tokenizer: Any, prompts: ManyPrompts, **options: Unpack[GenerateKeywords]
+    model: Any, tokenizer: Any, prompts: OnePrompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+) -> Completion: ...
+@overload
+def generate(
+    model: Any, tokenizer: Any, prompts: ManyPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
 ) -> list[Completion]: ...
 @overload
-def generate(model: Any, tokenizer: Any, prompts: UnknownPrompts, **options: Unpack[GenerateKeywords]) -> Any: ...
-def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[GenerateKeywords]) -> Any:
+def generate(
+    model: Any, tokenizer: Any, prompts: UnknownPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+) -> Any: ...
+def generate(
+    model: Any, tokenizer: Any, prompts: Any, *, progress: bool = False, **options: Unpack[GenerateKeywords]
+) -> Any:
     """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
 
     What is learned of the model and of the tokenizer (how the model may be run, which takes some forward passes, and
@@ -326,13 +370,34 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **options: Unpack[Generat
     Args:
         model: a causal language model of transformers.
         tokenizer: its tokenizer.
-        prompts: as in `LLM.generate`.
+        prompts, progress: as in `LLM.generate`.
         options: as in `LLM.generate`.
 
     Returns:
         A `Completion`, or a list of them for a list of prompts.
     """
-    return LLM(model, tokenizer).generate(prompts, **options)
+    return LLM(model, tokenizer).generate(prompts, progress=progress, **options)
+
+
+def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:
+    """The chunks, with a bar that counts the prompts that are done."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]  # a package that transformers needs
+
+    with tqdm(total=num_prompts, unit="prompt") as bar:
+        for chunk in chunks:
+            bar.update(chunk.completion is not None)
+            yield chunk
+
+
+def _check_told(told: Telling, prompts: Iterable[tuple[object, Any]]) -> None:
+    """Raise the UselessOptionError of the first prompt that no chat template writes, where one is told something."""
+    for place, prompt in prompts if told else ():
+        if not is_messages(prompt):
+            raise UselessOptionError(
+                f"{told.names}: only conversations go through the chat template, and this prompt is none",
+                at=f"prompt {place}" if isinstance(place, int) else str(place),
+                hint='[{"role": "user", "content": "..."}] as the prompt',
+            )
 
 
 def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
@@ -351,17 +416,6 @@ def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
         UserWarning,
         stacklevel=level,
     )
-
-
-def _next_seed(seeds: Iterator[int], index: int) -> int:
-    seed = plain(next(seeds, None))
-    if seed is None:
-        raise OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
-    faults: list[DecodekitError] = []
-    check_seed(seed, faults)
-    raise_faults(faults)
-    assert isinstance(seed, int)
-    return seed
 
 
 def _as_causal_lm(model: Any) -> CausalLM:

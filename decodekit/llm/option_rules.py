@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, get_args
 
 from decodekit.constraints.coerce import named_constraint
+from decodekit.constraints.tool_calls import Tools, tools
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting
 from decodekit.generation import memory
+from decodekit.generation.conversation import Telling
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, Masking, left_out_of
 from decodekit.models.causal_lm import CausalLM, can_verify
@@ -25,6 +27,7 @@ from decodekit.speculation import GrammarDraft, Proposer
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
 from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
 from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLength
+from decodekit.strategy.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
 
 
@@ -40,6 +43,7 @@ class GenerateCall:
         constraint: what `options.constraint` stands for, if it is a name; None without a constraint.
         contrasted: the model under the contrast, or `model` without one.
         pipeline: the processors of the strategy, for this vocabulary.
+        recommended: options of the strategy that are taken from the generation config of the model.
     """
 
     model: CausalLM
@@ -49,6 +53,7 @@ class GenerateCall:
     constraint: Any
     contrasted: CausalLM
     pipeline: tuple[LogitsProcessor, ...]
+    recommended: Mapping[str, Any]
 
     @classmethod
     def of(
@@ -56,8 +61,11 @@ class GenerateCall:
     ) -> GenerateCall:
         """The call that options ask for; `faults` gets everything that is wrong with them."""
         strategy: Strategy | None = None
+        taken: dict[str, Any] = {}
         with collecting(faults):
-            strategy = resolve_strategy(options.strategy, options.strategy_options)
+            recommended = read_recommended(model.generation_config) if hasattr(model, "generation_config") else {}
+            taken = recommended_for(options.strategy, options.strategy_options, recommended)
+            strategy = resolve_strategy(options.strategy, {**taken, **options.strategy_options})
         constraint = options.constraint
         if isinstance(constraint, str):
             with collecting(faults):
@@ -72,7 +80,7 @@ class GenerateCall:
         for processor in () if strategy is None else strategy.pipeline:
             with collecting(faults):
                 pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
-        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline))
+        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline), taken)
         faults += (fault for rule in RULES for fault in rule(call))
         return call
 
@@ -80,6 +88,11 @@ class GenerateCall:
     def ending_vocabulary(self) -> Vocabulary:
         """The vocabulary where `stop_token_ids` end a text, too."""
         return _with_ends(self.vocabulary, self.options.stop_token_ids)
+
+    @property
+    def told(self) -> Telling:
+        """What the chat template is told; without what is a fault."""
+        return telling_of(self.options, [])
 
     @property
     def is_constrained(self) -> bool:
@@ -170,6 +183,18 @@ def _max_rollbacks(call: GenerateCall) -> Faults:
         yield OptionError(f"max_rollbacks={given!r:.60} is not an integer from 0 on", at="max_rollbacks")
 
 
+def _max_retries(call: GenerateCall) -> Faults:
+    given, num_texts = call.options.max_retries, getattr(call.strategy, "num_return_sequences", 1)
+    if not is_count(given, 0):
+        yield OptionError(f"max_retries={given!r:.60} is not an integer from 0 on", at="max_retries")
+    elif given and not call.is_constrained:
+        cause = f"max_retries={given} has no effect without a constraint, whose values validators and guards refuse"
+        yield UselessOptionError(cause, at="max_retries")
+    elif given and num_texts != 1:
+        cause = f"max_retries={given} and num_return_sequences={num_texts} cannot be combined"
+        yield OptionError(cause, at="max_retries", hint="a list with the prompt several times, and a seed for each")
+
+
 def _fast_forward(call: GenerateCall) -> Faults:
     given = call.options.fast_forward
     if not _is_one_of(given, get_args(FastForward)):
@@ -231,6 +256,37 @@ def _search(call: GenerateCall) -> Faults:
         yield from search.refusals(SearchCall(call.contrasted, call.is_constrained, *given))
 
 
+def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Telling:
+    """What options tell a chat template; `faults` gets what is wrong with them."""
+    named: Any = options.chat_template_kwargs
+    if named is not None and not (isinstance(named, Mapping) and all(isinstance(name, str) for name in named)):
+        cause = f"chat_template_kwargs={named!r:.60} is no mapping of names"
+        faults.append(OptionError(cause, at="chat_template_kwargs", hint='{"enable_thinking": False}'))
+        named = None
+    told = dict(named or {})
+    if options.enable_thinking is not None:
+        if "enable_thinking" in told:
+            faults.append(OptionError("enable_thinking is given twice", at="chat_template_kwargs"))
+        thinks: Any = options.enable_thinking
+        if not isinstance(thinks, bool):
+            faults.append(
+                OptionError(f"enable_thinking={thinks!r:.40} is neither True nor False", at="enable_thinking")
+            )
+        told["enable_thinking"] = thinks
+    definitions: list[dict[str, Any]] = []
+    if options.tools is not None:
+        with collecting(faults):
+            given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
+            definitions = given.definitions
+    return Telling(definitions, told)
+
+
+def _chat(call: GenerateCall) -> Faults:
+    faults: list[DecodekitError] = []
+    telling_of(call.options, faults)
+    yield from faults
+
+
 def _on_error(call: GenerateCall) -> Faults:
     given = call.options.on_error
     if not _is_one_of(given, get_args(OnError)):
@@ -245,6 +301,15 @@ def _stop(call: GenerateCall) -> Faults:
         cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
         hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"
         yield OptionError(cause, at="stop", hint=hint)
+
+
+def _include_stop(call: GenerateCall) -> Faults:
+    given: object = call.options.include_stop
+    if not isinstance(given, bool):
+        yield OptionError(f"include_stop={given!r:.40} is neither True nor False", at="include_stop")
+    elif given and not call.stop_strings:
+        cause = "include_stop=True has no effect without a stop string"
+        yield UselessOptionError(cause, at="include_stop", hint='stop=["\\n\\n"]')
 
 
 def _stop_token_ids(call: GenerateCall) -> Faults:
@@ -287,6 +352,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _trace,
     _on_length,
     _max_rollbacks,
+    _max_retries,
     _fast_forward,
     _masks,
     _proposers,
@@ -295,9 +361,11 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _search,
     _on_error,
     _stop,
+    _include_stop,
     _stop_token_ids,
     _seed,
     _closing,
+    _chat,
 )
 """The rules, in the order in which their faults are told."""
 

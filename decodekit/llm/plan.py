@@ -11,6 +11,7 @@ from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults
 from decodekit.generation import memory
+from decodekit.generation.conversation import Telling
 from decodekit.generation.search import Aggregation, Search
 from decodekit.generation.settings import MAX_ROLLBACKS, Settings, left_out_of
 from decodekit.generation.stopping import StoppingFunction, StopStrings
@@ -37,6 +38,8 @@ class Plan:
         grammar: the compiled constraint; None without one.
         search: the strategy, if it has a loop of its own.
         choice: the strategy, if it chooses among several samples.
+        told: what the chat template is told beside the messages.
+        recommended: what the strategy takes from the generation config of the model.
     """
 
     options: GenerateOptions
@@ -46,6 +49,8 @@ class Plan:
     grammar: CompiledGrammar | None
     search: Search | None
     choice: Aggregation | None
+    told: Telling
+    recommended: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(
@@ -77,8 +82,17 @@ class Plan:
         given: object = strategy  # the type of a strategy does not say that it may be a search
         choice = given if isinstance(given, Aggregation) else None
         search = given if isinstance(given, Search) else None
+        settings = _settings(call, strategy, choice, canonical())
         return cls(
-            options, strategy, call.contrasted, _settings(call, strategy, choice, canonical()), grammar, search, choice
+            options,
+            strategy,
+            call.contrasted,
+            settings,
+            grammar,
+            search,
+            choice,
+            call.told,
+            tuple(call.recommended.items()),
         )
 
     @property
@@ -145,7 +159,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         pipeline=Pipeline(call.pipeline),
         select=strategy.select,
         max_new_tokens=options.max_new_tokens,
-        stop=StopStrings(call.stop_strings),
+        stop=StopStrings(call.stop_strings, options.include_stop),
         stop_rules=tuple(StoppingFunction(one) for one in call.stops if callable(one)),
         num_alternatives=num_alternatives if needs_logprobs else None,
         can_redraw=can_redraw(strategy),

@@ -10,6 +10,8 @@ from decodekit.errors import OptionError, TokenizerError
 def encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool) -> list[int]:
     """Token ids of a text.
 
+    A text that begins with the beginning-of-sequence token, as one that a chat template wrote does, gets no second one.
+
     Raises:
         OptionError: the text is no valid Unicode.
         TokenizerError: the tokenizer offers no way to encode a text.
@@ -33,6 +35,9 @@ def encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool)
         ids = tokenizer.encode(text, bos=add_special_tokens, eos=False)
     else:
         raise TokenizerError(f"a {type(tokenizer).__name__} cannot encode a text", at=at)
+    begin = getattr(tokenizer, "bos_token_id", None)
+    if add_special_tokens and begin is not None and text.startswith(getattr(tokenizer, "bos_token", None) or "\0"):
+        ids = ids[1:] if [*ids[:2]] == [begin, begin] else ids
     return [int(token) for token in ids]
 
 

@@ -156,6 +156,12 @@ class HuggingFaceLM:
             _Learned(self._runner, self.tier, self.vocab_size),
         )
 
+    @property
+    def generation_config(self) -> dict[str, Any]:
+        """What the generation config of the model sets beside the defaults of transformers."""
+        config = getattr(self.model, "generation_config", None)
+        return dict(config.to_diff_dict()) if config is not None and hasattr(config, "to_diff_dict") else {}
+
     def __repr__(self) -> str:
         return f"HuggingFaceLM({self.name!r}, tier={self.tier.name!r}, device={self.device}, dtype={self.dtype})"
 

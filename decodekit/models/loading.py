@@ -136,6 +136,8 @@ def _image_text_class(source: str, arguments: dict[str, Any]) -> Any:
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     )
 
+    if os.path.isdir(source) and not os.path.isfile(os.path.join(source, "config.json")):
+        return None  # an adapter, whose base says what it is; or a GGUF file, which is of text
     names = ("trust_remote_code", "token", "revision", "cache_dir", "local_files_only", "subfolder")
     config: Any = AutoConfig.from_pretrained(
         source, **{name: value for name, value in arguments.items() if name in names}
@@ -243,7 +245,10 @@ def _resolve(
         return str(folder), True
     path = Path(name).expanduser()
     if os.path.isdir(path):
-        if not (path / "config.json").is_file():
+        # An adapter of peft names its base; a GGUF file has its configuration inside.
+        if not any((path / one).is_file() for one in ("config.json", "adapter_config.json")) and not [
+            *path.glob("*.gguf")
+        ]:
             raise ModelError(
                 "the folder holds no model: config.json is missing",
                 at=str(path),

@@ -57,13 +57,20 @@ def lock_folder(path: Path) -> IO[str]:
 def check_free(path: Path) -> None:
     """Say beforehand that a folder cannot be had: another process works in it, or it is a file, or read-only.
 
-    A folder that there is not yet is not made.
+    A folder that there is not yet is not made; the one that it would be made in must be writable.
 
     Raises:
         JobError, OutputError: as `lock_folder`.
     """
     if os.path.lexists(path):
         lock_folder(path).close()
+        return
+    parent = next(one for one in path.absolute().parents if os.path.lexists(one))
+    code = None if parent.is_dir() else errno.ENOTDIR
+    if code is None and not os.access(parent, os.W_OK | os.X_OK):
+        code = errno.EACCES
+    if code is not None:
+        raise output_error(path, OSError(code, os.strerror(code)))
 
 
 def remove_files(path: Path, names: list[str]) -> None:

@@ -10,6 +10,7 @@ called. Nothing of transformers is imported: its classes are known by their name
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -176,6 +177,93 @@ def as_processors(value: Any) -> list[LogitsProcessor]:
     """The processors of a `LogitsProcessorList`, or the only one."""
     each: Iterable[Any] = value if isinstance(value, list) else [value]
     return [as_processor(one) for one in each]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlainFunction(LogitsProcessor):
+    """A function ``(logits, history)`` as a processor: a bias, before the constraint's mask.
+
+    It is given copies, float32 [N, V] and the `History` of the rows, and gives float32 [N, V]. The first rows are
+    processed twice: a function whose answers differ is none of its arguments, and no text could be repeated.
+
+    Args:
+        function: is called.
+    """
+
+    function: Callable[..., Tensor]
+    _checked: list[bool] = field(default_factory=list, init=False)
+
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __repr__(self) -> str:
+        return f"PlainFunction({_name(self.function)})"
+
+    @property
+    def is_tokenwise(self) -> bool:
+        """Nobody knows: masks are always made before what follows."""
+        return False
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """What the function gives.
+
+        Raises:
+            ProcessorError: it raises, gives something of another shape, or two answers to one question.
+        """
+        made = self._called(logits, history)
+        if not self._checked:
+            if not torch.equal(made, self._called(logits, history)):
+                cause = f"{_name(self.function)} gave two answers to the same logits and history"
+                hint = "a function of its arguments alone, without a state or random numbers"
+                raise ProcessorError(cause, at=f"processor {self!r}", hint=hint)
+            self._checked.append(True)
+        return made
+
+    def _called(self, logits: Tensor, history: History | None) -> Tensor:
+        try:
+            with torch.inference_mode(False):
+                made: Any = self.function(logits.clone(), history)
+        except Exception as error:  # a program of the user's, which raises what it likes
+            cause = f"{_name(self.function)} raised {type(error).__name__}: {str(error)[:200]}"
+            raise ProcessorError(cause, at=f"processor {self!r}") from error
+        if not isinstance(made, Tensor) or made.shape != logits.shape:
+            kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            cause = f"{_name(self.function)} made {kind} of logits {[*logits.shape]}"
+            raise ProcessorError(cause, at=f"processor {self!r}", hint="return the changed logits")
+        return made.to(logits)
+
+
+def of_function(function: Any) -> LogitsProcessor:
+    """A plain function as a processor; the names of its two parameters say of which kind it is.
+
+    ``(logits, history)`` is a `PlainFunction`; ``(input_ids, scores)``, as in transformers, or ``(token_ids, logits)``
+    is `Foreign`: int64 [n, S] and float32 [n, V].
+
+    Raises:
+        OptionError: it has other parameters.
+    """
+    try:
+        required = [
+            one
+            for one in inspect.signature(function).parameters.values()
+            if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        required = []
+    names = [one.name for one in required]
+    if len(names) == 2 and names[0] in _LOGITS and names[1] == "history":
+        return PlainFunction(function)
+    if len(names) == 2 and names[0] in _TOKENS and names[1] in _LOGITS:
+        return Foreign(function)
+    raise OptionError(
+        f"{_name(function)}({', '.join(names)}) is no processor: its parameters do not say what it is given",
+        at="processors",
+        hint="def f(logits, history), or def f(input_ids, scores) as in transformers",
+    )
+
+
+_LOGITS: Final = ("logits", "scores")
+_TOKENS: Final = ("input_ids", "token_ids")
 
 
 def _name(value: object) -> str:

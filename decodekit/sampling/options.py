@@ -6,6 +6,7 @@ as ``dry_base``, has no effect without it and is refused.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from decodekit.errors import DecodekitError, OptionError, UnknownNameError, Usel
 from decodekit.sampling.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
 from decodekit.sampling.base import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import is_count, is_number
-from decodekit.sampling.foreign import as_processors, is_foreign
+from decodekit.sampling.foreign import as_processors, is_foreign, of_function
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
@@ -32,7 +33,9 @@ from decodekit.sampling.shapes import XTC, DynamicTemperature, Quadratic
 from decodekit.sampling.truncations import Epsilon, Eta, TopA, TopH, TopNSigma, Typical
 from decodekit.sampling.watermark import Watermark
 
-Processors: TypeAlias = Pipeline | LogitsProcessor | str | Sequence[LogitsProcessor | str]
+Processors: TypeAlias = (
+    Pipeline | LogitsProcessor | str | Callable[..., Any] | Sequence[LogitsProcessor | str | Callable[..., Any]]
+)
 """Logits processors as an option takes them: values, names of installed ones (see `plugins`), or those of transformers
 (see `foreign`)."""
 
@@ -230,7 +233,10 @@ def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProces
     for one in each:
         try:
             made = plugins.make("processor", one, _is_one, at="processors") if isinstance(one, str) else one
-            made = as_processors(made) if is_foreign(made) else made
+            if is_foreign(made):
+                made = as_processors(made)
+            elif inspect.isroutine(made) or isinstance(made, partial):
+                made = [of_function(made)]
             processors += made if isinstance(made, Pipeline | list) else Pipeline([made])
         except (OptionError, UnknownNameError) as error:
             faults.append(error)

@@ -61,25 +61,26 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
         cause = f"{name}={max_new_tokens:,} is more than the {limits.max_new_tokens:,} tokens that this endpoint gives"
         raise InvalidRequestError(cause, at=name)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens or limits.max_new_tokens, "on_length": "return"}
-    temperature = 1.0 if fields.temperature is None else fields.temperature
-    if 0 < temperature < LEAST_TEMPERATURE:
-        cause = f"temperature={temperature:g} should be 0, or from {LEAST_TEMPERATURE} on"
+    if fields.temperature is not None and 0 < fields.temperature < LEAST_TEMPERATURE:
+        cause = f"temperature={fields.temperature:g} should be 0, or from {LEAST_TEMPERATURE} on"
         raise InvalidRequestError(cause, at="temperature", hint="0 for the likeliest token")
-    if temperature == 0:  # truncations keep the likeliest token, and a seed decides nothing
+    if fields.temperature == 0:  # truncations keep the likeliest token, and a seed decides nothing
         options["strategy"] = "greedy"
     else:
-        options |= {"strategy": "sample", "temperature": temperature}
-        if fields.top_p not in (None, 1):
-            options["top_p"] = fields.top_p
-        if fields.top_k is not None and fields.top_k > 0:
-            options["top_k"] = fields.top_k
-        if fields.min_p:
-            options["min_p"] = fields.min_p
+        options["strategy"] = "sample"  # which takes from the model what is not given
+        if fields.temperature is not None:
+            options["temperature"] = fields.temperature
+        if fields.top_p is not None:
+            options["top_p"] = None if fields.top_p == 1 else fields.top_p
+        if fields.top_k is not None:
+            options["top_k"] = fields.top_k if fields.top_k > 0 else None
+        if fields.min_p is not None:
+            options["min_p"] = fields.min_p or None
     for penalty in ("frequency_penalty", "presence_penalty"):
         if getattr(fields, penalty):
             options[penalty] = getattr(fields, penalty)
-    if fields.repetition_penalty not in (None, 1):
-        options["repetition_penalty"] = fields.repetition_penalty
+    if fields.repetition_penalty is not None:
+        options["repetition_penalty"] = None if fields.repetition_penalty == 1 else fields.repetition_penalty
     if fields.logit_bias:
         wrong = next((key for key in fields.logit_bias if not (key.isascii() and key.isdigit())), None)
         if wrong is not None:

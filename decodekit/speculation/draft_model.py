@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from decodekit.errors import OptionError, VocabularyMismatchError
+from decodekit.errors import DraftVocabularyError, OptionError
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import require_integer
 from decodekit.speculation.draft_engine import DraftEngine
@@ -43,7 +43,7 @@ class DraftModel:
 
     Raises:
         OptionError: the number is out of range, or the model is none.
-        VocabularyMismatchError: (when first used) the vocabularies differ, and the target draws its tokens, or the
+        DraftVocabularyError: (when first used) the vocabularies differ, and the target draws its tokens, or the
             tokenizer of the draft model is not known.
     """
 
@@ -59,7 +59,7 @@ class DraftModel:
             )
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
-        """Load the model if need be, and raise `VocabularyMismatchError` if it cannot draft for `vocabulary`."""
+        """Load the model if need be, and raise `DraftVocabularyError` if it cannot draft for `vocabulary`."""
         self._loaded().check(vocabulary, is_greedy)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
@@ -96,11 +96,11 @@ class _Loaded:
         self._compared: tuple[Vocabulary, int | None] | None = None  # the target's, and where the two differ
 
     def check(self, target: Vocabulary, is_greedy: bool) -> None:
-        """Raise `VocabularyMismatchError` if the tokens of the target are others and text does not help."""
+        """Raise `DraftVocabularyError` if the tokens of the target are others and text does not help."""
         different = self._difference(target)
         if different is None or (self._by_text is not None and is_greedy):
             return
-        raise VocabularyMismatchError(
+        raise DraftVocabularyError(
             f"the draft model {self._engine.model.name} has another vocabulary than the target: "
             f"token {different} is not the same"
             + ("" if self._by_text is None else ", and the noise of a drawn token is a function of its number"),

@@ -91,7 +91,7 @@ class StrategyKeywords(TypedDict, total=False):
     early_stopping: bool | Literal["never"]
     do_sample: bool
     penalty_alpha: float
-    # `BestOf`, `SelfConsistency` and `Particles`
+    # `BestOf`, `SelfConsistency` and `Particles`; of others that return several texts it is `num_return_sequences`
     n: int
     rank: Any
     key: Any
@@ -111,15 +111,20 @@ class GenerateKeywords(StrategyKeywords, total=False):
     max_new_tokens: int
     stop: Stops
     stop_token_ids: Sequence[int] | None
+    include_stop: bool
     seed: Seeds
     logprobs: bool | int
     trace: bool
     on_length: OnLength | None
     on_error: OnError
     max_rollbacks: int | None
+    max_retries: int
     fast_forward: FastForward
     masks: Masking
     batch_size: int
+    tools: Any
+    enable_thinking: bool | None
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ class GenerateOptions:
             ``(input_ids, scores)``, such as a `StoppingCriteria` of transformers, asked after every token with the row,
             int64 [1, S], and no scores; the token with which they end a text is part of it.
         stop_token_ids: tokens that end a completion as its end-of-sequence token does, and are not part of the text.
+        include_stop: whether the stop string that ended a text is part of it.
         seed: key of the noise when sampling, one for all prompts or one for each; 0 if left out. Equal prompts with
             equal seeds give equal texts, whatever else is in the batch: equal prompts in one list need
             ``seed=range(len(prompts))``, or ``num_return_sequences`` for several texts of one prompt.
@@ -155,6 +161,10 @@ class GenerateOptions:
         on_error: what happens when a row fails: ``"return"`` gives a completion with `.error`, ``"raise"`` raises.
         max_rollbacks: how often a text is rolled back because the guard of the constraint refuses it, before its row
             fails with a `GuardError`; None is `generation.settings.MAX_ROLLBACKS` (64). Only with a guard.
+        max_retries: how often a prompt is tried again of which a validator of its type refuses the value
+            (`InvalidValueError`), or a guard every text (`GuardError`). The next try reads the text and the reason,
+            too; see `llm.retries`. Texts are then streamed as a whole at their ends. Only with a constraint, and for
+            one text of a prompt.
         fast_forward: what is taken without asking the model where the constraint leaves no choice: ``"exact"``, single
             allowed tokens; ``"off"``, nothing; ``"canonical"``, also single allowed bytes, in the tokenizer's own
             tokens. The first two give the same text, the third changes the distribution; see
@@ -164,6 +174,12 @@ class GenerateOptions:
             the mass of the masks, needs ``"always"`` beside `logprobs`.
         batch_size: the most prompts that are decoded at a time. Each of several texts of a prompt, and each hypothesis
             of a search, is a row of the cache.
+        tools: of conversations: what the chat template tells the model that it may call, as `dk.tools` takes it (or its
+            value). ``constraint=dk.tools(...)`` makes the calls valid.
+        enable_thinking: of conversations: for templates that read it, whether the model reasons first.
+        chat_template_kwargs: of conversations: variables of the chat template, as in `apply_chat_template`; an option
+            that the template does not read is refused. ``continue_final_message=True`` goes on with the last message,
+            ``chat_template`` is another template.
         strategy_options: options of a strategy that is given by name, such as ``{"temperature": 0.7}``. As keywords of
             `LLM.generate` they stand beside the others.
     """
@@ -173,19 +189,32 @@ class GenerateOptions:
     max_new_tokens: int = 256
     stop: Stops = None
     stop_token_ids: Sequence[int] | None = None
+    include_stop: bool = False
     seed: Seeds = None
     logprobs: bool | int = False
     trace: bool = False
     on_length: OnLength | None = None
     on_error: OnError = "return"
     max_rollbacks: int | None = None
+    max_retries: int = 0
     fast_forward: FastForward = "exact"
     masks: Masking = "asked"
     batch_size: int = 8
+    tools: Any = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "stop_token_ids", "seed", "logprobs", "max_rollbacks", "batch_size"):
+        for name in (
+            "max_new_tokens",
+            "stop_token_ids",
+            "seed",
+            "logprobs",
+            "max_rollbacks",
+            "max_retries",
+            "batch_size",
+        ):
             value = plain(getattr(self, name))
             is_several = name in ("seed", "stop_token_ids") and isinstance(value, list | tuple)
             object.__setattr__(self, name, [plain(one) for one in value] if is_several else value)

@@ -138,8 +138,14 @@ def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> S
     factory = strategy_factory(name)
     accepted = _options_of(factory)
     options = {option: plain(value) for option, value in {**inside, **beside}.items()}
-    given = {option: value for option, value in options.items() if option in accepted}
     faults: list[DecodekitError] = []
+    if "n" in options and "n" not in accepted and "num_return_sequences" in accepted:  # OpenAI's and vLLM's name
+        if "num_return_sequences" in options:
+            faults.append(OptionError("n is another name of num_return_sequences, which is given, too", at="n"))
+        number = options.pop("n")
+        if number is not None:
+            options.setdefault("num_return_sequences", number)
+    given = {option: value for option, value in options.items() if option in accepted}
     if name in GUESSING and "speculate" in options:
         cause = f"strategy {name!r} has a proposer already, {options.pop('speculate')!r:.60} would be a second one"
         faults.append(OptionError(cause, at="speculate", hint='strategy="greedy" or "sample" with this proposer'))

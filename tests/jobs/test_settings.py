@@ -69,6 +69,8 @@ DECIDING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--max-new-tokens": ((), ("--max-new-tokens", "77")),
     "--on-length": ((), ("--on-length", "close")),
     "--max-rollbacks": (("--schema", "CHECKED"), ("--max-rollbacks", "3")),
+    "--max-retries": ((), ("--max-retries", "2")),
+    "--chat-template-kwargs": (("--prompt", "Read {text}"), ("--chat-template-kwargs", '{"a": 1}')),
 }
 NOT_DECIDING = {
     "inputs": "which documents are done; each row has the digest of its own",

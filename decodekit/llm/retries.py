@@ -1,0 +1,187 @@
+"""Tries of a prompt: what a validator refuses is asked for again, with the text and the reason in the prompt.
+
+    llm.generate("Invoice A-17, total -4 EUR.", constraint=Invoice, max_retries=2)
+
+Where a value fails a validator of its type, or a guard refuses every text, the next try reads
+
+    Invoice A-17, total -4 EUR.{"number":"A-17","total":-4}
+
+    That is refused: total: the total is negative
+    Corrected:
+
+A conversation gets two messages instead: the text as the assistant's, the refusal as the user's. Tries add up, so the
+third one reads both refusals.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from decodekit.errors import ConstraintError, DecodekitError, GuardError, InvalidValueError, OptionError
+from decodekit.generation.completion import Completion
+from decodekit.generation.conversation import Telling
+from decodekit.generation.prompt import Prompt, encode_plain, is_messages, token_ids_of
+from decodekit.sampling.checks import plain
+from decodekit.strategy import check_seed
+
+REFUSED: Final = "That is refused: {reason}"
+"""What the next try is told; `reason` is the message of the validator or guard."""
+
+MAX_REASON: Final = 2_000
+"""Most characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One try of a prompt.
+
+    Args:
+        index: number of the prompt.
+        prompt: what is read.
+        seed: of the prompt, the same for every try; the error if there is none.
+        before: the completions of the tries before it, the first one first.
+    """
+
+    index: int
+    prompt: Prompt
+    seed: int | DecodekitError
+    before: tuple[Completion, ...] = ()
+
+    def again(self, completion: Completion, tokenizer: Any) -> Try:
+        """The next try of the prompt, after one with this completion."""
+        prompt = corrected(self.prompt, completion.text, reason_of(completion), tokenizer)
+        return replace(self, prompt=prompt, before=(*self.before, completion))
+
+    def finished(self, completion: Completion) -> Completion:
+        """The last completion of the prompt, with those of the tries before it."""
+        if not self.before:
+            return completion
+        stats = replace(completion.stats, num_retries=len(self.before))
+        return replace(completion, stats=stats, attempts=self.before)
+
+
+class Tries:
+    """Prompts as the loop takes them: those that are tried again first, then new ones.
+
+    Args:
+        prompts: of the call, taken when there is room for them.
+        seeds: one for each.
+        max_retries: how often each is tried again.
+    """
+
+    def __init__(self, prompts: Iterable[Prompt], seeds: Iterable[int], max_retries: int) -> None:
+        self._prompts, self._seeds = enumerate(prompts), iter(seeds)
+        self._max_retries = max_retries
+        self._again: deque[Try] = deque()
+        self._running: dict[int, Try] = {}
+        self._is_new = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a round to go through; the first one always."""
+        return self._is_new or bool(self._again)
+
+    def round(self) -> Iterator[Try]:
+        """The tries that can be begun, in the order of their numbers in this round."""
+        self._is_new = False
+        number = 0
+        while True:
+            if self._again:
+                one = self._again.popleft()
+            else:
+                entry = next(self._prompts, None)
+                if entry is None:
+                    return
+                one = Try(*entry, self._seed(entry[0]))
+            self._running[number] = one
+            number += 1
+            yield one
+
+    def index(self, number: int) -> int:
+        """The number of the prompt of a try."""
+        return self._running[number].index
+
+    def ended(self, number: int, completion: Completion, tokenizer: Any) -> Completion | None:
+        """The completion of a prompt whose try has ended; None if it is tried again."""
+        one = self._running.pop(number)
+        if is_refused(completion) and len(one.before) < self._max_retries:
+            self._again.append(one.again(completion, tokenizer))
+            return None
+        return one.finished(completion)
+
+    def _seed(self, index: int) -> int | DecodekitError:
+        """The next seed; a prompt that cannot be read uses its seed up, too."""
+        seed = plain(next(self._seeds, None))
+        if seed is None:
+            return OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
+        faults: list[DecodekitError] = []
+        check_seed(seed, faults)
+        if faults:
+            return faults[0]
+        assert isinstance(seed, int)
+        return seed
+
+
+def is_refused(completion: Completion) -> bool:
+    """Whether a validator or a guard refused the value: what another try may mend."""
+    return isinstance(completion.error, InvalidValueError | GuardError)
+
+
+def reason_of(completion: Completion) -> str:
+    """Why the value was refused, in the words of the validator or guard."""
+    error = completion.error
+    assert error is not None
+    raised = error.__cause__
+    reason = error.cause
+    if raised is not None and hasattr(raised, "errors") and callable(raised.errors):  # pydantic: a line for each fault
+        reason = "; ".join(_fault_line(fault) for fault in raised.errors(include_url=False))
+    elif raised is not None and not isinstance(raised, DecodekitError):
+        reason = str(raised) or type(raised).__name__
+    elif isinstance(error, GuardError):
+        reason = error.cause.rpartition("the last: ")[2]
+    return reason[:MAX_REASON]
+
+
+def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
+    """The prompt of the next try."""
+    refused = REFUSED.format(reason=reason)
+    if isinstance(prompt, str):
+        return f"{prompt}{text}\n\n{refused}\nCorrected:\n"
+    if not is_messages(prompt):
+        return [*token_ids_of(prompt, "prompt"), *encode_plain(tokenizer, f"{text}\n\n{refused}\nCorrected:\n")]
+    said: list[Mapping[str, Any]] = [*prompt]
+    if said[-1].get("role") == "assistant":  # it was gone on with
+        last = said.pop()
+        text = f"{last.get('content') or ''}{text}"
+    return [*said, {"role": "assistant", "content": text}, {"role": "user", "content": refused}]
+
+
+def told_again(told: Telling) -> Telling:
+    """What the template is told of a further try: nothing is gone on with."""
+    return replace(told, options={name: one for name, one in told.options.items() if name != "continue_final_message"})
+
+
+def value_error(error: Exception, text: str, at: str) -> ConstraintError:
+    """The error of a text that satisfies its constraint and of which no value can be made."""
+    fault = InvalidValueError(
+        f"the text satisfies the constraint and has no value: {type(error).__name__}: {error}",
+        at=f"{at}, {text[:80]!r}",
+        hint="max_retries=1 to ask again with the reason, or constraint=dk.Guarded(...) to take such a text back",
+    )
+    fault.__cause__ = error
+    return fault
+
+
+def rename(completion: Completion, number: int, index: int) -> None:
+    """Let the error of a try name its prompt, where the loop knows it by another number."""
+    error, name = completion.error, f"prompt {number}"
+    if number != index and error is not None and error.at is not None and error.at.split(",")[0] == name:
+        error.at = f"prompt {index}{error.at.removeprefix(name)}"
+
+
+def _fault_line(fault: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in fault.get("loc", ()))
+    return f"{place}: {fault['msg']}" if place else str(fault["msg"])
