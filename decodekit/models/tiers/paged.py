@@ -32,18 +32,17 @@ from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.tiers.captured import Run, StepCapture, bucket
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
+from decodekit.models.tiers.proof import Proof
 from decodekit.models.tiers.step_state import StepState
 
 ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
 WIDTH_BUCKETS: Final = (1, 4, 8, 16)
 CAPTURE_AFTER: Final = 4
 """Steps of one kind before it is captured."""
-NUM_PROOFS: Final = 2
-"""Replays that are compared with the modules."""
 REPLAY_TOLERANCE: Final = 1e-3
-"""Largest root mean square of their difference, in deviations of the logits: the same kernels run in the same order."""
+"""By how much replays may differ from the modules, see `proof`: the same kernels run in the same order."""
 COMPILED_TOLERANCE: Final = 3e-2
-"""The same for compiled layers of 16 bits."""
+"""The same for compiled layers of 16 bits: they round where the modules do not, and the other way round."""
 MAX_ROWS: Final = 256
 """Rows that the tables have at first."""
 LONGEST: Final = 1 << 17
@@ -52,11 +51,11 @@ LONGEST: Final = 1 << 17
 
 @dataclass(slots=True, eq=False)
 class _Captured:
-    """A captured step, and how many of its replays were compared with the modules."""
+    """A captured step."""
 
     state: StepState
     run: Run
-    num_proven: int = 0
+    proof: Proof
 
 
 @dataclass(slots=True, eq=False)
@@ -213,9 +212,8 @@ class PagedModel:
                 wanted = [r * captured.state.width + t for r, t in _places(num_tokens, counts)]
                 captured.state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
                 out = self._replayed(captured, max(starts), len(wanted))
-                if out is None:
+                if captured.proof.is_refused:
                     steps.captured[captured.state.num_rows, captured.state.width] = None
-                    out = self.read(captured.state, max(starts))[: len(wanted)]
             else:
                 state = StepState(cache.rows, len(places), width)
                 most = max(counts)
@@ -239,18 +237,14 @@ class PagedModel:
         out = self._model.run_at(state.tokens, step, step, last.clamp_min(0))  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
-    def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor | None:
-        """Logits [num_wanted, V] of a replay; None if they are not those of the modules."""
-        out = captured.run()[:num_wanted].clone()  # the next replay overwrites what this one has given
-        if captured.num_proven < NUM_PROOFS and num_seen > 0:
-            expected = self.read(captured.state, num_seen)[:num_wanted]  # writes the same keys and values again
-            error = (out - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
-            # Compiled layers round where the modules do not, and the other way round.
-            is_exact = self._compiled is None or self._model.dtype == torch.float32
-            if not bool(error < (REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)):
-                return None
-            captured.num_proven += 1
-        self.num_replays += 1
+    def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
+        """Logits [num_wanted, V] of a captured step."""
+        out = captured.proof.output(
+            lambda: captured.run()[:num_wanted].clone(),  # the next replay overwrites what this one has given
+            lambda: self.read(captured.state, num_seen)[:num_wanted],
+            num_seen,
+        )
+        self.num_replays += not captured.proof.is_refused
         return out
 
     def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
@@ -296,8 +290,10 @@ class PagedModel:
             if steps.seen[key] <= CAPTURE_AFTER:
                 return None
             state = StepState(rows, *key)
+            is_exact = self._compiled is None or self._model.dtype == torch.float32
+            proof = Proof(0, REPLAY_TOLERANCE if is_exact else COMPILED_TOLERANCE)
             try:
-                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)))
+                steps.captured[key] = _Captured(state, self.captured(state, lambda: self.read_compiled(state)), proof)
             except Exception:  # whatever a model does that cannot be captured: its modules go on running it
                 steps.captured[key] = None
         return steps.captured[key]

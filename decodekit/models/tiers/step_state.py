@@ -38,20 +38,24 @@ class StepState:
         num_rows: B, rows of the pass.
         width: T, columns of tokens.
         num_values: further numbers of each row that the step hands on, for whoever takes tokens.
+        num_wanted: W, how many logits are wanted at most; None: of all tokens.
 
     Attributes:
         rows, starts, counts: int32 [B] on the device.
         tokens: int64 [B, T]; where the host gave -1, the token that the device has taken for the row.
-        wanted: int64 [B * T], the places of the pass [B * T] whose logits are wanted, in order.
+        wanted: int64 [W], the places of the pass [B * T] whose logits are wanted, in order.
         values: int32 [num_values, B].
     """
 
-    def __init__(self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0) -> None:
+    def __init__(
+        self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0, num_wanted: int | None = None
+    ) -> None:
         self.table_rows, self.num_rows, self.width = rows, num_rows, width
         num_groups, places = len(rows.groups), num_rows * width
+        num_wanted = places if num_wanted is None else num_wanted
         # A row enters a new page every 32 tokens; where more rows do so at once, `PagedRows.upload` is asked.
         self.max_entries = num_rows + width
-        sizes = [num_rows] * 3 + [places] * 2 + [num_values * num_rows] + [3 * self.max_entries] * num_groups
+        sizes = [*[num_rows] * 3, places, num_wanted, num_values * num_rows, *[3 * self.max_entries] * num_groups]
         ends = np.cumsum(sizes).tolist()
         self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
         device = rows.device
@@ -141,14 +145,19 @@ class StepState:
         finally:
             self._packed.copy_(kept)
 
-    def advance(self) -> None:
-        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host."""
-        self.starts.add_(self.counts)
+    def advance(self, lengths: Tensor) -> None:
+        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host.
+
+        Args:
+            lengths: int32 [B], what the rows hold from now on; that of a row without new tokens stays.
+        """
+        self.starts.copy_(torch.where(self.counts > 0, lengths, self.starts))
+        self.counts.clamp_(max=1)
         self._tokens.fill_(-1)
 
     @property
     def wanted(self) -> Tensor:
-        """int64 [B * T]."""
+        """int64 [W]."""
         return self._wanted.long()
 
     def positions(self) -> Tensor:
