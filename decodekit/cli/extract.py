@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,13 +18,15 @@ from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_te
 from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
 from decodekit.jobs.documents import DocumentRef, Input, Scan, read_stdin, scan, stdin_input
-from decodekit.jobs.formats import JSONL_SUFFIXES
+from decodekit.jobs.files import needed
 from decodekit.jobs.prompt import BUNDLED_MODELS
+from decodekit.jobs.rows import kind_of_rows
 from decodekit.jobs.store import REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
 from decodekit.records.folder import check_free
 
 if TYPE_CHECKING:
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.result_tables import TableFormat
     from decodekit.jobs.runner import RunSummary
     from decodekit.llm import LLM
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 class DocumentOptions:
     """Which documents are done, and what of them."""
 
-    id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id"
-    text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text"
+    id_field: Annotated[str, typer.Option(help="Field or column that holds the id.")] = "id"
+    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text"
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
     max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
@@ -68,9 +70,9 @@ def extract(
         list[str],
         typer.Argument(
             metavar="INPUT",
-            help="Text files, folders of .txt or .md files, .jsonl files (one document per line), or - for stdin "
-            "(JSON lines if its first line is a JSON object, else one text). Tables, PDF files and the like have to "
-            "be converted first; the refusal says how.",
+            help="Files of text, HTML or PDF, folders of these, .jsonl, .csv and .parquet files (one document per "
+            "row), or - for stdin (JSON lines if its first line is a JSON object, else one text). Each may be "
+            "compressed (.gz) or a URL (s3://bucket/a.jsonl).",
         ),
     ],
     output: Annotated[Path, o.output_option(help="The job folder.")],
@@ -89,6 +91,10 @@ def extract(
         typer.Option(help="A document at the budget: failed, returned as far as it came, or closed in time."),
     ] = "error",
     max_rollbacks: o.MaxRollbacks = None,
+    output_format: Annotated[
+        Literal["jsonl", "csv", "parquet"],
+        typer.Option(help="A table of the results beside results.jsonl, which is always written."),
+    ] = "jsonl",
     fresh: o.Fresh = False,
     force: Annotated[
         bool, typer.Option("--force", help="Go on in a folder made with other settings; each row names its own.")
@@ -119,7 +125,15 @@ def extract(
         fast_forward=speed.fast_forward,
         max_rollbacks=max_rollbacks,
     )
-    selection = {"max_failures": documents.max_failures, "limit": documents.limit, "shard": part, "batch_size": rows}
+    selection: dict[str, Any] = {
+        "max_failures": documents.max_failures,
+        "limit": documents.limit,
+        "shard": part,
+        "batch_size": rows,
+    }
+    if output_format == "parquet":
+        needed("pyarrow", "tables", "--output-format parquet")
+    selection["tables"] = [] if output_format == "jsonl" else [output_format]
     return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
 
 
@@ -209,10 +223,17 @@ def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     return LLM.load(name, dtype=dtype, device_map=device_map)
 
 
-def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], **selection: Any) -> int:
-    """Run a job on stderr, write its report, and return the exit code."""
+def run(
+    extraction: Extraction,
+    folder: JobFolder,
+    entries: list[DocumentRef],
+    tables: Sequence[TableFormat] = (),
+    **selection: Any,
+) -> int:
+    """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
     from decodekit.cli.progress import make_observer
     from decodekit.jobs.report import write_report
+    from decodekit.jobs.result_tables import tables_of, write_tables
     from decodekit.jobs.view import JobView
 
     for name, lines in folder.damaged.items():
@@ -231,16 +252,19 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], *
         return INTERRUPTED
     view = JobView.read(folder.path)
     write_report(folder.path / REPORT, [view], title=view.title)
+    for path in write_tables(folder.path, tables or tables_of(folder.path)):
+        note(f"results as a table: {path}")
     _print_summary(summary, folder)
     return SOME_FAILED if folder.failures else DONE
 
 
 def _print_left_out(found: Scan) -> None:
     if found.skipped:
-        lines = sum(Path(name).suffix.lower() in JSONL_SUFFIXES for name in found.skipped)
+        lines = sum(kind_of_rows(Path(name).suffix.lower()) is not None for name in found.skipped)
         note(
             f"left out {len(found.skipped)} files of folders that are no text files ({found.skipped_kinds}), such as "
-            f"{found.skipped[0]}" + ("; a .jsonl file is taken where it is named itself" if lines else "")
+            f"{found.skipped[0]}"
+            + ("; a .jsonl, .csv or .parquet file is taken where it is named itself" if lines else "")
         )
     if found.repeated:
         note(f"files that are named more than once are done once: {len(found.repeated)}, such as {found.repeated[0]}")

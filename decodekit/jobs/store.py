@@ -33,6 +33,7 @@ from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, re
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 DAMAGED = "damaged.jsonl"
+TABLES: Final = {"csv": "results.csv", "parquet": "results.parquet"}
 FORMAT = 1
 
 Damaged: TypeAlias = defaultdict[str, list[Damage]]
@@ -263,12 +264,14 @@ class JobFolder:
         lock = lock_folder(path)
         try:
             # left over by a kill
-            remove_files(path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT)])
+            remove_files(
+                path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT, *TABLES.values())]
+            )
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
                 spooled = [file.name for file in path.glob(SPOOLED)]
-                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *spooled, JOB])
+                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, *TABLES.values(), DAMAGED, *spooled, JOB])
             if not resumes:
                 stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
                 if stray:
