@@ -32,6 +32,7 @@ _PUBLIC: dict[str, str] = {
     """,
     "decodekit.evaluation": "compare",
     "decodekit.costs": "Estimate estimate",
+    "decodekit.jobs.extracting": "ExtractedRow extract",
     "decodekit.errors": "DecodekitError",
     "decodekit.vocabulary": "Vocabulary",
 }
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
     from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError
     from decodekit.evaluation import compare as compare
+    from decodekit.jobs.extracting import ExtractedRow as ExtractedRow
+    from decodekit.jobs.extracting import extract as extract
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion

@@ -231,7 +231,7 @@ def run(
     **selection: Any,
 ) -> int:
     """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
-    from decodekit.cli.progress import make_observer
+    from decodekit.jobs.progress import make_observer
     from decodekit.jobs.report import write_report
     from decodekit.jobs.result_tables import tables_of, write_tables
     from decodekit.jobs.view import JobView

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ from decodekit.jobs.names import Names
 from decodekit.jobs.rows import JsonLines, Row, RowReader, kind_name, kind_of_rows
 from decodekit.jobs.settings import shard_of
 from decodekit.jobs.texts import TextFile, is_encodable, usable_text
-from decodekit.records.ledger import replace_file
+from decodekit.records.ledger import encode_line, replace_file
 
 STDIN_ID = "stdin"
 SPOOLED = f"input-{'[0-9a-f]' * 8}.*"  # glob of the saved copies of standard input in a job folder
@@ -95,7 +95,8 @@ class Input:
         path: as given, or a URL; also the beginning of the ids of text files.
         id_field, text_field: fields of JSON lines, columns of tables.
         folder: the folder that a relative `path` starts from.
-        name: the beginning of the ids instead of `path`, for standard input.
+        name: the beginning of the ids instead of `path`, for what is saved in the job folder: standard input, or
+            documents of a Python program.
     """
 
     path: str
@@ -403,6 +404,26 @@ def spool(data: bytes, folder: Path) -> Path:
     name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
     replace_file(folder / name, [data])
     return folder / name
+
+
+def spool_rows(rows: Iterable[Mapping[str, object]], folder: Path) -> Path:
+    """Save rows of a program in a job folder as JSON lines, as `spool` does; they are taken one by one.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    digest, made = hashlib.sha256(), folder / "input-rows.jsonl"
+
+    def lines() -> Iterator[bytes]:
+        for row in rows:
+            line = encode_line(row)
+            digest.update(line)
+            yield line
+
+    replace_file(made, lines())
+    path = folder / f"input-{digest.hexdigest()[:8]}.jsonl"
+    made.replace(path)
+    return path
 
 
 def stdin_input(data: bytes, folder: Path, id_field: str, text_field: str) -> Input:

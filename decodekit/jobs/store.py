@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
+from decodekit.jobs.documents import SPOOLED, Input
 from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, read_rows, replace_file
@@ -140,9 +140,9 @@ class JobFile:
             return cls(
                 JobSettings.from_json(data["settings"]),
                 {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
-                # Saved standard input lies in the job folder, wherever that has been moved to.
+                # What was saved in the job folder lies there, wherever that has been moved to.
                 [
-                    replace(source, folder=str(folder.resolve())) if source.name == STDIN_ID else source
+                    replace(source, folder=str(folder.resolve())) if source.name else source
                     for source in (Input(**one) for one in data["inputs"])
                 ],
                 data["runs"],
