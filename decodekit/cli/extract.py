@@ -40,6 +40,13 @@ class DocumentOptions:
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
     max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
+    executor: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="In this process, or in workers of the Ray cluster of RAY_ADDRESS (else of this machine)."),
+    ] = "local"
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers of Ray, each with its model: by default one per GPU or CPU.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +156,10 @@ def _extract(
     force: bool,
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
-    from decodekit.jobs.extraction import Extraction
+    from decodekit.jobs.extraction import Extraction, check_executor
     from decodekit.jobs.schema import warnings_of
 
+    check_executor(documents.executor, documents.workers, documents.max_failures)
     fields = (documents.id_field, documents.text_field)
     sources = [Input(path, *fields, str(Path.cwd())) for path in inputs if path != "-"]
     check_free(output)

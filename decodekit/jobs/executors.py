@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM, Completion
@@ -33,6 +33,13 @@ class Decoded:
     task: DocumentTask
     completion: Completion
     seconds: float
+
+
+class Executor(Protocol):
+    """Gives an outcome for each document: by decoding it, or because another engine has."""
+
+    def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
+        """Take tasks lazily and yield each outcome as soon as it is known: every task once, in any order."""
 
 
 @dataclass

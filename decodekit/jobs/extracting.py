@@ -23,7 +23,7 @@ from decodekit import errors
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import Input, scan, select, spool_rows
-from decodekit.jobs.extraction import Extraction, ExtractionOptions
+from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
 from decodekit.jobs.progress import make_observer
 from decodekit.jobs.prompt import BUNDLED_MODELS
 from decodekit.jobs.runner import Observer
@@ -79,6 +79,8 @@ def extract(
     limit: int | None = None,
     shard: tuple[int, int] | None = None,
     max_failures: int | None = None,
+    executor: ExecutorName = "local",
+    num_workers: int | None = None,
     fresh: bool = False,
     force: bool = False,
     progress: bool | Observer = False,
@@ -99,6 +101,8 @@ def extract(
         batch_size: documents decoded at a time; the device says it by default.
         limit, shard: only the first documents; only the i-th of n parts, as (i, n).
         max_failures: stop after so many failures; the rows of what was not reached say so.
+        executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own that
+            it loads by name.
         fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
         progress: show progress on stderr, or tell an observer.
 
@@ -128,6 +132,7 @@ def extract(
     if fresh and force:
         raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
     chosen.check()
+    check_executor(executor, num_workers, max_failures)
     with ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory()) if folder is None else folder)
         known = [] if fresh else known_inputs(path)
@@ -142,6 +147,7 @@ def extract(
             job.add_inputs(sources)
             observer = progress if isinstance(progress, Observer) else make_observer() if progress else None
             options: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard}
+            options |= {"executor": executor, "num_workers": num_workers}
             extraction.run(job, entries, max_failures=max_failures, observer=observer, **options)
             failures = dict(job.failures)
         return _rows(path, [entry.id for entry in select(entries, shard, limit)], failures)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import DecodekitError, DocumentError, LengthError, OutputError
 from decodekit.jobs.documents import DocumentRef, select, text_digest
-from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
+from decodekit.jobs.executors import Decoded, DocumentTask, Executor
 from decodekit.jobs.probabilities import value_probabilities
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.settings import document_seed
@@ -88,7 +88,7 @@ class JobRunner:
     def run(
         self,
         entries: Sequence[DocumentRef],
-        executor: LocalExecutor,
+        executor: Executor,
         *,
         shard: tuple[int, int] | None = None,
         limit: int | None = None,
