@@ -28,6 +28,7 @@ for function in (
     folder.status,
     extract.retry,
     folder.report,
+    folder.merge,
     generate.generate,
     demo.demo,
     doctor.doctor,

@@ -133,24 +133,40 @@ def extract(
         raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
     chosen.check()
     check_executor(executor, num_workers, max_failures)
+    fields = (id_field, text_field)
+    run: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard, "max_failures": max_failures}
+    run |= {"executor": executor, "num_workers": num_workers}
+    run["observer"] = progress if isinstance(progress, Observer) else make_observer() if progress else None
     with ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory()) if folder is None else folder)
-        known = [] if fresh else known_inputs(path)
-        if sources is not None:
-            scan(sources, known=known)  # faults of the documents are told before the model is loaded
-        extraction = Extraction(_loaded(model), chosen)
-        job, _ = JobFolder.create_or_resume(path, extraction.settings, fresh=fresh, force=force)
-        with job:
-            if sources is None:
-                sources = [_saved(documents, path, id_field, text_field)]
-            entries = scan(sources, known=known).entries
-            job.add_inputs(sources)
-            observer = progress if isinstance(progress, Observer) else make_observer() if progress else None
-            options: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard}
-            options |= {"executor": executor, "num_workers": num_workers}
-            extraction.run(job, entries, max_failures=max_failures, observer=observer, **options)
-            failures = dict(job.failures)
-        return _rows(path, [entry.id for entry in select(entries, shard, limit)], failures)
+        return _run(documents, sources, fields, model, chosen, path, run, fresh=fresh, force=force)
+
+
+def _run(
+    documents: Any,
+    sources: list[Input] | None,
+    fields: tuple[str, str],
+    model: str | LLM,
+    chosen: ExtractionOptions,
+    folder: Path,
+    run: Mapping[str, Any],
+    *,
+    fresh: bool,
+    force: bool,
+) -> list[ExtractedRow]:
+    known = [] if fresh else known_inputs(folder)
+    if sources is not None:
+        scan(sources, known=known)  # faults of the documents are told before the model is loaded
+    extraction = Extraction(_loaded(model), chosen)
+    job, _ = JobFolder.create_or_resume(folder, extraction.settings, fresh=fresh, force=force)
+    with job:
+        if sources is None:
+            sources = [_saved(documents, folder, *fields)]
+        entries = scan(sources, known=known).entries
+        job.add_inputs(sources)
+        extraction.run(job, entries, **run)
+        failures = dict(job.failures)
+    return _rows(folder, [entry.id for entry in select(entries, run["shard"], run["limit"])], failures)
 
 
 def _rows(folder: Path, ids: list[str], failures: Mapping[str, Record]) -> list[ExtractedRow]:

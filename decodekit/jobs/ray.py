@@ -77,12 +77,19 @@ class Worker:
     """
 
     def __init__(self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None) -> None:
-        llm = load()
+        self._refusal: DecodekitError | None = None
+        try:
+            llm = load()
+        except DecodekitError as error:  # as an answer it arrives whole; what Ray makes of an exception is its text
+            self._refusal = error
+            return
         size = batch_size or automatic_batch_size(llm.model.device.type)
         self._executor = LocalExecutor(llm, size, options)
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, list[bytes]]:
         """Decode a block; an exception is the error of the one document that raises it."""
+        if self._refusal is not None:
+            return {"outcome": [pickle.dumps(self._refusal)]}
         tasks: list[DocumentTask] = [pickle.loads(data) for data in block["task"]]
         return {"outcome": [_pickled(outcome) for outcome in self._outcomes(tasks)]}
 
@@ -192,7 +199,9 @@ class RayExecutor:
         try:
             for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):
                 for pickled in batch["outcome"]:
-                    outcome: Decoded = pickle.loads(pickled)
+                    outcome: Decoded | DecodekitError = pickle.loads(pickled)
+                    if isinstance(outcome, DecodekitError):
+                        raise outcome
                     if left.pop(outcome.task.id, None) is not None:
                         yield outcome
         except exceptions.RayError as error:
@@ -204,14 +213,10 @@ def _retries() -> dict[str, Any]:
     return {"max_task_retries": _NUM_RETRIES}
 
 
-def _start_error(error: Exception) -> DecodekitError:
-    """Why no worker has decoded anything: an error of decodekit's inside, such as another model, or Ray's own words."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, DecodekitError):
-            return inner
-        inner = getattr(inner, "cause", None) or inner.__cause__
-    cause = f"the workers of Ray decode nothing: {type(error).__name__}: {error}"
+def _start_error(error: Exception) -> JobError:
+    """That no worker has decoded anything, with the last of Ray's own words."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
+    cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
     return JobError(f"{cause:.600}", hint="the log of Ray, in its session's folder; --executor local to see it here")
 
 
