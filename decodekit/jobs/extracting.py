@@ -110,10 +110,8 @@ def extract(
         A row for each document, in their order.
 
     Raises:
-        OptionError: what `documents` is cannot be read, or an option is wrong.
-        DocumentError: two documents have one id, or none has the named field.
-        JobError: a file cannot be used, or the folder belongs to another job (`JobSettingsError`).
-        ConstraintError, ModelError: the schema or the model cannot be used.
+        OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
+        JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
     sources = _files_of(documents, id_field, text_field)
     chosen = ExtractionOptions(
@@ -129,17 +127,13 @@ def extract(
         fast_forward=fast_forward,
         max_rollbacks=max_rollbacks,
     )
-    if fresh and force:
-        raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
-    chosen.check()
     check_executor(executor, num_workers, max_failures)
-    fields = (id_field, text_field)
     run: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard, "max_failures": max_failures}
-    run |= {"executor": executor, "num_workers": num_workers}
-    run["observer"] = progress if isinstance(progress, Observer) else make_observer() if progress else None
+    observer = progress if isinstance(progress, Observer) else make_observer() if progress else None
+    run |= {"executor": executor, "num_workers": num_workers, "observer": observer}
     with ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory()) if folder is None else folder)
-        return _run(documents, sources, fields, model, chosen, path, run, fresh=fresh, force=force)
+        return _run(documents, sources, (id_field, text_field), model, chosen, path, run, fresh=fresh, force=force)
 
 
 def _run(
@@ -154,6 +148,9 @@ def _run(
     fresh: bool,
     force: bool,
 ) -> list[ExtractedRow]:
+    if fresh and force:
+        raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
+    chosen.check()
     known = [] if fresh else known_inputs(folder)
     if sources is not None:
         scan(sources, known=known)  # faults of the documents are told before the model is loaded
