@@ -34,6 +34,7 @@ _PUBLIC: dict[str, str] = {
     "decodekit.costs": "Estimate estimate",
     "decodekit.integrations.hf": "hf",
     "decodekit.integrations.processor": "processor",
+    "decodekit.jobs.extracting": "ExtractedRow extract",
     "decodekit.errors": "DecodekitError",
     "decodekit.integrations.backends": "backend",
     "decodekit.vocabulary": "Vocabulary",
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
     from decodekit.integrations.backends import backend as backend
     from decodekit.integrations.hf import hf as hf
     from decodekit.integrations.processor import processor as processor
+    from decodekit.jobs.extracting import ExtractedRow as ExtractedRow
+    from decodekit.jobs.extracting import extract as extract
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion

@@ -144,12 +144,12 @@ def test_text_files_folders_and_stdin(tmp_path: Path, llm: FakeLLM, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("one two")
-    (tmp_path / "docs" / "b.pdf").write_bytes(b"%PDF")
+    (tmp_path / "docs" / "b.bin").write_bytes(b"%PDF")
     (tmp_path / "c.log").write_text("three")
     arguments = ("-", "docs", "c.log", "-o", "out", "--schema", "first, words int, seed int")
     done = Result("extract", *arguments, stdin='{"id": "x", "text": "from stdin"}\n')
     assert done.code == 0, done.err
-    assert "left out 1 files of folders that are no text files (1 .pdf), such as docs/b.pdf" in done.err
+    assert "left out 1 files of folders that are no text files (1 .bin), such as docs/b.bin" in done.err
     assert {row["id"]: row["value"]["first"] for row in read_jsonl(tmp_path / "out" / "results.jsonl")} == {
         "x": "from",
         "docs/a.txt": "one",

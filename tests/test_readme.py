@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-WITHOUT_EXAMPLES = {"command-line.md", "jobs.md", "measured.md", "options.md"}
+WITHOUT_EXAMPLES = {"command-line.md", "measured.md", "options.md"}
 """Pages of commands (tests/test_commands_in_docs.py runs them) and of tables."""
 LONG = "comparing.md"
 """It compares strategies over several tasks."""

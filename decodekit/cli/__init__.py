@@ -29,6 +29,7 @@ for function in (
     extract.retry,
     folder.report,
     exchange.export,
+    folder.merge,
     generate.generate,
     serve.serve,
     demo.demo,

@@ -32,8 +32,8 @@ def demo(
     Writes a job folder per kind of document and one report.html for all of them. Always starts afresh.
     """
     from decodekit.cli.extract import load_model
-    from decodekit.cli.progress import make_observer
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.progress import make_observer
     from decodekit.jobs.report import write_report
     from decodekit.jobs.schema import load_schema
     from decodekit.jobs.view import JobView

@@ -90,7 +90,7 @@ def take_back(
     The same command again changes nothing. Documents without an answer stay open: `extract` and `export` do them.
     """
     from decodekit.cli.extract import tell_end
-    from decodekit.cli.progress import make_observer
+    from decodekit.jobs.progress import make_observer
     from decodekit.jobs.answers import AnswerExecutor, Answers
     from decodekit.jobs.documents import scan
     from decodekit.jobs.extraction import ExtractionOptions

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,13 +18,15 @@ from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_te
 from decodekit.cli.folder import print_damage
 from decodekit.errors import OptionError
 from decodekit.jobs.documents import DocumentRef, Input, Scan, read_stdin, scan, stdin_input
-from decodekit.jobs.formats import JSONL_SUFFIXES
+from decodekit.jobs.files import needed
 from decodekit.jobs.prompt import BUNDLED_MODELS
+from decodekit.jobs.rows import kind_of_rows
 from decodekit.jobs.store import REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
 from decodekit.records.folder import check_free
 
 if TYPE_CHECKING:
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.result_tables import TableFormat
     from decodekit.jobs.runner import RunSummary
     from decodekit.llm import LLM
 
@@ -33,11 +35,18 @@ if TYPE_CHECKING:
 class DocumentOptions:
     """Which documents are done, and what of them."""
 
-    id_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the id.")] = "id"
-    text_field: Annotated[str, typer.Option(help="Field of a JSON line that holds the text.")] = "text"
+    id_field: Annotated[str, typer.Option(help="Field or column that holds the id.")] = "id"
+    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text"
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
     max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
+    executor: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="In this process, or in workers of the Ray cluster of RAY_ADDRESS (else of this machine)."),
+    ] = "local"
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers of Ray, each with its model: by default one per GPU or CPU.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,9 @@ def extract(
         list[str],
         typer.Argument(
             metavar="INPUT",
-            help="Text files, folders of .txt or .md files, .jsonl files (one document per line), or - for stdin "
-            "(JSON lines if its first line is a JSON object, else one text). Tables, PDF files and the like have to "
-            "be converted first; the refusal says how.",
+            help="Files of text, HTML or PDF, folders of these, .jsonl, .csv and .parquet files (one document per "
+            "row), or - for stdin (JSON lines if its first line is a JSON object, else one text). Each may be "
+            "compressed (.gz) or a URL (s3://bucket/a.jsonl).",
         ),
     ],
     output: Annotated[Path, o.output_option(help="The job folder.")],
@@ -91,6 +100,10 @@ def extract(
     ] = "error",
     max_rollbacks: o.MaxRollbacks = None,
     max_retries: o.MaxRetries = 0,
+    output_format: Annotated[
+        Literal["jsonl", "csv", "parquet"],
+        typer.Option(help="A table of the results beside results.jsonl, which is always written."),
+    ] = "jsonl",
     fresh: o.Fresh = False,
     force: Annotated[
         bool, typer.Option("--force", help="Go on in a folder made with other settings; each row names its own.")
@@ -123,7 +136,15 @@ def extract(
         max_retries=max_retries,
         chat_template_kwargs=o.parse_chat_template_kwargs(prompt.chat_template_kwargs),
     )
-    selection = {"max_failures": documents.max_failures, "limit": documents.limit, "shard": part, "batch_size": rows}
+    selection: dict[str, Any] = {
+        "max_failures": documents.max_failures,
+        "limit": documents.limit,
+        "shard": part,
+        "batch_size": rows,
+    }
+    if output_format == "parquet":
+        needed("pyarrow", "tables", "--output-format parquet")
+    selection["tables"] = [] if output_format == "jsonl" else [output_format]
     return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
 
 
@@ -139,9 +160,10 @@ def _extract(
     force: bool,
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
-    from decodekit.jobs.extraction import Extraction
+    from decodekit.jobs.extraction import Extraction, check_executor
     from decodekit.jobs.schema import warnings_of
 
+    check_executor(documents.executor, documents.workers, documents.max_failures)
     fields = (documents.id_field, documents.text_field)
     sources = [Input(path, *fields, str(Path.cwd())) for path in inputs if path != "-"]
     check_free(output)
@@ -215,9 +237,15 @@ def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     return LLM.load(name, dtype=dtype, device_map=device_map)
 
 
-def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], **selection: Any) -> int:
-    """Run a job on stderr, write its report, and return the exit code."""
-    from decodekit.cli.progress import make_observer
+def run(
+    extraction: Extraction,
+    folder: JobFolder,
+    entries: list[DocumentRef],
+    tables: Sequence[TableFormat] = (),
+    **selection: Any,
+) -> int:
+    """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
+    from decodekit.jobs.progress import make_observer
 
     for name, lines in folder.damaged.items():
         if lines:
@@ -233,26 +261,30 @@ def run(extraction: Extraction, folder: JobFolder, entries: list[DocumentRef], *
             "run the same command again to go on"
         )
         return INTERRUPTED
-    return tell_end(summary, folder)
+    return tell_end(summary, folder, tables)
 
 
-def tell_end(summary: RunSummary, folder: JobFolder) -> int:
-    """Write the report of a job, tell what a run did, and return the exit code."""
+def tell_end(summary: RunSummary, folder: JobFolder, tables: Sequence[TableFormat] = ()) -> int:
+    """Write the report of a job and its tables, tell what a run did, and return the exit code."""
     from decodekit.jobs.report import write_report
+    from decodekit.jobs.result_tables import tables_of, write_tables
     from decodekit.jobs.view import JobView
 
     view = JobView.read(folder.path)
     write_report(folder.path / REPORT, [view], title=view.title)
+    for path in write_tables(folder.path, tables or tables_of(folder.path)):
+        note(f"results as a table: {path}")
     _print_summary(summary, folder)
     return SOME_FAILED if folder.failures else DONE
 
 
 def _print_left_out(found: Scan) -> None:
     if found.skipped:
-        lines = sum(Path(name).suffix.lower() in JSONL_SUFFIXES for name in found.skipped)
+        lines = sum(kind_of_rows(Path(name).suffix.lower()) is not None for name in found.skipped)
         note(
             f"left out {len(found.skipped)} files of folders that are no text files ({found.skipped_kinds}), such as "
-            f"{found.skipped[0]}" + ("; a .jsonl file is taken where it is named itself" if lines else "")
+            f"{found.skipped[0]}"
+            + ("; a .jsonl, .csv or .parquet file is taken where it is named itself" if lines else "")
         )
     if found.repeated:
         note(f"files that are named more than once are done once: {len(found.repeated)}, such as {found.repeated[0]}")

@@ -9,7 +9,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import command
-from decodekit.cli.console import note, print_json, print_table
+from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, print_table
 from decodekit.errors import OptionError
 from decodekit.jobs.store import REPORT, Damaged
 
@@ -58,6 +58,28 @@ def report(
     print_damage(view.damaged)
     write_report(path, [view], title=view.title, max_documents=documents)
     note(f"report: {path}")
+
+
+@command
+def merge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR", help="Job folders, such as of --shard 1/2 and 2/2.")
+    ],
+    output: Annotated[Path, o.output_option(help="The job folder that gets them all.")],
+) -> int:
+    """Put the folders of the parts of a job together; the same command again adds what has come since."""
+    from decodekit.jobs.merging import merge_jobs
+    from decodekit.jobs.report import write_report
+    from decodekit.jobs.result_tables import tables_of, write_tables
+    from decodekit.jobs.view import JobView
+
+    summary = merge_jobs(directories, output)
+    view = JobView.read(output)
+    write_report(output / REPORT, [view], title=view.title)
+    write_tables(output, tables_of(output))
+    repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
+    note(f"{summary.num_done} done and {summary.num_failed} failed in {output}{repeated}")
+    return SOME_FAILED if summary.num_failed else DONE
 
 
 def print_damage(damaged: Damaged) -> None:

@@ -1,4 +1,4 @@
-"""The documents of a job: text files, folders, JSON lines, standard input. A list of ids; texts are read late.
+"""The documents of a job: files of texts, folders, rows of tables and of JSON lines, standard input; read late.
 
 Inputs are scanned once before the work starts, so that a repeated id or a wrong field name is known before the first
 token; the texts are read again one by one when their turn comes, so a job of any size needs memory for the ids only.
@@ -7,30 +7,49 @@ token; the texts are read again one by one when their turn comes, so a job of an
 from __future__ import annotations
 
 import hashlib
-import json
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import BinaryIO, Protocol
 
 from decodekit.errors import DecodekitError, DocumentError, JobError, collecting, raise_faults
+from decodekit.jobs.files import File, files_of_url, is_url, reason
 from decodekit.jobs.formats import (
-    JSONL_SUFFIXES,
-    TEXT_SUFFIXES,
+    FOLDER_SUFFIXES,
     is_json_lines,
     refusal_of_file,
     refusal_of_lines,
     refusal_of_stdin,
 )
 from decodekit.jobs.names import Names
+from decodekit.jobs.rows import JsonLines, Row, RowReader, kind_name, kind_of_rows
 from decodekit.jobs.settings import shard_of
-from decodekit.records.ledger import replace_file
+from decodekit.jobs.texts import TextFile, is_encodable, usable_text
+from decodekit.records.ledger import encode_line, replace_file
 
 STDIN_ID = "stdin"
 SPOOLED = f"input-{'[0-9a-f]' * 8}.*"  # glob of the saved copies of standard input in a job folder
+
+
+class TextSource(Protocol):
+    """Where texts are read from."""
+
+    def text(self, offset: int, length: int, field: str, place: str) -> str:
+        """One text, which is never blank; raises DocumentError if it cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """The texts of the rows of a file."""
+
+    rows: RowReader
+
+    def text(self, offset: int, length: int, field: str, place: str) -> str:
+        """The text of a row."""
+        return usable_text(_field_text(self.rows.row(offset, length, place, field), field, place), place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +57,18 @@ class DocumentRef:
     """One document of the scan, without its text.
 
     Attributes:
-        id: the id of a JSON line, or the path of a text file.
+        id: the id of a row, or the path of a text file.
         source: the file.
-        place: file, or ``file:line``.
-        offset, length: the bytes of the JSON line; the whole file when `length` is -1.
-        text_field: the field of the JSON line that holds the text.
+        place: file, or ``file:line``; ``file:row`` in Parquet.
+        offset, length: where the row begins, in bytes (in rows in Parquet), and how long it is; the whole file when
+            `length` is -1.
+        text_field: the field of the row that holds the text.
         digest: of the text; empty when there is a fault.
         fault: why this document cannot be used, or None.
     """
 
     id: str
-    source: Path
+    source: TextSource
     place: str
     offset: int
     length: int
@@ -64,17 +84,7 @@ class DocumentRef:
         """
         if self.fault is not None:
             raise self.fault
-        try:
-            with self.source.open("rb") as file:
-                file.seek(self.offset)
-                data = file.read(self.length)
-        except OSError as error:
-            raise DocumentError(f"the file cannot be read: {error.strerror}.", at=self.place) from error
-        if self.length < 0:
-            text = _decode(data, self.place)
-        else:
-            text = _field_text(_parse_line(data, self.place), self.text_field, self.place)
-        return _usable_text(text, self.place)
+        return self.source.text(self.offset, self.length, self.text_field, self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +92,11 @@ class Input:
     """One input as it was named: a path and how to read it.
 
     Attributes:
-        path: as given; also the beginning of the ids of text files.
-        id_field, text_field: fields of JSON lines.
+        path: as given, or a URL; also the beginning of the ids of text files.
+        id_field, text_field: fields of JSON lines, columns of tables.
         folder: the folder that a relative `path` starts from.
-        name: the beginning of the ids instead of `path`, for standard input.
+        name: the beginning of the ids instead of `path`, for what is saved in the job folder: standard input, or
+            documents of a Python program.
     """
 
     path: str
@@ -100,9 +111,14 @@ class Input:
         return Path(self.folder) / self.path
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is a URL, which starts from no folder."""
+        return is_url(self.path)
+
+    @property
     def label(self) -> str:
         """What the ids of its documents begin with."""
-        return self.name or Path(self.path).as_posix()
+        return self.name or (self.path if self.is_remote else Path(self.path).as_posix())
 
     @property
     def fields(self) -> set[str]:
@@ -127,7 +143,7 @@ class Scan:
     @property
     def skipped_kinds(self) -> str:
         """How many files of which endings were skipped, such as ``"2 .csv, 1 .pdf"``."""
-        kinds = Counter(Path(name).suffix.lower() or "without an ending" for name in self.skipped)
+        kinds = Counter(PurePosixPath(name).suffix.lower() or "without an ending" for name in self.skipped)
         shown = [f"{count} {kind}" for kind, count in kinds.most_common(4)]
         return ", ".join([*shown, "..."] if len(kinds) > 4 else shown)
 
@@ -140,9 +156,10 @@ def text_digest(text: str) -> str:
 def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: bool = False) -> Scan:
     """List the documents of all inputs.
 
-    A text file is one document, its id is its path as given first (see `names`). A folder stands for the text files in
-    it, at any depth. A ``.jsonl`` or ``.ndjson`` file holds one document per line. A file is read once, however often
-    and in whatever spelling it is named.
+    A file of text, HTML or PDF is one document, its id is its path as given first (see `names`). A folder stands for
+    such files in it, at any depth. A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file holds one document per row.
+    Each may be compressed (``.gz``) or lie behind a URL. A file is read once, however often and in whatever spelling it
+    is named.
 
     Args:
         inputs: in the order in which documents shall be done.
@@ -156,7 +173,7 @@ def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: boo
         OptionError: several inputs cannot be used, each with its own error.
     """
     found = Scan()
-    names = Names((source.location, source.label) for source in (*known, *inputs))
+    names = Names((source.location, source.label) for source in (*known, *inputs) if not source.is_remote)
     seen: set[tuple[str, str, str]] = set()
     refused: list[DecodekitError] = []
     for source in inputs:
@@ -174,40 +191,58 @@ def _scan_input(
     """The documents of one input, but for the files that were `seen`."""
     if not source.path:
         raise JobError("an input is the empty text.", hint="the path of a file or folder, or - for standard input.")
-    location = source.location
     try:
-        mode = location.stat().st_mode
+        paths, is_folder = _paths_of(source, found.skipped)
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        cause = "there is no file or folder {}." if is_missing else f"{{}} cannot be read: {error.strerror}."
+        cause = "there is no file or folder {}." if is_missing else f"{{}} cannot be read: {reason(error)}."
         raise JobError(cause.format(f"{source.path!r:.200}"), hint="check the path of the input.") from error
-    if stat.S_ISDIR(mode):
-        paths = _files_of(source, found.skipped)
-        if not paths:
-            others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
-            hint = f"text files of a folder end in {', '.join(TEXT_SUFFIXES)}; name other files one by one."
-            raise JobError(f"{source.path!r} holds no document.{others}", hint=hint)
-    else:
-        if not stat.S_ISREG(mode):
-            cause = f"{source.path!r} is a pipe or a device, and documents are read more than once."
-            raise JobError(cause, hint=f"standard input: cat {source.path} | decodekit extract - ...")
-        paths = [location]
-        refusal = None if source.name or is_lookup else refusal_of_file(location, source.path, source.fields)
+    if not paths:
+        others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
+        hint = f"text files of a folder end in {', '.join(FOLDER_SUFFIXES)}; name other files one by one."
+        raise JobError(f"{source.path!r} holds no document.{others}", hint=hint)
+    if not (is_folder or source.name or is_lookup):
+        refusal = refusal_of_file(File(paths[0]), source.path, source.fields)
         if refusal is not None:
             raise refusal
     for path in paths:
-        place = names.place(path)
+        file = File(path)
+        place = path if file.is_remote else names.place(Path(path))
         key = (place, source.id_field, source.text_field)
         if key in seen:
-            inside = "" if path == location else f"/{path.relative_to(location).as_posix()}"
-            found.repeated.append(source.label + inside)
+            found.repeated.append(_inside(source, path))
             continue
         seen.add(key)
-        name = source.name or names.name(place, source.label)
-        if path.suffix.lower() in JSONL_SUFFIXES:
-            yield from _scan_lines(source, name, is_lookup)
+        name = source.name or (path if file.is_remote else names.name(place, source.label))
+        kind = kind_of_rows(file.suffix)
+        if kind is not None:
+            yield from _scan_rows(source, kind(file), name, is_lookup)
         else:
-            yield _scan_text_file(path, name)
+            yield _scan_text_file(TextFile(file), name)
+
+
+def _paths_of(source: Input, skipped: list[str]) -> tuple[list[str], bool]:
+    """The files of an input, and whether it is a folder; those of a folder that are no texts go to `skipped`."""
+    if source.is_remote:
+        paths, is_folder = files_of_url(source.path)
+        if is_folder:
+            skipped += [path for path in paths if File(path).suffix not in FOLDER_SUFFIXES]
+            paths = [path for path in paths if File(path).suffix in FOLDER_SUFFIXES]
+        return paths, is_folder
+    mode = source.location.stat().st_mode
+    if stat.S_ISDIR(mode):
+        return [str(path) for path in _files_of(source, skipped)], True
+    if not stat.S_ISREG(mode):
+        cause = f"{source.path!r} is a pipe or a device, and documents are read more than once."
+        raise JobError(cause, hint=f"standard input: cat {source.path} | decodekit extract - ...")
+    return [str(source.location)], False
+
+
+def _inside(source: Input, path: str) -> str:
+    """What a file of an input is called."""
+    if source.is_remote or Path(path) == source.location:
+        return path if source.is_remote else source.label
+    return f"{source.label}/{Path(path).relative_to(source.location).as_posix()}"
 
 
 def select(entries: Sequence[DocumentRef], shard: tuple[int, int] | None, limit: int | None) -> list[DocumentRef]:
@@ -226,143 +261,94 @@ def _files_of(source: Input, skipped: list[str]) -> list[Path]:
             continue
         if (path.parent / "job.json").exists():
             continue  # a job folder: what is in it came out of documents
-        if path.suffix.lower() in TEXT_SUFFIXES:
+        if File(path.name).suffix in FOLDER_SUFFIXES:
             found.append(path)
         else:
             skipped.append(f"{source.label}/{relative.as_posix()}")
     return found
 
 
-def _scan_text_file(path: Path, name: str) -> DocumentRef:
-    entry = DocumentRef(name, path, name, 0, -1, "", "", None)
+def _scan_text_file(source: TextFile, name: str) -> DocumentRef:
+    source.check()
+    entry = DocumentRef(name, source, name, 0, -1, "", "", None)
     try:
         return replace(entry, digest=text_digest(entry.read()))
     except DocumentError as error:
         return replace(entry, fault=error.with_traceback(None))
 
 
-def _scan_lines(source: Input, name: str, is_lookup: bool) -> list[DocumentRef]:
-    path = source.location
-    found: list[tuple[DocumentRef, dict[str, Any]]] = []
-    offset = 0
+def _scan_rows(source: Input, rows: RowReader, name: str, is_lookup: bool) -> list[DocumentRef]:
+    texts = RowTexts(rows)
+    found: list[DocumentRef] = []
+    columns: dict[str, None] = {}  # of the first hundred rows that are some, and whether any has the named ones
+    num_rows = 0
+    wanted = (source.id_field, source.text_field)
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                    found.append(_scan_line(source, path, line, offset, f"{name}:{number}"))
-                offset += len(line)
-    except OSError as error:
-        raise JobError(f"{source.path} cannot be read: {error.strerror}.") from error
+        for place, offset, length, row in rows.scan(name, wanted):
+            found.append(_scan_row(source, texts, place, offset, length, row))
+            if not isinstance(row, DocumentError):
+                num_rows += bool(row)
+                columns |= dict.fromkeys(row if num_rows <= 100 else [one for one in wanted if one in row])
+    except (OSError, EOFError) as error:
+        raise JobError(f"{source.path} cannot be read: {reason(error)}.", hint="check the file.") from error
     if not found:
         raise JobError(f"{source.path!r} holds no document.", hint="a JSONL file has a JSON object on each line.")
-    rows = [row for _, row in found if row]
-    if not rows and not is_lookup:
-        raise _no_lines(path, name, found[0][0])
-    if rows:
-        # The name of a field is a setting: when no line has it, the name is wrong, not the lines.
+    if not num_rows and not is_lookup:
+        raise _no_rows(rows, name, found[0])
+    if num_rows:
+        # The name of a field is a setting: when no row has it, the name is wrong, not the rows.
         named = [("--text-field", source.text_field), ("--id-field", source.id_field)]
         for option, field in named[:1] if source.id_field == "id" else named:
-            if not any(field in row for row in rows):
-                names = ", ".join(sorted({key for row in rows[:100] for key in row}))
-                hint = f"{option}; the lines have: {names}."
+            if field not in columns:
+                hint = f"{option}; the lines have: {', '.join(sorted(columns))}."
                 raise DocumentError(f"no line of {name} has the field {field!r}.", at=name, hint=hint)
-    return [entry for entry, _ in found]
+    return found
 
 
-def _no_lines(path: Path, name: str, first: DocumentRef) -> JobError:
-    """Why no line of a file is a JSON object."""
+def _no_rows(rows: RowReader, name: str, first: DocumentRef) -> JobError:
+    """Why no row of a file is one."""
     assert first.fault is not None
-    return refusal_of_lines(path.read_bytes(), name) or DocumentError(
+    if not isinstance(rows, JsonLines):
+        return DocumentError(f"no row of {name} can be read; the first one: {first.fault.cause}", at=name)
+    return refusal_of_lines(rows.file.read(name), name) or DocumentError(
         f"no line of {name} is a JSON object; of the first one: {first.fault.cause}",
         at=name,
         hint=first.fault.hint or "a JSONL file has a JSON object on each line; a text file ends in .txt.",
     )
 
 
-def _scan_line(source: Input, path: Path, line: bytes, offset: int, place: str) -> tuple[DocumentRef, dict[str, Any]]:
+def _scan_row(
+    source: Input, texts: RowTexts, place: str, offset: int, length: int, row: Row | DocumentError
+) -> DocumentRef:
     identity, digest, fault = place, "", None
-    row: dict[str, Any] = {}
     try:
-        row = _parse_line(line, place)
+        if isinstance(row, DocumentError):
+            raise row
         if source.id_field in row:
             identity = _field_id(row[source.id_field], source.id_field, place)
         elif source.id_field != "id":
             raise DocumentError(f"the line has no field {source.id_field!r}.", at=place)
-        digest = text_digest(_usable_text(_field_text(row, source.text_field, place), place))
+        digest = text_digest(usable_text(_field_text(row, source.text_field, place), place))
     except DocumentError as error:
         fault = error.with_traceback(None)
-    # Only the names of the fields are wanted afterwards; holding on to the texts would fill the memory.
-    fields = dict.fromkeys(row)
-    entry = DocumentRef(identity, path, place, offset, len(line), source.text_field, digest, fault)
-    return entry, fields
-
-
-def _parse_line(data: bytes, place: str) -> dict[str, Any]:
-    text = _decode(data, place)
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DocumentError(f"the line is not JSON: {error}.", at=place) from error
-    if not isinstance(row, dict):
-        raise DocumentError(f"the line is not a JSON object but {_kind(row)}.", at=place)
-    return row
+    return DocumentRef(identity, texts, place, offset, length, source.text_field, digest, fault)
 
 
 def _field_id(value: object, field: str, place: str) -> str:
-    if isinstance(value, str) and value and _is_encodable(value):
+    if isinstance(value, str) and value and is_encodable(value):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise DocumentError(f"field {field!r} is {_kind(value)}; an id is a text or a whole number.", at=place)
+    raise DocumentError(f"field {field!r} is {kind_name(value)}; an id is a text or a whole number.", at=place)
 
 
-def _field_text(row: dict[str, Any], field: str, place: str) -> str:
+def _field_text(row: Row, field: str, place: str) -> str:
     if field not in row:
         raise DocumentError(f"the line has no field {field!r}.", at=place)
     value = row[field]
     if not isinstance(value, str):
-        raise DocumentError(f"field {field!r} is {_kind(value)}, not a text.", at=place)
+        raise DocumentError(f"field {field!r} is {kind_name(value)}, not a text.", at=place)
     return value
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "an unusable text", list: "an array"}
-    return names.get(type(value), "an object")
-
-
-def _decode(data: bytes, place: str) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DocumentError("the text is UTF-16, not UTF-8.", at=place, hint=_UTF_16_HINT)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        cause = f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}."
-        raise DocumentError(cause, at=place, hint="convert the file to UTF-8, then `decodekit retry`.") from error
-    if "\0" in text:
-        cause = "the file has NUL bytes, so it is no UTF-8 text but UTF-16 or data of a program."
-        raise DocumentError(cause, at=place, hint=_UTF_16_HINT)
-    return text
-
-
-_UTF_16_HINT = "convert the file to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW."
-
-
-def _usable_text(text: str, place: str) -> str:
-    if not text.strip():
-        raise DocumentError("the document is empty.", at=place)
-    if not _is_encodable(text):
-        raise DocumentError("the text has half of a surrogate pair, which is no character.", at=place)
-    return text
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _refuse_repeats(entries: Iterable[DocumentRef]) -> None:
@@ -418,6 +404,26 @@ def spool(data: bytes, folder: Path) -> Path:
     name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
     replace_file(folder / name, [data])
     return folder / name
+
+
+def spool_rows(rows: Iterable[Mapping[str, object]], folder: Path) -> Path:
+    """Save rows of a program in a job folder as JSON lines, as `spool` does; they are taken one by one.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    digest, made = hashlib.sha256(), folder / "input-rows.jsonl"
+
+    def lines() -> Iterator[bytes]:
+        for row in rows:
+            line = encode_line(row)
+            digest.update(line)
+            yield line
+
+    replace_file(made, lines())
+    path = folder / f"input-{digest.hexdigest()[:8]}.jsonl"
+    made.replace(path)
+    return path
 
 
 def stdin_input(data: bytes, folder: Path, id_field: str, text_field: str) -> Input:

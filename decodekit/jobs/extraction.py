@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from decodekit import __version__
 from decodekit.constraints import Constraint, as_constraint
@@ -14,7 +14,8 @@ from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import DocumentRef
-from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
+from decodekit.jobs.executors import Executor, LocalExecutor, automatic_batch_size
+from decodekit.jobs.files import needed
 from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.runner import JobRunner, Observer, RunSummary
 from decodekit.jobs.schema import JobSchema, reload_schema
@@ -30,6 +31,9 @@ from decodekit.strategy.several import OverSamples
 if TYPE_CHECKING:
     from decodekit.llm import LLM
 
+
+ExecutorName: TypeAlias = Literal["local", "ray"]
+"""Where documents are decoded."""
 
 SPECULATE = ("grammar", "prompt-lookup")
 """The proposers of an extraction, unless the user says otherwise.
@@ -234,17 +238,58 @@ class Extraction:
         limit: int | None = None,
         retries: bool = False,
         observer: Observer | None = None,
+        executor: ExecutorName = "local",
+        num_workers: int | None = None,
     ) -> RunSummary:
         """Do the documents that are not done in an open folder; see `JobRunner`. Without a `batch_size` the device
         says how many are decoded at a time.
+
+        Args:
+            folder: the job folder.
+            entries: the documents.
+            batch_size, max_failures, shard, limit, retries, observer: see `JobRunner`.
+            executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
+            num_workers: for ``"ray"``.
+
+        Raises:
+            OptionError: options that the executor cannot have.
+            JobError: Ray is not installed, or its workers cannot start.
         """
-        size = batch_size or automatic_batch_size(self._llm.model.device.type)
         runner = JobRunner(
             folder, self._prompt, self._validator, self._llm.vocabulary, max_failures, observer or Observer()
         )
-        return runner.run(
-            entries, LocalExecutor(self._llm, size, self._call), shard=shard, limit=limit, retries=retries
-        )
+        chosen = self._executor(executor, batch_size, num_workers, max_failures)
+        return runner.run(entries, chosen, shard=shard, limit=limit, retries=retries)
+
+    def _executor(
+        self, name: ExecutorName, batch_size: int | None, num_workers: int | None, max_failures: int | None
+    ) -> Executor:
+        check_executor(name, num_workers, max_failures)
+        if name == "local":
+            size = batch_size or automatic_batch_size(self._llm.model.device.type)
+            return LocalExecutor(self._llm, size, self._call)
+        from decodekit.jobs.ray import ModelOnWorker, RayExecutor
+
+        settings = self.settings
+        load = ModelOnWorker(settings.model, settings.dtype, settings.weights)
+        return RayExecutor(load, self._call, batch_size, num_workers)
+
+
+def check_executor(name: ExecutorName, num_workers: int | None, max_failures: int | None) -> None:
+    """Check options of an executor, which needs neither a model nor a cluster.
+
+    Raises:
+        OptionError: in conflict or without effect.
+        JobError: Ray is not installed.
+    """
+    if name == "local":
+        if num_workers is not None:
+            raise UselessOptionError(f"num_workers={num_workers} has no effect without Ray", at="--workers")
+        return
+    needed("ray.data", "ray", "the executor ray was asked for")
+    if max_failures is not None:
+        cause = f"max_failures={max_failures} has no effect on Ray, which takes all documents at once"
+        raise UselessOptionError(cause, at="--max-failures", hint="--limit for a trial")
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:

@@ -1,12 +1,13 @@
-"""What is no text document: tables, office files, archives, pictures, and JSON that is not in lines.
+"""What is no document and no table of documents: office files, archives, pictures, and JSON that is not in lines.
 
-A document is a text, or a line of a JSONL file. A table that was read as one text would give one result for all of its
-rows, so what is one is refused by name, with the way to give it:
+A document is a text, an HTML page, a PDF, or a row of a JSONL, CSV or Parquet file. A table that was read as one text
+would give one result for all of its rows, so what is none of these by the ending of its name is looked at, and refused
+with the way to give it:
 
-- by the ending of its name (``prices.csv``, ``scan.pdf``, ``all.zip``), or by how its bytes begin;
+- by the ending of its name (``prices.xlsx``, ``all.zip``), or by how its bytes begin;
 - by what it holds, where the ending says nothing: one JSON array or object, lines of JSON, rows of equally many cells.
 
-What is named ``.txt``, ``.md`` or ``.text`` is a document, whatever stands in it. HTML and XML are texts with tags.
+What is named ``.txt``, ``.md`` or ``.text`` is a document, whatever stands in it. XML is a text with tags.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ import csv
 import json
 import re
 import shlex
+import zlib
 from collections.abc import Collection, Iterable
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Final
 
 from decodekit.errors import JobError
+from decodekit.jobs.files import File
+from decodekit.jobs.rows import kind_of_rows
+from decodekit.jobs.texts import HTML_SUFFIXES, PDF_SUFFIXES
 
 TEXT_SUFFIXES: Final = (".txt", ".md", ".text")
-JSONL_SUFFIXES: Final = (".jsonl", ".ndjson")
+FOLDER_SUFFIXES: Final = (*TEXT_SUFFIXES, *HTML_SUFFIXES, *PDF_SUFFIXES)
+"""What is taken of a folder: files that are one document each."""
 
 _NUM_BYTES_SNIFFED: Final = 1 << 16  # of a text, to tell rows of cells and lines of JSON
 _LINES: Final = "a JSON line for each document"
 _FIELDS: Final = "; then --text-field says which field has the text, --id-field which one the id"
-_CSV: Final = (
-    "import csv, json, sys; [print(json.dumps(row)) for row in "
-    'csv.DictReader(open(sys.argv[1], encoding="utf-8-sig"){options})]'
-)
 _PANDAS: Final = 'import pandas, sys; pandas.{reader}(sys.argv[1]).to_json(sys.stdout, orient="records", lines=True)'
 _JSON: Final = (
     "import json, sys; data = json.load(open(sys.argv[1])); "
@@ -44,11 +46,9 @@ def _to_lines(program: str) -> str:
 
 
 _DELIMITERS: Final = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+_NAMED: Final = "a name that says so: cp {{file}} {{stem}}{suffix}"
 _TABLES: Final = {
-    delimiter: (
-        f"a table with {name} between its cells",
-        _to_lines(_CSV.format(options="" if delimiter == "," else f", delimiter={json.dumps(delimiter)}")),
-    )
+    delimiter: (f"a table with {name} between its cells", _NAMED.format(suffix=".csv") + _FIELDS)
     for delimiter, name in _DELIMITERS.items()
 }
 _WORKBOOK: Final = ("a workbook of tables", _to_lines(_PANDAS.format(reader="read_excel")))
@@ -57,32 +57,26 @@ _OFFICE: Final = ("an office document", "its text: pandoc {file} -t plain -o {st
 _OLD_OFFICE: Final = ("an office document", "its text: libreoffice --headless --convert-to txt:Text {file}")
 _PICTURE: Final = ("a picture", "its text, by a program that reads pictures: tesseract {file} {stem}")
 _RECORDING: Final = ("a recording", "its transcript as a .txt file")
-_PDF: Final = ("a PDF", "its text: pdftotext {file} {stem}.txt")
+_PDF: Final = ("a PDF", _NAMED.format(suffix=".pdf"))
 _ZIP: Final = ("an archive", "what is in it: unzip {file} -d {stem}")
 _TAR: Final = ("an archive", "what is in it: mkdir {stem} && tar xf {file} -C {stem}")
 _ARCHIVE: Final = ("an archive", "the files that are in it")
-_GZIP: Final = ("a compressed file", "what is in it: gunzip -k {file}")
+_GZIP: Final = ("a compressed file", "what is in it: gunzip -c {file} > {stem}.txt, or a name that ends in .gz")
 _PACKED: Final = ("a compressed file", "what is in it")
-_PARQUET: Final = ("a table in Parquet", _to_lines(_PANDAS.format(reader="read_parquet")))
+_PARQUET: Final = ("a table in Parquet", _NAMED.format(suffix=".parquet") + _FIELDS)
 _FEATHER: Final = ("a table in Arrow", _to_lines(_PANDAS.format(reader="read_feather")))
 _BINARY: Final = ("no text but data of a program", f"texts, or {_LINES}")
 
 _BY_SUFFIX: Final[dict[str, tuple[str, str]]] = {
-    ".csv": _TABLES[","],
-    **dict.fromkeys((".tsv", ".tab"), _TABLES["\t"]),
-    ".psv": _TABLES["|"],
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"), _WORKBOOK),
-    ".parquet": _PARQUET,
     **dict.fromkeys((".feather", ".arrow"), _FEATHER),
     **dict.fromkeys((".avro", ".orc", ".dta", ".sav"), ("a table", f"{_LINES}{_FIELDS}")),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".duckdb", ".mdb"), _DATABASE),
-    ".pdf": _PDF,
     **dict.fromkeys((".docx", ".odt", ".rtf", ".epub", ".pptx"), _OFFICE),
     **dict.fromkeys((".doc", ".ppt", ".odp"), _OLD_OFFICE),
     ".zip": _ZIP,
     **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), _TAR),
     **dict.fromkeys((".7z", ".rar", ".jar", ".whl"), _ARCHIVE),
-    ".gz": _GZIP,
     **dict.fromkeys((".bz2", ".xz", ".zst", ".lz4", ".br"), _PACKED),
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".heic", ".ico"), _PICTURE),
     **dict.fromkeys((".mp3", ".wav", ".flac", ".ogg", ".m4a", ".mp4", ".mov", ".avi", ".mkv", ".webm"), _RECORDING),
@@ -110,26 +104,29 @@ _OBJECT: Final = (
     "one JSON object",
     f"{_to_lines(_JSON)}\n  or, if the whole object is one document, a copy: {{stem}}.txt",
 )
-_JSON_LINES: Final = ("lines of JSON", f"a name that says so{_FIELDS}: cp {{file}} {{stem}}.jsonl")
+_JSON_LINES: Final = ("lines of JSON", _NAMED.format(suffix=".jsonl") + _FIELDS)
 
 _HEADING: Final = re.compile(r"[^\W\d_][\w .()/%#-]{0,39}")
 _WIDE: Final = 3  # columns; two may be names and values of one document
 
 
-def refusal_of_file(path: Path, name: str, fields: Collection[str]) -> JobError | None:
+def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError | None:
     """Why a file that was named as an input is no document; None if it may be one.
 
     `fields` are names of fields of documents, which the heading of a narrow table may have.
+
+    Raises:
+        JobError: the package that opens the file is not installed.
     """
-    suffix = path.suffix.lower()
-    if suffix in TEXT_SUFFIXES or suffix in JSONL_SUFFIXES:
+    suffix = file.suffix
+    if suffix in FOLDER_SUFFIXES or kind_of_rows(suffix) is not None:
         return None
     if suffix in _BY_SUFFIX:
-        is_tar = path.with_suffix("").suffix.lower() == ".tar"
-        return _refusal(_TAR if is_tar else _BY_SUFFIX[suffix], name)
+        return _refusal(_BY_SUFFIX[suffix], name)
     try:
-        data = path.read_bytes()
-    except OSError:
+        with file.open() as opened:
+            data = opened.read()
+    except (OSError, EOFError, zlib.error):
         return None  # told when it is read
     return _refusal(_kind_of(data, fields), name)
 

@@ -107,6 +107,34 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
     return _from_name(source, options) if source in available_schemas() else _from_fields(source, options)
 
 
+def schema_of(value: Any) -> JobSchema:
+    """The schema of a Python program: what `load_schema` reads, a JSON Schema, a type or a constraint.
+
+    A type or a constraint of a module is known by ``module:NAME`` or ``file.py:NAME``, so that `retry` finds it again.
+
+    Raises:
+        ConstraintError: it is none, or as `load_schema`.
+    """
+    if isinstance(value, JobSchema):
+        return value
+    if isinstance(value, str):
+        return load_schema(value)
+    if isinstance(value, dict | bool):
+        return _from_dictionary(json.dumps(value, ensure_ascii=False), value, {})
+    return _from_constraint(_reference(value), as_constraint(value), {})
+
+
+def _reference(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        return f"{value!r:.80}"
+    module = sys.modules.get(value.__module__)
+    if value.__module__ == "__main__":
+        file = getattr(module, "__file__", None)
+        return f"{os.path.abspath(file)}:{name}" if file else name
+    return f"{value.__module__}:{name}"
+
+
 def warnings_of(schema: JobSchema) -> list[str]:
     """What `schema check` would warn of; nothing for a constraint that is no JSON Schema."""
     constraint = json_schema_in(schema.constraint)

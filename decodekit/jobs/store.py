@@ -26,13 +26,14 @@ from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents import SPOOLED, STDIN_ID, Input
+from decodekit.jobs.documents import SPOOLED, Input
 from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 DAMAGED = "damaged.jsonl"
+TABLES: Final = {"csv": "results.csv", "parquet": "results.parquet"}
 FORMAT = 1
 
 Damaged: TypeAlias = defaultdict[str, list[Damage]]
@@ -139,9 +140,9 @@ class JobFile:
             return cls(
                 JobSettings.from_json(data["settings"]),
                 {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
-                # Saved standard input lies in the job folder, wherever that has been moved to.
+                # What was saved in the job folder lies there, wherever that has been moved to.
                 [
-                    replace(source, folder=str(folder.resolve())) if source.name == STDIN_ID else source
+                    replace(source, folder=str(folder.resolve())) if source.name else source
                     for source in (Input(**one) for one in data["inputs"])
                 ],
                 data["runs"],
@@ -263,12 +264,14 @@ class JobFolder:
         lock = lock_folder(path)
         try:
             # left over by a kill
-            remove_files(path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT)])
+            remove_files(
+                path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT, *TABLES.values())]
+            )
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
                 spooled = [file.name for file in path.glob(SPOOLED)]
-                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, DAMAGED, *spooled, JOB])
+                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, *TABLES.values(), DAMAGED, *spooled, JOB])
             if not resumes:
                 stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
                 if stray:

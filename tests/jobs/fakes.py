@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,6 +98,26 @@ class FakeLLM:
             while running and running[0][0] <= step:
                 _, number, prompt, own_seed = heapq.heappop(running)
                 yield number, answer(prompt, own_seed, str(options.get("on_length", "error")))
+
+
+class Deadly(FakeLLM):
+    """Ends its process at a prompt with POISON, and raises at one with RAISE."""
+
+    def as_completed(
+        self, prompts: Iterable[str], *, seed: Iterable[int], batch_size: int, **options: Any
+    ) -> Iterator[tuple[int, Completion]]:
+        given = list(prompts)
+        if any("POISON" in prompt for prompt in given):
+            os._exit(1)
+        if any("RAISE" in prompt for prompt in given):
+            raise RuntimeError("an own processor is broken")
+        yield from super().as_completed(given, seed=seed, batch_size=batch_size, **options)
+
+
+def marked(folder: Path) -> FakeLLM:
+    """A model whose worker leaves its process number behind."""
+    (folder / str(os.getpid())).touch()
+    return FakeLLM(delay_s=0.004)
 
 
 def answering_at_once(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:

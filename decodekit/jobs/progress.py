@@ -6,7 +6,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from decodekit.cli.console import note
 from decodekit.errors import DecodekitError
 from decodekit.jobs.runner import Observer
 
@@ -20,6 +19,10 @@ _NUM_SHOWN_FAILURES = 20
 def make_observer() -> Observer:
     """The observer for this stderr."""
     return Bar() if sys.stderr.isatty() else Lines()
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 class _Counting(Observer):
@@ -100,16 +103,16 @@ class Lines(_Counting):
         self._num_documents, self._num_before = num_documents, num_before
         self._started = self._told_at = time.monotonic()
         before = f", {num_before} of them from earlier runs" if num_before else ""
-        note(f"{num_documents} documents{before}")
+        _note(f"{num_documents} documents{before}")
 
     def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
         """Tell failures at once and progress from time to time."""
         if line := self._ended(document_id, error):
-            note(line)
+            _note(line)
         now = time.monotonic()
         if now - self._told_at >= _LINE_INTERVAL_S:
             self._told_at = now
             rate = self._num_ended / (now - self._started)
             ended = self._num_before + self._num_ended
             left = max(0, self._num_documents - ended)
-            note(f"{ended}/{self._num_documents} documents, {rate:.1f}/s, {left / rate:.0f} s left")
+            _note(f"{ended}/{self._num_documents} documents, {rate:.1f}/s, {left / rate:.0f} s left")

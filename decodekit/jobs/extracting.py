@@ -1,0 +1,309 @@
+"""Jobs from Python: documents in, rows out, in their order.
+
+    rows = dk.extract(["Invoice A-17, total 40.20 EUR."], "number, total float", "tiny")
+    rows[0].value, rows[0].error
+
+It is `decodekit extract` without the command line: the same settings, the same validation, and with a `folder` the same
+job folder, so that a killed program goes on where it was and `decodekit status`, `retry` and `report` work on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from decodekit import errors
+from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
+from decodekit.generation.settings import FastForward
+from decodekit.jobs.documents import Input, scan, select, spool_rows
+from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
+from decodekit.jobs.progress import make_observer
+from decodekit.jobs.prompt import BUNDLED_MODELS
+from decodekit.jobs.runner import Observer
+from decodekit.jobs.schema import schema_of
+from decodekit.jobs.store import JobFolder, known_inputs, read_metrics, read_results
+from decodekit.records.ledger import Record
+
+if TYPE_CHECKING:
+    from decodekit.llm import LLM
+
+_NAME = "documents"  # the beginning of the places of rows that came from a program
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedRow:
+    """What became of one document.
+
+    Attributes:
+        id: of the document: its `id_field`, its path, or its number among the documents.
+        value: the JSON value; None where there is an error.
+        error: why there is no value.
+        text: the text of the model as far as it came, where there is an error or the text was cut.
+        finish_reason: as of a `Completion`; None if no model was asked.
+        probabilities: the lowest token probability of every value, by JSON Pointer.
+    """
+
+    id: str
+    value: Any
+    error: DecodekitError | None
+    text: str = ""
+    finish_reason: str | None = None
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+
+
+def extract(
+    documents: Any,
+    schema: Any,
+    model: str | LLM = "tiny",
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    id_field: str = "id",
+    text_field: str = "text",
+    prompt: str | None = None,
+    raw: bool = False,
+    strategy: str = "greedy",
+    max_new_tokens: int = 512,
+    on_length: Literal["error", "return", "close"] = "error",
+    seed: int = 0,
+    speculate: tuple[str, ...] | None = None,
+    fast_forward: FastForward = "exact",
+    max_rollbacks: int | None = None,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    shard: tuple[int, int] | None = None,
+    max_failures: int | None = None,
+    executor: ExecutorName = "local",
+    num_workers: int | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    progress: bool | Observer = False,
+) -> list[ExtractedRow]:
+    """Extract JSON from documents; one that fails is a row with an error, and the others go on.
+
+    Args:
+        documents: an iterable of texts, or of dictionaries with the fields `id_field` and `text_field`: a list, a
+            generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a `jobs.documents.Input`,
+            which also takes a URL, or a list of these: files and folders as `decodekit extract` takes them. A text has
+            its number as id, from 0; so has a dictionary without one.
+        schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
+        model: a name or folder for `LLM.load`, or a model that is loaded.
+        folder: the job folder, which makes the call resumable: what is done in it is not done again. Left out, nothing
+            is kept.
+        prompt, raw, max_new_tokens, on_length, seed, speculate, fast_forward, max_rollbacks: see `ExtractionOptions`.
+        strategy: a name, with options if need be: ``"sample:temperature=0.7"``.
+        batch_size: documents decoded at a time; the device says it by default.
+        limit, shard: only the first documents; only the i-th of n parts, as (i, n).
+        max_failures: stop after so many failures; the rows of what was not reached say so.
+        executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own that
+            it loads by name.
+        fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
+        progress: show progress on stderr, or tell an observer.
+
+    Returns:
+        A row for each document, in their order.
+
+    Raises:
+        OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
+        JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
+    """
+    sources = _files_of(documents, id_field, text_field)
+    chosen = ExtractionOptions(
+        schema_of(schema),
+        model=_name_of(model),
+        strategy=_spelled(strategy),
+        prompt=prompt,
+        is_raw=raw,
+        max_new_tokens=max_new_tokens,
+        on_length=on_length,
+        seed=seed,
+        speculate=speculate,
+        fast_forward=fast_forward,
+        max_rollbacks=max_rollbacks,
+    )
+    check_executor(executor, num_workers, max_failures)
+    run: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard, "max_failures": max_failures}
+    observer = progress if isinstance(progress, Observer) else make_observer() if progress else None
+    run |= {"executor": executor, "num_workers": num_workers, "observer": observer}
+    with ExitStack() as stack:
+        path = Path(stack.enter_context(TemporaryDirectory()) if folder is None else folder)
+        return _run(documents, sources, (id_field, text_field), model, chosen, path, run, fresh=fresh, force=force)
+
+
+def _run(
+    documents: Any,
+    sources: list[Input] | None,
+    fields: tuple[str, str],
+    model: str | LLM,
+    chosen: ExtractionOptions,
+    folder: Path,
+    run: Mapping[str, Any],
+    *,
+    fresh: bool,
+    force: bool,
+) -> list[ExtractedRow]:
+    if fresh and force:
+        raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
+    chosen.check()
+    known = [] if fresh else known_inputs(folder)
+    if sources is not None:
+        scan(sources, known=known)  # faults of the documents are told before the model is loaded
+    extraction = Extraction(_loaded(model), chosen)
+    job, _ = JobFolder.create_or_resume(folder, extraction.settings, fresh=fresh, force=force)
+    with job:
+        if sources is None:
+            sources = [_saved(documents, folder, *fields)]
+        entries = scan(sources, known=known).entries
+        job.add_inputs(sources)
+        extraction.run(job, entries, **run)
+        failures = dict(job.failures)
+    return _rows(folder, [entry.id for entry in select(entries, run["shard"], run["limit"])], failures)
+
+
+def _rows(folder: Path, ids: list[str], failures: Mapping[str, Record]) -> list[ExtractedRow]:
+    wanted = set(ids)
+    done = {row["id"]: row for row in read_results(folder) if row["id"] in wanted}
+    metrics = read_metrics(folder)
+    rows = []
+    for name in ids:
+        if name in done:
+            row = done[name]
+            found = metrics.get(name, {}).get("probabilities", {})
+            made = ExtractedRow(name, row["value"], None, row.get("text", ""), row["finish_reason"], found)
+        elif name in failures:
+            row = failures[name]
+            made = ExtractedRow(name, None, error_of(row), row["text"], row["finish_reason"])
+        else:
+            cause = "the document was not reached: the job stopped at max_failures"
+            made = ExtractedRow(name, None, JobError(cause, at=name, hint="the same call goes on"))
+        rows.append(made)
+    return rows
+
+
+def error_of(row: Record) -> DecodekitError:
+    """The error that a line of `failed.jsonl` tells."""
+    kind = getattr(errors, row["error"], DecodekitError)
+    if not (isinstance(kind, type) and issubclass(kind, DecodekitError)):
+        kind = DecodekitError
+    try:
+        return kind(row["message"], at=row["at"], hint=row["hint"], code=row["code"])
+    except TypeError:  # a class that needs more to be made
+        return DecodekitError(row["message"], at=row["at"], hint=row["hint"], code=row["code"])
+
+
+def _files_of(documents: Any, id_field: str, text_field: str) -> list[Input] | None:
+    """The documents as inputs, if they are files; None for texts and rows.
+
+    Raises:
+        OptionError: they are no documents.
+    """
+
+    def as_input(given: Any) -> Input:
+        if isinstance(given, Input):
+            return given
+        return Input(os.fspath(given), id_field, text_field, str(Path.cwd()))
+
+    if _is_file(documents):
+        return [as_input(documents)]
+    if isinstance(documents, str | bytes):
+        cause = f"documents={documents!r:.60} is one text"
+        raise OptionError(cause, at="documents", hint="[text], or pathlib.Path(path) for a file or folder")
+    if isinstance(documents, Mapping):
+        keys = ", ".join(map(str, itertools.islice(documents, 8)))
+        hint = "a list of rows; of a datasets.DatasetDict, one split"
+        raise OptionError(f"documents are one dictionary, of {keys}", at="documents", hint=hint)
+    if not isinstance(documents, Iterable) and not hasattr(documents, "to_batches"):
+        raise OptionError(f"documents={documents!r:.60} cannot be gone through", at="documents", hint="a list of texts")
+    if isinstance(documents, list | tuple) and any(map(_is_file, documents)):
+        if not all(map(_is_file, documents)):
+            raise OptionError("documents are files and texts together", at="documents", hint="two calls")
+        return [as_input(one) for one in documents]
+    return None
+
+
+def _is_file(given: Any) -> bool:
+    return isinstance(given, os.PathLike | Input)
+
+
+def _saved(documents: Iterable[Any], folder: Path, id_field: str, text_field: str) -> Input:
+    """Texts and rows of a program, saved in the job folder, as an input."""
+    columns: dict[str, None] = {}
+    path = spool_rows(_as_rows(_each(documents), id_field, text_field, columns), folder)
+    if not path.stat().st_size:
+        raise JobError("there are no documents", at="documents", hint="at least one text")
+    if columns and text_field not in columns:
+        hint = f"text_field; the rows have: {', '.join(sorted(columns))}"
+        raise DocumentError(f"no row of the documents has the field {text_field!r}", at="documents", hint=hint)
+    return Input(path.name, "id", "text", folder=str(folder.resolve()), name=_NAME)
+
+
+def _each(documents: Any) -> Iterable[Any]:
+    """The rows of a table of another package, which by itself would give its columns; else the documents."""
+    if hasattr(documents, "itertuples"):  # pandas
+        return (dict(zip(documents.columns, row, strict=True)) for row in documents.itertuples(index=False, name=None))
+    if hasattr(documents, "iter_rows"):  # polars
+        rows: Iterable[Any] = documents.iter_rows(named=True)
+        return rows
+    if hasattr(documents, "to_batches"):  # pyarrow
+        return (row for batch in documents.to_batches(256) for row in batch.to_pylist())
+    found: Iterable[Any] = documents
+    return found
+
+
+def _as_rows(
+    documents: Iterable[Any], id_field: str, text_field: str, columns: dict[str, None]
+) -> Iterator[dict[str, Any]]:
+    """Rows with the fields ``id`` and ``text``; what a document lacks, its row lacks too, and fails for it."""
+    for number, document in enumerate(documents):
+        if not isinstance(document, Mapping):
+            if not columns:
+                columns[text_field] = None
+            yield {"id": str(number), "text": _plain(document)}
+            continue
+        if len(columns) < 1000:
+            columns |= dict.fromkeys(map(str, document))
+        row = {"id": document[id_field]} if id_field in document else {"id": str(number)} if id_field == "id" else {}
+        if text_field in document:
+            row["text"] = document[text_field]
+        yield {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    """What can stand in a line of JSON: a text or whole number as it is, of anything else what it is."""
+    if isinstance(value, str) or value is None or isinstance(value, bool):
+        return value
+    if hasattr(value, "__index__"):  # an int, also of numpy
+        return int(value)
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return {"type": type(value).__name__}
+    return value
+
+
+def _spelled(strategy: Any) -> str:
+    if isinstance(strategy, str):
+        return strategy
+    cause = f"strategy={strategy!r:.60} is no text, and a job writes its strategy down"
+    raise OptionError(cause, at="strategy", hint='a name with its options: "sample:temperature=0.7,top_p=0.9"')
+
+
+def _name_of(model: str | LLM) -> str:
+    name = model if isinstance(model, str) else str(model.model.name)
+    path = Path(name)
+    is_bundled = path.name in BUNDLED_MODELS and path.parent == Path(errors.__file__).parent / "models"
+    return path.name if is_bundled else name
+
+
+def _loaded(model: str | LLM) -> LLM:
+    if not isinstance(model, str):
+        return model
+    from decodekit.llm import LLM
+
+    return LLM.load(model)

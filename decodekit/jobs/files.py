@@ -1,0 +1,159 @@
+"""A file of documents, wherever it lies: on a disk, compressed, or behind a URL that fsspec opens.
+
+    letters/a.txt      notes.jsonl.gz      s3://bucket/prices.parquet      memory://rows.csv
+
+A URL is read where it lies; nothing is copied. Bytes of a compressed or remote file are read forward from a handle that
+stays open, because documents come in the order of their file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import os
+import re
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final, cast
+
+from decodekit.errors import DocumentError, JobError
+
+GZIP_SUFFIX: Final = ".gz"
+_URL: Final = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]+)://")
+_BROKEN: Final = (OSError, EOFError, zlib.error)  # gzip raises each of these for a file that is cut or none
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names its protocol, as ``s3://bucket/a.jsonl`` does."""
+    return _URL.match(path) is not None
+
+
+def needed(package: str, extra: str, why: str) -> Any:
+    """A package of an extra; raises JobError with the line that installs it, where it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        hint = f"pip install 'decodekit[{extra}]'"
+        raise JobError(f"{why}, and the package {package.partition('.')[0]} is not installed.", hint=hint) from error
+
+
+@dataclass(frozen=True)
+class File:
+    """A file by its path or URL.
+
+    Attributes:
+        path: of the file system, or with a protocol.
+    """
+
+    path: str
+    _handle: list[BinaryIO] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lies behind a URL."""
+        return is_url(self.path)
+
+    @property
+    def suffix(self) -> str:
+        """The ending of its name in small letters, without that of the compression."""
+        name = PurePosixPath(self.path) if self.is_remote else Path(self.path)
+        is_compressed = name.suffix.lower() == GZIP_SUFFIX
+        return (name.with_suffix("") if is_compressed else name).suffix.lower()
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its bytes are those of gzip, by its name."""
+        return self.path.lower().endswith(GZIP_SUFFIX)
+
+    def open(self) -> BinaryIO:
+        """The bytes, uncompressed, for reading and seeking.
+
+        Raises:
+            OSError: the file cannot be opened.
+            JobError: a package that opens the URL is not installed.
+        """
+        if not self.is_remote:
+            return cast(BinaryIO, gzip.open(self.path)) if self.is_compressed else Path(self.path).open("rb")
+        raw = _open_url(self.path)
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self.is_compressed else raw
+
+    def read(self, place: str, offset: int = 0, length: int = -1) -> bytes:
+        """Some of the bytes; all of them by default.
+
+        Raises:
+            DocumentError: the file has gone, cannot be read, or is no gzip.
+        """
+        try:
+            if length < 0 or not (self.is_remote or self.is_compressed):
+                with self.open() as file:
+                    file.seek(offset)
+                    return file.read(length)
+            if not self._handle:
+                self._handle.append(self.open())
+            self._handle[0].seek(offset)
+            return self._handle[0].read(length)
+        except _BROKEN as error:
+            raise DocumentError(f"the file cannot be read: {reason(error)}.", at=place) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_handle": []}  # an open file stays in its process
+
+
+def reason(error: Exception) -> str:
+    """What an operating system or gzip has to say."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _open_url(url: str) -> BinaryIO:
+    fsspec = needed("fsspec", "texts", f"{url} is remote")
+    return cast(BinaryIO, _asked(url, lambda: fsspec.open(url, "rb").open()))
+
+
+def _asked(url: str, call: Any) -> Any:
+    """What a file system answers. What its package raises, whatever its class, is an OSError with its words."""
+    try:
+        return call()
+    except (OSError, JobError):
+        raise
+    except ImportError as error:
+        raise JobError(f"{url} cannot be opened: {error}.", at=url, hint=f"pip install {_package(url)}") from error
+    except ValueError as error:  # an unknown protocol
+        raise JobError(f"{url} cannot be opened: {error}.", at=url, hint="a protocol that fsspec knows") from error
+    except Exception as error:
+        raise OSError(0, f"{type(error).__name__}: {error}") from error
+
+
+def _package(url: str) -> str:
+    """The package that opens a URL."""
+    match = _URL.match(url)
+    assert match is not None
+    packages = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+    return packages.get(match["protocol"].lower(), "the package that it names")
+
+
+def files_of_url(url: str) -> tuple[list[str], bool]:
+    """The files at a URL, sorted, and whether it is a folder.
+
+    Raises:
+        OSError: there is nothing, or it cannot be asked.
+        JobError: a package that opens the URL is not installed.
+    """
+    fsspec = needed("fsspec", "texts", f"{url} is remote")
+
+    def find() -> tuple[list[str], bool]:
+        system, path = fsspec.core.url_to_fs(url)
+        if system.isfile(path):
+            return [url], False
+        found = sorted(system.find(path))
+        if not found and not system.isdir(path):
+            raise FileNotFoundError(2, os.strerror(2))
+        return [url.rstrip("/") + one[len(path.rstrip("/")) :] for one in found], True
+
+    return cast("tuple[list[str], bool]", _asked(url, find))
+
+
+def in_memory(data: bytes) -> BinaryIO:
+    """Bytes as a file."""
+    return io.BytesIO(data)

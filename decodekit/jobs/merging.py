@@ -1,0 +1,90 @@
+"""The folders of the parts of a job, put together as one: what ``--shard 1/4`` to ``4/4`` made on four machines."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from decodekit.errors import JobError, JobSettingsError
+from decodekit.jobs.store import JobFile, JobFolder, read_failures, read_metrics, read_results
+from decodekit.records.ledger import output_error
+
+
+@dataclass
+class MergeSummary:
+    """What a merge did.
+
+    Attributes:
+        num_done, num_failed: documents in the merged folder.
+        num_repeated: results of documents that an earlier folder has, too.
+    """
+
+    num_done: int = 0
+    num_failed: int = 0
+    num_repeated: int = 0
+
+
+def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
+    """Write the results and failures of several job folders into one, which is a job folder like any other.
+
+    The same merge again adds what has come since. A document that is done in one folder and failed in another is done.
+
+    Raises:
+        JobSettingsError: the folders were made with different settings, or `output` with others.
+        JobError: one is no job folder, or two have results of one id and different texts.
+        OutputError: `output` cannot be written.
+    """
+    if output.resolve() in [folder.resolve() for folder in folders]:
+        raise JobError(f"{output} is one of the folders that are merged.", at="-o", hint="another folder")
+    jobs = [JobFile.read(folder) for folder in folders]
+    for folder, job in zip(folders, jobs, strict=True):
+        if job.settings.fingerprint != jobs[0].settings.fingerprint:
+            changes = "; ".join(jobs[0].settings.differences(job.settings))
+            cause = f"{folder} was made with other settings than {folders[0]}: {changes}."
+            raise JobSettingsError(cause, at=str(folder), hint="merge the parts of one job")
+    _check_texts(folders)
+    summary = MergeSummary()
+    with JobFolder.create_or_resume(output, jobs[0].settings)[0] as merged:
+        for folder, job in zip(folders, jobs, strict=True):
+            _add(merged, folder, job, summary)
+        merged.start_run(shard=None, limit=None, merged=[str(folder) for folder in folders])
+        summary.num_done, summary.num_failed = len(merged.done), len(merged.failures)
+        merged.end_run("finished", summary.num_done, summary.num_failed)
+    return summary
+
+
+def _check_texts(folders: Sequence[Path]) -> None:
+    seen: dict[str, tuple[str, Path]] = {}
+    for folder in folders:
+        for row in read_results(folder):
+            digest, first = seen.setdefault(row["id"], (row["document"], folder))
+            if digest != row["document"]:
+                cause = f"{first} and {folder} have results of {row['id']!r} for different texts."
+                raise JobError(cause, at=str(folder), hint="run extract again where the text is the old one")
+
+
+def _add(merged: JobFolder, folder: Path, job: JobFile, summary: MergeSummary) -> None:
+    sources = []
+    for source in job.inputs:
+        if source.name:  # what was saved in the folder: it comes along
+            try:
+                shutil.copyfile(source.location, merged.path / source.path)
+            except OSError as error:
+                raise output_error(merged.path / source.path, error) from error
+            source = replace(source, folder=str(merged.path.resolve()))
+        sources.append(source)
+    merged.add_inputs(sources)
+    num_runs = len(merged.job.runs)
+    merged.job.runs += job.runs
+    metrics = read_metrics(folder)
+    for row in read_results(folder):
+        if row["id"] in merged.done:
+            summary.num_repeated += 1
+            continue
+        timed = metrics.get(row["id"], {"id": row["id"], "run": 1, "at": 0.0, "seconds": 0.0})
+        merged.record_result(row, {**timed, "run": timed["run"] + num_runs})
+    for name, row in read_failures(folder).items():
+        if name not in merged.done and merged.failures.get(name) != row:
+            merged.record_failure(row)

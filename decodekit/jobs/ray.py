@@ -1,0 +1,244 @@
+"""Documents decoded by workers on several processes or machines, with Ray Data; the ledger stays with the driver.
+
+    driver    JobRunner: prompts -> blocks of tasks -> Ray Data -> outcomes -> validation, results.jsonl, failed.jsonl
+    workers   `Worker`, a pool of actors: each loads the model once and decodes blocks by a `LocalExecutor`
+
+Who survives what:
+
+- **A worker is killed.** Ray starts it again and gives it the block again. Outcomes are the same, because a document's
+  seed depends on its id alone. A block that kills three workers is decoded again in single documents, and a document
+  that kills three more has failed.
+- **The driver is killed.** What was written stays; the same command does what is left. The job folder is the
+  checkpoint, in place of Ray's ``CheckpointConfig``: it also knows who failed and which text a result was made of, and
+  resumes a job that was begun without Ray.
+
+Source: Ray Data's actor pools, https://docs.ray.io/en/latest/data/transforming-data.html
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
+from decodekit.generation.completion import Completion
+from decodekit.generation.faults import fault_of
+from decodekit.generation.stats import Stats
+from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor, automatic_batch_size
+from decodekit.jobs.files import needed
+from decodekit.records.fingerprints import weights_fingerprint
+
+if TYPE_CHECKING:
+    from decodekit.llm import LLM
+
+_BLOCK: Final = 4  # times the batch size: a block is what a killed worker has to do again
+_NUM_RETRIES: Final = 2  # of a block whose worker died
+
+
+@dataclass(frozen=True)
+class ModelOnWorker:
+    """How a worker loads the model of a job.
+
+    Args:
+        name, dtype, device_map: as for `LLM.load`; the number type is that of the driver's model.
+        weights: fingerprint of the driver's model.
+    """
+
+    name: str
+    dtype: str
+    weights: str
+    device_map: Any = None
+
+    def __call__(self) -> LLM:
+        """Load it; raises JobError if the machine of the worker has another model of this name."""
+        from decodekit.llm import LLM
+
+        llm = LLM.load(self.name, dtype=self.dtype, device_map=self.device_map)
+        found = weights_fingerprint(llm.model)
+        if found != self.weights:
+            cause = f"the model {self.name!r} has the weights {found} on a worker, and {self.weights} on the driver"
+            raise JobError(cause, at=os.uname().nodename, hint="one folder for all machines, or a revision")
+        return llm
+
+
+class Worker:
+    """What an actor does: a block of pickled tasks in, their pickled outcomes out.
+
+    Args:
+        load: makes the model.
+        options: for `LLM.as_completed`.
+        batch_size: most documents decoded at a time; None leaves it to the device.
+    """
+
+    def __init__(self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None) -> None:
+        self._refusal: DecodekitError | None = None
+        try:
+            llm = load()
+        except DecodekitError as error:  # as an answer it arrives whole; what Ray makes of an exception is its text
+            self._refusal = error
+            return
+        size = batch_size or automatic_batch_size(llm.model.device.type)
+        self._executor = LocalExecutor(llm, size, options)
+
+    def __call__(self, block: Mapping[str, Any]) -> dict[str, list[bytes]]:
+        """Decode a block; an exception is the error of the one document that raises it."""
+        if self._refusal is not None:
+            return {"outcome": [pickle.dumps(self._refusal)]}
+        tasks: list[DocumentTask] = [pickle.loads(data) for data in block["task"]]
+        return {"outcome": [_pickled(outcome) for outcome in self._outcomes(tasks)]}
+
+    def _outcomes(self, tasks: list[DocumentTask]) -> Iterator[Decoded]:
+        left = {task.id: task for task in tasks}
+        try:
+            for outcome in self._executor.run(tasks):
+                del left[outcome.task.id]
+                yield outcome
+        except Exception as error:
+            if len(tasks) == 1:
+                yield _failed(tasks[0], fault_of(error, "decoding"))
+                return
+            for task in left.values():
+                yield from self._outcomes([task])
+
+
+def _pickled(outcome: Decoded) -> bytes:
+    """An outcome without what the driver makes anew: the value, which may be of a class of the user's."""
+    try:
+        return pickle.dumps(replace(outcome, completion=replace(outcome.completion, value=None, others=())))
+    except Exception as error:
+        return pickle.dumps(_failed(outcome.task, fault_of(error, "decoding")))
+
+
+def _failed(task: DocumentTask, error: DecodekitError) -> Decoded:
+    return Decoded(task, Completion("", (), None, "error", error, None, Stats(0, 0, 0, None, 0.0)), 0.0)
+
+
+@dataclass
+class RayExecutor:
+    """Decodes in a pool of actors. Ray takes all documents at once, and keeps their texts in its object store.
+
+    The cluster is that of ``RAY_ADDRESS``, else the one that the program has started by ``ray.init``, else one of this
+    machine's own processes.
+
+    Args:
+        load: makes the model, on a worker; see `ModelOnWorker`. It is pickled.
+        options: for `LLM.as_completed`.
+        batch_size: most documents that a worker decodes at a time; None leaves it to the device.
+        num_workers: actors. By default as many as the cluster has GPUs; without any, a CPU less than it has.
+    """
+
+    load: Callable[[], LLM]
+    options: Mapping[str, Any]
+    batch_size: int | None = None
+    num_workers: int | None = None
+
+    def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
+        """Yield the outcome of every task once, in any order.
+
+        Raises:
+            OptionError: the workers would take every CPU, or more GPUs than there are.
+            JobError: Ray is not installed, or the workers cannot start.
+        """
+        first = list(itertools.islice(tasks, 1))
+        if not first:
+            return
+        _connect()
+        pool = self._pool()
+        size = _BLOCK * (self.batch_size or automatic_batch_size("cpu"))
+        left: dict[str, Any] = {}  # id -> the block that holds the task, until its outcome is known
+        stream = itertools.chain(first, tasks)
+        while chunk := list(itertools.islice(stream, size)):
+            left |= dict.fromkeys((task.id for task in chunk), _block(chunk))
+        yield from self._decode(dict.fromkeys(left.values()), left, pool)
+        if left:  # what died with its worker, again and again: each alone, so that the others come through
+            singles = [_block([_task_in(block, name)]) for name, block in left.items()]
+            yield from self._decode(dict.fromkeys(singles), left, pool)
+        for name, block in left.items():
+            error = DecodingError(
+                f"the worker that decodes the document dies, or cannot be reached: {_NUM_RETRIES + 1} tries",
+                hint="its memory, the log of Ray, or --max-new-tokens; then `decodekit retry`",
+            )
+            yield _failed(_task_in(block, name), error)
+
+    def _pool(self) -> dict[str, Any]:
+        """The arguments of Ray for the pool."""
+        ray = needed("ray", "ray", "--executor ray")
+        resources = ray.cluster_resources()
+        num_cpus, num_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+        number = self.num_workers or num_gpus or max(1, num_cpus - 1)
+        if number >= num_cpus:
+            cause = f"{number} workers take every CPU of the cluster, which has {num_cpus}, and Ray Data waits for ever"
+            fits = f"--workers {num_cpus - 1}" if num_cpus > 1 else "--executor local"
+            raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
+        if num_gpus and number > num_gpus:
+            cause = f"{number} workers need a GPU each, and the cluster has {num_gpus}"
+            raise OptionError(cause, at="--workers", hint=f"--workers {num_gpus}")
+        return {"size": number, "num_gpus": 1 if num_gpus else None}
+
+    def _decode(self, blocks: Iterable[Any], left: dict[str, Any], pool: Mapping[str, Any]) -> Iterator[Decoded]:
+        data: Any = needed("ray.data", "ray", "--executor ray")
+        exceptions: Any = needed("ray.exceptions", "ray", "--executor ray")
+        dataset = data.from_arrow_refs(list(blocks)).map_batches(
+            Worker,
+            fn_constructor_args=(self.load, self.options, self.batch_size),
+            batch_size=None,  # a block, as it is
+            compute=data.ActorPoolStrategy(size=pool["size"]),
+            num_cpus=1,
+            num_gpus=pool["num_gpus"],
+            ray_remote_args_fn=_retries,
+        )
+        dataset.context.max_errored_blocks = -1  # they are done again, alone
+        dataset.context.enable_progress_bars = False
+        num_before = len(left)
+        try:
+            for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):
+                for pickled in batch["outcome"]:
+                    outcome: Decoded | DecodekitError = pickle.loads(pickled)
+                    if isinstance(outcome, DecodekitError):
+                        raise outcome
+                    if left.pop(outcome.task.id, None) is not None:
+                        yield outcome
+        except exceptions.RayError as error:
+            if len(left) == num_before:
+                raise _start_error(error) from error
+
+
+def _retries() -> dict[str, Any]:
+    return {"max_task_retries": _NUM_RETRIES}
+
+
+def _start_error(error: Exception) -> JobError:
+    """That no worker has decoded anything, with the last of Ray's own words."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
+    cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
+    return JobError(f"{cause:.600}", hint="the log of Ray, in its session's folder; --executor local to see it here")
+
+
+def _block(tasks: list[DocumentTask]) -> Any:
+    """Tasks in the object store."""
+    ray, arrow = needed("ray", "ray", "--executor ray"), needed("pyarrow", "ray", "--executor ray")
+    return ray.put(arrow.table({"task": [pickle.dumps(task) for task in tasks]}))
+
+
+def _task_in(block: Any, name: str) -> DocumentTask:
+    ray = needed("ray", "ray", "--executor ray")
+    tasks: Iterator[DocumentTask] = (pickle.loads(data) for data in ray.get(block)["task"].to_pylist())
+    return next(task for task in tasks if task.id == name)
+
+
+def _connect() -> None:
+    """Connect to the cluster, or start one; classes of the user's own files go to the workers by value."""
+    ray = needed("ray", "ray", "--executor ray")
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("_decodekit_schema_"):
+            ray.cloudpickle.register_pickle_by_value(module)

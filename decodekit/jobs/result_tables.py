@@ -1,0 +1,140 @@
+"""The results of a job as a table beside `results.jsonl`: CSV or Parquet, a column for each property of the values.
+
+    {"id": "a", "value": {"name": "Ann", "tags": ["x"]}}   ->   id,name,tags
+                                                                a,Ann,"[""x""]"
+
+Objects and arrays stand as JSON. A value that is no object has the column `value`; a property that is called `id` has
+the column `value.id`. `results.jsonl` stays what counts: a table is made of it, in one step, whenever a run ends.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from decodekit.jobs.files import needed
+from decodekit.jobs.store import TABLES, read_results
+from decodekit.records.ledger import new_file, output_error, replace_file
+
+TableFormat: TypeAlias = Literal["csv", "parquet"]
+
+_BATCH: Final = 1024  # rows that are in memory at a time
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def write_tables(folder: Path, formats: Iterable[TableFormat]) -> list[Path]:
+    """Write the results of a job as tables: ``results.csv``, ``results.parquet``.
+
+    Raises:
+        OutputError: the folder cannot be written.
+        JobError: pyarrow is not installed, or the folder cannot be read.
+    """
+    paths = []
+    for name in formats:
+        columns = _columns(_flat_rows(folder))
+        path = folder / TABLES[name]
+        _WRITERS[name](path, columns, folder)
+        paths.append(path)
+    return paths
+
+
+def tables_of(folder: Path) -> list[TableFormat]:
+    """The formats in which a job has a table already."""
+    names: tuple[TableFormat, ...] = ("csv", "parquet")
+    return [name for name in names if (folder / TABLES[name]).exists()]
+
+
+def _flat_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Each result as one value for each column; an absent property has none."""
+    for row in read_results(folder):
+        value = row["value"]
+        cells = value if isinstance(value, dict) else {"value": value}
+        yield {"id": row["id"], **{"value.id" if name == "id" else name: cell for name, cell in cells.items()}}
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The columns in order of appearance, each with the one kind of its values; ``json`` where they have several."""
+    kinds: dict[str, str] = {}
+    for row in rows:
+        for name, value in row.items():
+            before, now = kinds.get(name, "null"), _kind_of(value)
+            both = {before, now}
+            kinds[name] = (
+                now
+                if before in (now, "null")
+                else before
+                if now == "null"
+                else "float"
+                if both == {"int", "float"}
+                else "json"
+            )
+    return kinds
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "int" if value in _INT64 else "json"
+    kinds = {type(None): "null", bool: "bool", float: "float", str: "str"}
+    return kinds.get(type(value), "json")
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _write_csv(path: Path, columns: Mapping[str, str], folder: Path) -> None:
+    def lines() -> Iterator[bytes]:
+        line = io.StringIO(newline="")
+        writer = csv.writer(line)
+        for cells in itertools.chain(
+            [list(columns)], (map(_cell, map(row.get, columns)) for row in _flat_rows(folder))
+        ):
+            writer.writerow(cells)
+            yield line.getvalue().encode("utf-8", errors="backslashreplace")
+            line.seek(0)
+            line.truncate()
+
+    replace_file(path, lines())
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else _as_json(value)
+
+
+def _write_parquet(path: Path, columns: Mapping[str, str], folder: Path) -> None:
+    pyarrow = needed("pyarrow", "tables", "a table in Parquet was asked for")
+    parquet = needed("pyarrow.parquet", "tables", "a table in Parquet was asked for")
+    types = {"int": pyarrow.int64(), "float": pyarrow.float64(), "bool": pyarrow.bool_(), "null": pyarrow.string()}
+    fields = [(name, types.get(kind, pyarrow.string())) for name, kind in columns.items()]
+    schema = pyarrow.schema(fields or [("id", pyarrow.string())])
+    try:
+        with parquet.ParquetWriter(new_file(path), schema) as writer:
+            rows = _flat_rows(folder)
+            while batch := list(itertools.islice(rows, _BATCH)):
+                data = {name: [_typed(row.get(name), kind) for row in batch] for name, kind in columns.items()}
+                writer.write_table(pyarrow.table(data, schema=schema))
+        new_file(path).replace(path)
+    except OSError as error:
+        new_file(path).unlink(missing_ok=True)
+        raise output_error(path, error) from error
+
+
+def _typed(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "json":
+        value = _as_json(value)
+    if isinstance(value, str):  # half of a surrogate pair has no UTF-8 form
+        return value.encode("utf-8", errors="backslashreplace").decode()
+    return float(value) if kind == "float" else value
+
+
+_WRITERS: Final[Mapping[TableFormat, Callable[[Path, Mapping[str, str], Path], None]]] = {
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+}

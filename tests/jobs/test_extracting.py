@@ -1,0 +1,175 @@
+"""`dk.extract`: documents of every form in, rows out in their order; the same job as on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pydantic import BaseModel
+
+import decodekit as dk
+from decodekit.errors import DecodekitError, DocumentError, JobError, JobSettingsError, LengthError, OptionError
+from decodekit.jobs.documents import Input
+from decodekit.jobs.extracting import error_of
+from decodekit.jobs.runner import Observer
+from decodekit.jobs.settings import document_seed
+from tests.commands import Result
+from tests.jobs.fakes import SCHEMA, FakeLLM, expected_value, read_jsonl, write_jsonl
+
+TEXTS = ["one two", "", "a CUT b", "three", "a WRONG b"]
+CODES = [None, "DK502", "DK101", None, "DK504"]
+
+
+def extract(documents: Any, llm: FakeLLM | None = None, **options: Any) -> list[dk.ExtractedRow]:
+    return dk.extract(documents, SCHEMA, llm or FakeLLM(), **{"prompt": "{text}"} | options)  # type: ignore[arg-type]
+
+
+def test_rows_are_in_order_and_a_bad_document_is_a_row_with_an_error() -> None:
+    rows = extract(TEXTS)
+    assert [row.id for row in rows] == ["0", "1", "2", "3", "4"]
+    assert [None if row.error is None else row.error.code for row in rows] == CODES
+    assert [type(row.error) for row in rows][1:3] == [DocumentError, LengthError]
+    assert rows[2].text and rows[2].finish_reason == "length"
+    for row, text in zip(rows, TEXTS, strict=True):
+        right = None if row.error else expected_value(text, document_seed(0, row.id))
+        assert row.value == right
+
+
+ROWS = [{"id": "a", "text": "one"}, {"id": 7, "text": "two three"}, {"id": "c", "text": "four"}]
+
+
+def forms(folder: Path) -> dict[str, Any]:
+    strings = [{**row, "id": str(row["id"])} for row in ROWS]
+    (folder / "texts").mkdir()
+    for row in ROWS:
+        (folder / "texts" / f"{row['id']}.txt").write_text(str(row["text"]))
+    path = write_jsonl(folder / "d.jsonl", ROWS)
+    return {
+        "rows": ROWS,
+        "a generator": (row for row in ROWS),
+        "a data set": datasets.Dataset.from_list(strings),
+        "a stream": datasets.Dataset.from_list(strings).to_iterable_dataset(),
+        "a DataFrame": pd.DataFrame(strings),
+        "numbers of numpy": pd.DataFrame([{"id": 7, "text": "two three"}]),
+        "a table of Arrow": pa.Table.from_pylist(strings),
+        "a file": path,
+        "inputs": [Input(str(path))],
+        "files": [folder / "texts" / f"{row['id']}.txt" for row in ROWS],
+        "a folder": folder / "texts",
+    }
+
+
+def test_documents_of_every_form(tmp_path: Path) -> None:
+    for about, documents in forms(tmp_path).items():
+        firsts = sorted(row.value["first"] for row in extract(documents))
+        assert firsts == (["two"] if about == "numbers of numpy" else ["four", "one", "two"]), about
+    renamed = [{"key": row["id"], "body": row["text"]} for row in ROWS]
+    assert [row.id for row in extract(renamed, id_field="key", text_field="body")] == ["a", "7", "c"]
+    assert [row.id for row in extract([{"text": "one"}, "two"])] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "kind", "said"),
+    [
+        ("a text", OptionError, "is one text"),
+        ({"train": ROWS}, OptionError, "one dictionary, of train"),
+        (7, OptionError, "cannot be gone through"),
+        ([Path("a.txt"), "text"], OptionError, "files and texts together"),
+        ([], JobError, "no documents"),
+        ([{"body": "x"}], DocumentError, "no row of the documents has the field 'text'"),
+        ([{"id": 1, "text": "x"}, {"id": 1, "text": "y"}], DocumentError, "repeats id '1'"),
+        (Path("nowhere.txt"), JobError, "no file or folder"),
+    ],
+)
+def test_what_is_no_document_is_refused(documents: Any, kind: type[DecodekitError], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        extract(documents)
+    with pytest.raises(OptionError, match="is no text"):
+        extract(["x"], strategy=dk.Greedy())
+
+
+def test_items_that_are_no_texts_fail_alone() -> None:
+    rows = extract(["one", None, 5, b"bytes", {"text": 1.5}, {"id": None, "text": "x"}, {"other": 1}])
+    assert [row.error is None for row in rows] == [True] + [False] * 6
+    assert {row.error.code for row in rows if row.error} == {"DK502"}
+
+
+def test_a_folder_makes_it_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(Observer):
+        def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
+            if document_id == "20":
+                raise KeyboardInterrupt
+
+    texts = [f"text {number}" for number in range(50)]
+    with pytest.raises(KeyboardInterrupt):
+        extract(texts, folder=tmp_path / "out", progress=Killed())
+    num_before = len(read_jsonl(tmp_path / "out" / "results.jsonl"))
+    assert 0 < num_before < 50
+    llm = FakeLLM()
+    rows = extract(iter(texts), llm, folder=tmp_path / "out")
+    assert len(llm.seen) == 50 - num_before
+    assert [(row.id, row.value) for row in rows] == [(row.id, row.value) for row in extract(texts)]
+    with pytest.raises(JobSettingsError):
+        extract(texts, folder=tmp_path / "out", seed=1)
+    llm = FakeLLM()
+    texts[3] = "another text"
+    assert extract(texts, llm, folder=tmp_path / "out")[3].value["first"] == "another"
+    assert len(llm.seen) == 1
+    (tmp_path / "out").rename(tmp_path / "moved")  # the texts are in the folder, and go with it
+    assert Result("report", tmp_path / "moved").code == 0
+    assert "no longer where" not in (tmp_path / "moved" / "report.html").read_text()
+
+
+def test_parts_and_limits(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(30)]
+    parts = [extract(texts, shard=(number, 3)) for number in (1, 2, 3)]
+    whole = extract(texts)
+    assert sorted(int(row.id) for part in parts for row in part) == list(range(30))
+    assert {row.id: row.value for part in parts for row in part} == {row.id: row.value for row in whole}
+    assert [row.id for row in extract(texts, limit=2)] == ["0", "1"]
+    rows = extract(["a CUT b"] * 20, max_failures=2, batch_size=1)
+    assert rows[0].error is not None and rows[0].error.code == "DK101"
+    assert rows[-1].error is not None and "not reached" in rows[-1].error.cause
+
+
+class Shape(BaseModel):
+    first: str
+    words: int
+    seed: int
+
+
+def test_a_type_as_schema_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dk.extract(["one two", "CUT"], Shape, FakeLLM(), prompt="{text}", folder=tmp_path / "out")  # type: ignore[arg-type]
+    assert rows[0].value["words"] == 2
+    monkeypatch.setattr("decodekit.cli.extract.load_model", lambda *_: FakeLLM())
+    done = Result("retry", tmp_path / "out")
+    assert "1 failed" in done.err, done.err
+
+
+def test_an_error_is_read_back() -> None:
+    row = {"error": "LengthError", "message": "m", "at": None, "hint": "h", "code": "DK101"}
+    assert isinstance(error_of(row), LengthError) and str(error_of(row)) == "DK101 m\n  try h"
+    for name in ("NoSuchError", "collecting", "__doc__"):
+        assert type(error_of({**row, "error": name})) is DecodekitError
+
+
+def test_memory_holds_one_document_at_a_time_on_the_way_in(tmp_path: Path) -> None:
+    """A generator is written down as it goes; no list of its texts is made."""
+    alive: list[int] = []
+
+    class Text(str):
+        def __del__(self) -> None:
+            alive.pop()
+
+    def texts() -> Iterator[str]:
+        for number in range(100):
+            assert len(alive) <= 2
+            alive.append(number)
+            yield Text(f"text {number}")
+
+    assert len(extract(texts())) == 100
