@@ -270,7 +270,7 @@ class GuardError(DecodingError):
 class CacheFullError(DecodingError):
     """The key-value cache has no room for what a request has to read; raised before anything has changed."""
 
-    code = "DK607"
+    code = "DK603"
 
 
 class EngineError(DecodekitError):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -19,8 +18,10 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.cli import console
+from decodekit.testing.toy import ToyTokenizer
 from tests.commands import Result
-from tests.jobs.fakes import FakeLLM, answering_at_once, read_jsonl, write_jsonl
+from tests.jobs.fakes import answering_at_once, read_jsonl, write_jsonl
+from tests.jobs.test_runner import Narrow
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import EOS, small_tokenizer
 
@@ -161,16 +162,11 @@ def test_logits_that_are_no_numbers() -> None:
     says(error_of(broken, "the"), "DK602", "prompt 0")
 
 
-def test_memory_that_a_document_alone_exceeds(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.cli import extract as extract_module
-
-    monkeypatch.setattr(extract_module, "load_model", lambda *_: FakeLLM(hungry="HUGE"))
-    write_jsonl(work / "d.jsonl", [{"id": str(n), "text": "HUGE" if n == 1 else "fine"} for n in range(3)])
-    done = Result("extract", "d.jsonl", "-o", "out", "--schema", "first, words int, seed int", "--batch-size", "2")
-    assert done.code == console.SOME_FAILED
-    failed = {row["id"]: row["code"] for row in read_jsonl(work / "out" / "failed.jsonl")}
-    assert failed["1"] == "DK603"
-    assert "smaller" in json.dumps([row["hint"] for row in read_jsonl(work / "out" / "failed.jsonl")])
+def test_memory_that_a_document_alone_exceeds() -> None:
+    broken = dk.LLM(Narrow(num_tokens=400), ToyTokenizer())
+    done = broken.generate(["HUGE" * 200, "fine"], max_new_tokens=8, on_error="return")
+    assert done[0].error is not None and done[1].error is None
+    says(done[0].error, "DK603", "memory")
 
 
 def test_every_row_of_the_table_is_provoked() -> None:

@@ -90,10 +90,10 @@ def take_back(
     The same command again changes nothing. Documents without an answer stay open: `extract` and `export` do them.
     """
     from decodekit.cli.extract import tell_end
-    from decodekit.jobs.progress import make_observer
     from decodekit.jobs.answers import AnswerExecutor, Answers
     from decodekit.jobs.documents import scan
     from decodekit.jobs.extraction import ExtractionOptions
+    from decodekit.jobs.progress import make_observer
     from decodekit.jobs.prompt import Prompt
     from decodekit.jobs.runner import JobRunner, open_documents
     from decodekit.jobs.store import JobFile, JobFolder

@@ -106,11 +106,7 @@ def generate(
     from decodekit.generation.conversation import has_chat_template
     from decodekit.strategy import GENERATION_OPTIONS, resolve_strategy
 
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
-        raise OptionError(cause, at="--html", hint="a file in a folder that exists")
-    if html is not None and len(prompts) > 1:
-        raise OptionError(f"one page has the tokens of one prompt, not of {len(prompts)}.", at="--html")
+    _check_page(html, len(prompts))
     rule = constraint.load(layout)
     options: Any = {
         "constraint": rule,
@@ -147,6 +143,19 @@ def generate(
     else:
         print(flush=True)
     return _tell([completion], html, is_told=not as_json)
+
+
+def _check_page(html: Path | None, num_prompts: int) -> None:
+    """Check that the page of the tokens can be written.
+
+    Raises:
+        OptionError: it cannot, or it would have the tokens of several prompts.
+    """
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
+        raise OptionError(cause, at="--html", hint="a file in a folder that exists")
+    if html is not None and num_prompts > 1:
+        raise OptionError(f"one page has the tokens of one prompt, not of {num_prompts}.", at="--html")
 
 
 def _read(prompts: list[str]) -> list[str]:

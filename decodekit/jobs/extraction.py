@@ -286,10 +286,10 @@ def check_executor(name: ExecutorName, num_workers: int | None, max_failures: in
         if num_workers is not None:
             raise UselessOptionError(f"num_workers={num_workers} has no effect without Ray", at="--workers")
         return
-    needed("ray.data", "ray", "the executor ray was asked for")
     if max_failures is not None:
         cause = f"max_failures={max_failures} has no effect on Ray, which takes all documents at once"
         raise UselessOptionError(cause, at="--max-failures", hint="--limit for a trial")
+    needed("ray.data", "ray", "the executor ray was asked for")
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:

@@ -296,7 +296,9 @@ def _on_error(call: GenerateCall) -> Faults:
 def _stop(call: GenerateCall) -> Faults:
     given, stops = call.options.stop, call.stop_strings
     if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
-        yield OptionError(f"stop={given!r:.60} holds what is no text and no function, or the empty text", at="stop")
+        yield OptionError(
+            f"stop={given!r:.60} holds something that is neither a text nor a function, or the empty text", at="stop"
+        )
     elif stops and call.is_constrained:
         cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
         hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -44,6 +43,7 @@ ROWS = [{"id": "a", "text": "one"}, {"id": 7, "text": "two three"}, {"id": "c", 
 
 
 def forms(folder: Path) -> dict[str, Any]:
+    datasets = pytest.importorskip("datasets", reason="needs datasets, which the extra `slow` brings")
     strings = [{**row, "id": str(row["id"])} for row in ROWS]
     (folder / "texts").mkdir()
     for row in ROWS:

@@ -237,7 +237,7 @@ def test_a_document_too_large_for_memory_alone_fails_alone(
     run_job(tmp_path / "out", [path], LLM(model, ToyTokenizer()), settings=SHORT, batch_size=4)
     run_job(tmp_path / "calm", [path], LLM(ToyLM(), ToyTokenizer()), settings=SHORT, batch_size=1)
     failed = [(row["id"], row["code"]) for row in read_jsonl(tmp_path / "out" / FAILED)]
-    assert failed == [(str(huge), "DK607" if where == "pass" else "DK309")]
+    assert failed == [(str(huge), "DK603" if where == "pass" else "DK309")]
     others = {line for line in row_set(tmp_path / "calm" / RESULTS) if json.loads(line)["id"] != str(huge)}
     assert row_set(tmp_path / "out" / RESULTS) == others and len(others) == 8
 
