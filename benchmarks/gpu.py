@@ -21,6 +21,8 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,13 +32,16 @@ from torch import Tensor
 from benchmarks import record
 from benchmarks.gpu_models import (
     SHAPES,
+    Row,
+    Rows,
     build,
     copy_bandwidth,
+    environment,
     gate,
+    guarded,
     prompts,
     seconds_of,
     synchronise,
-    table,
     tokenizer,
     wall_seconds,
     weight_bytes,
@@ -46,8 +51,6 @@ from decodekit.generation.memory import bytes_per_token
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers.captured import CudaCapture
 from decodekit.models.tiers.ragged import RaggedModel
-
-Row = dict[str, Any]
 
 SCHEMA: Final = {
     "type": "object",
@@ -84,38 +87,55 @@ class Part:
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.context = 32 if args.shape == "tiny" else CONTEXT
         self.bandwidth = copy_bandwidth(self.device)
-        self.rows: list[Row] = [{"what": "copy, TB/s", "value": self.bandwidth / 1e12}]
+        self.rows = Rows()
+        self.rows.append(environment(self.device))
+        self.rows.append({"what": "copy, TB/s", "value": self.bandwidth / 1e12})
         self.model: Any = None
 
     def load(self) -> HuggingFaceLM:
         """The model over pages, checked."""
         self.model = build(self.args.shape, self.device, self.dtype)
         lm = HuggingFaceLM(self.model, tier="paged" if self.device.type == "cuda" else None)
-        self.rows.append({"what": f"gate: {lm.tier}", "value": gate(lm, self.model)})
+        self.rows.append({"what": f"gate: {lm.tier}", "value": gate(lm, self.model), **self.replays_of(lm)})
         return lm
 
     def llm(self) -> LLM:
         """The same with Tekken."""
         return LLM(self.load(), tokenizer(self.args.tokenizer, self.args.shape))
 
+    @staticmethod
+    def replays_of(lm: HuggingFaceLM) -> Row:
+        """How many passes were replayed, and why others were not."""
+        paged = lm.paged
+        return {} if paged is None else {"replays": paged.num_replays, "not_captured": list(paged.not_captured)}
+
+    def guarded(self, what: str) -> AbstractContextManager[None]:
+        """A measurement that may fail without the others; see `gpu_models.guarded`."""
+        return guarded(self.rows, what, self.device)
+
     def floor_ms(self, lm: HuggingFaceLM, num_rows: int, context: int) -> float:
         """Least time of a decoding step: weights and cache read once."""
         return 1e3 * (weight_bytes(self.model) + num_rows * context * bytes_per_token(lm)) / self.bandwidth
 
-    def finish(self) -> None:
-        """Print and write."""
-        self.rows.append({"what": "copy, TB/s (again)", "value": copy_bandwidth(self.device) / 1e12})
-        name = f"gpu-{self.args.part}-{self.args.shape}"
-        table(f"{name} on {self.device}", self.rows)
-        if self.device.type == "cuda":
-            device = torch.cuda.get_device_properties(self.device)
-            record.write(name, self.rows, context=self.context, device=device.name, memory=device.total_memory)
+    def run(self) -> None:
+        """Measure; what was found is written, whatever fails."""
+        try:
+            with self.guarded(self.args.part):
+                PARTS[self.args.part](self)
+            self.rows.append({"what": "copy, TB/s (again)", "value": copy_bandwidth(self.device) / 1e12})
+        finally:
+            if self.device.type == "cuda":
+                name = f"gpu-{self.args.part}-{self.args.shape}"
+                about = torch.cuda.get_device_properties(self.device)
+                memory: dict[str, Any] = {"device": about.name, "memory": about.total_memory}
+                record.write_into(self.args.into, name, self.rows, context=self.context, **memory)
 
 
 def tokens_per_second(generate: Callable[[int], object], device: torch.device, num_rows: int, length: int) -> float:
     """Tokens per second of decoding, the prompt left out: from texts of `length` and of a quarter of it."""
-    short = wall_seconds(lambda: generate(length // 4), device)
-    long = wall_seconds(lambda: generate(length), device)
+    repeats = 3 if num_rows <= 8 else 1  # of hundreds of rows the prompts alone take ten seconds
+    short = wall_seconds(lambda: generate(length // 4), device, repeats)
+    long = wall_seconds(lambda: generate(length), device, repeats)
     return num_rows * (length - length // 4) / max(1e-9, long - short)
 
 
@@ -143,9 +163,11 @@ def decode(part: Part) -> None:
                 def generate(num: int, given: Any = given, count: int = count, options: Any = options) -> object:
                     return llm.generate(given, max_new_tokens=num, batch_size=count, **options)
 
-                rate = tokens_per_second(generate, part.device, count, length)
-                row = {"what": f"{name}, {spelled}", "rows": count, "tokens/s": rate, "ms per step": 1e3 * count / rate}
-                part.rows.append({**row, "share of floor": floor * rate / count / 1e3})
+                what = f"{name}, {spelled}"
+                with part.guarded(f"{what}, {count} rows"):
+                    rate = tokens_per_second(generate, part.device, count, length)
+                    row = {"what": what, "rows": count, "tokens/s": rate, "ms per step": 1e3 * count / rate}
+                    part.rows.append({**row, "share of floor": floor * rate / count / 1e3, **part.replays_of(lm)})
 
 
 def rivals(part: Part) -> None:
@@ -169,14 +191,15 @@ def rivals(part: Part) -> None:
 
     for count in part.args.rows:
         ids = torch.tensor(prompts(count, part.context, lm.vocab_size), device=device)
-        rate = tokens_per_second(of_transformers(ids), device, count, length)
-        part.rows.append({"what": "generate, dynamic cache", "rows": count, "tokens/s": rate})
+        rates: dict[str, Callable[[], float]] = {}
+        rates["generate, dynamic cache"] = partial(tokens_per_second, of_transformers(ids), device, count, length)
         if device.type == "cuda":
             static = of_transformers(ids, cache_implementation="static")
-            rate = tokens_per_second(static, device, count, length)
-            part.rows.append({"what": "generate, static cache, compiled", "rows": count, "tokens/s": rate})
-            rate = _bare_loop(model, ids, length)
-            part.rows.append({"what": "bare loop, static cache, compiled", "rows": count, "tokens/s": rate})
+            rates["bare loop, static cache, compiled"] = partial(_bare_loop, model, ids, length)
+            rates["generate, static cache, compiled"] = partial(tokens_per_second, static, device, count, length)
+        for what, rate in rates.items():
+            with part.guarded(f"{what}, {count} rows"):
+                part.rows.append({"what": what, "rows": count, "tokens/s": rate()})
 
 
 def _bare_loop(model: Any, ids: Tensor, length: int) -> float:
@@ -212,23 +235,31 @@ def constrained(part: Part) -> None:
     constraint = JsonSchema(SCHEMA)
     options: dict[str, Any] = {"strategy": "sample", "temperature": 0.8, "top_k": 50, "seed": 1}
     for count in part.args.rows:
-        given = prompts(count, part.context, llm.model.vocab_size)
-        for name, extra in (("free", {}), ("constrained", {"constraint": constraint})):
+        with part.guarded(f"constrained, {count} rows"):
+            given = prompts(count, part.context, llm.model.vocab_size)
+            for name, extra in (("free", {}), ("constrained", {"constraint": constraint})):
 
-            def generate(extra: Any = extra, given: Any = given, count: int = count) -> list[Any]:
-                done: Any = llm.generate(given, max_new_tokens=length, batch_size=count, **options, **extra)
-                return [*done]
+                def generate(extra: Any = extra, given: Any = given, count: int = count) -> list[Any]:
+                    done: Any = llm.generate(given, max_new_tokens=length, batch_size=count, **options, **extra)
+                    return [*done]
 
-            first = time.perf_counter()
-            done = generate()
-            synchronise(part.device)
-            first = time.perf_counter() - first
-            took = wall_seconds(generate, part.device)
-            num_tokens = sum(len(one.token_ids) for one in done)
-            num_forwards = max(one.stats.num_forwards for one in done)
-            counts = {kind: sum(getattr(one.stats, f"num_{kind}") for one in done) for kind in ("masks", "questions")}
-            row = {"what": name, "rows": count, "ms per pass": 1e3 * took / num_forwards, "tokens/s": num_tokens / took}
-            part.rows.append({**row, "cold_s": first, **counts})
+                first = time.perf_counter()
+                done = generate()
+                synchronise(part.device)
+                first = time.perf_counter() - first
+                took = wall_seconds(generate, part.device)
+                num_tokens = sum(len(one.token_ids) for one in done)
+                num_forwards = max(one.stats.num_forwards for one in done)
+                counts = {
+                    kind: sum(getattr(one.stats, f"num_{kind}") for one in done) for kind in ("masks", "questions")
+                }
+                row = {
+                    "what": name,
+                    "rows": count,
+                    "ms per pass": 1e3 * took / num_forwards,
+                    "tokens/s": num_tokens / took,
+                }
+                part.rows.append({**row, "cold_s": first, **counts})
 
 
 def sampler(part: Part) -> None:
@@ -248,46 +279,48 @@ def sampler(part: Part) -> None:
     )
     width = 4096 if part.args.shape == "tiny" else 152_064
     for count in (1, 8, 64, 256):
-        logits = 3 * torch.randn(count, width, device=part.device)
-        ids = torch.zeros(count, 1, dtype=torch.int64, device=part.device)
+        with part.guarded(f"draw, {count} rows"):
+            logits = 3 * torch.randn(count, width, device=part.device)
+            ids = torch.zeros(count, 1, dtype=torch.int64, device=part.device)
 
-        def theirs(ids: Tensor = ids, logits: Tensor = logits) -> object:
-            return torch.multinomial(warpers(ids, logits).softmax(dim=-1), 1)
+            def theirs(ids: Tensor = ids, logits: Tensor = logits) -> object:
+                return torch.multinomial(warpers(ids, logits).softmax(dim=-1), 1)
 
-        rule = rule_of([(0.8, 50, 0.95, 0.05, False)] * count, part.device)
-        numbers = torch.arange(count, device=part.device)
+            rule = rule_of([(0.8, 50, 0.95, 0.05, False)] * count, part.device)
+            numbers = torch.arange(count, device=part.device)
 
-        def ours(logits: Tensor = logits, rule: Any = rule, numbers: Tensor = numbers) -> object:
-            return sample_rows(logits, *rule, numbers, numbers, numbers, None, None, True, True, False)
+            def ours(logits: Tensor = logits, rule: Any = rule, numbers: Tensor = numbers) -> object:
+                return sample_rows(logits, *rule, numbers, numbers, numbers, None, None, True, True, False)
 
-        mine, other = (seconds_of(run, part.device) for run in (ours, theirs))
-        part.rows.append(
-            {"what": "draw", "rows": count, "us": 1e6 * mine, "theirs_us": 1e6 * other, "ratio": other / mine}
-        )
+            mine, other = (seconds_of(run, part.device) for run in (ours, theirs))
+            part.rows.append(
+                {"what": "draw", "rows": count, "us": 1e6 * mine, "theirs_us": 1e6 * other, "ratio": other / mine}
+            )
 
 
 def verify(part: Part) -> None:
     """What a step of T tokens of a row costs, in steps of one."""
     lm = part.load()
     for count in part.args.rows:
-        cache = lm.new_cache(count, part.context + 64)
-        ids = torch.tensor(prompts(count, part.context, lm.vocab_size))
-        for begin in range(0, part.context, 512):
-            chunk = ids[:, begin : begin + 512]
-            lm.forward(chunk, [chunk.shape[1]] * count, cache)
-        base = 0.0
-        for width in (1, 4, 8, 16):
-            new = ids[:, :width].contiguous()
+        with part.guarded(f"verify, {count} rows"):
+            cache = lm.new_cache(count, part.context + 64)
+            ids = torch.tensor(prompts(count, part.context, lm.vocab_size))
+            for begin in range(0, part.context, 512):
+                chunk = ids[:, begin : begin + 512]
+                lm.forward(chunk, [chunk.shape[1]] * count, cache)
+            base = 0.0
+            for width in (1, 4, 8, 16):
+                new = ids[:, :width].contiguous()
 
-            def step(width: int = width, new: Tensor = new, count: int = count, cache: Any = cache) -> None:
-                lm.forward(new, [width] * count, cache, logits=[width] * count)
-                cache.truncate([part.context] * count)
+                def step(width: int = width, new: Tensor = new, count: int = count, cache: Any = cache) -> None:
+                    lm.forward(new, [width] * count, cache, logits=[width] * count)
+                    cache.truncate([part.context] * count)
 
-            took = seconds_of(step, part.device, 30, 16)
-            base = base or took
-            part.rows.append(
-                {"what": f"step of {width}", "rows": count, "ms": 1e3 * took, "in steps of one": took / base}
-            )
+                took = seconds_of(step, part.device, 30, 16)
+                base = base or took
+                part.rows.append(
+                    {"what": f"step of {width}", "rows": count, "ms": 1e3 * took, "in steps of one": took / base}
+                )
 
 
 def first(part: Part) -> None:
@@ -341,9 +374,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
     parser.add_argument("--tokenizer", type=Path, help="folder of Tekken; without it, it is made")
-    part = Part(parser.parse_args(argv))
-    PARTS[part.args.part](part)
-    part.finish()
+    parser.add_argument("--into", type=Path, help="folder of the record")
+    Part(parser.parse_args(argv)).run()
 
 
 if __name__ == "__main__":

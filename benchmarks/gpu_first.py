@@ -1,19 +1,23 @@
-"""The first two minutes on a GPU: what holds of what was designed without one.
+"""The first minutes on a GPU: what holds of what was designed without one.
 
-    python -m benchmarks.gpu_first [--shape 8b] [--context 1024]
+    python -m benchmarks.gpu_gate                            before anything else: are the kernels right?
+    python -m benchmarks.gpu_first [--shape 8b] [--context 1024] [--parts gate kernels steps ...]
 
-Four questions, each answered by a figure, before anything longer is measured:
+Each part is answered by figures that are printed as they come, and may fail without the others:
 
-- cuDNN: what attention costs when its shape changes at every step, by backend. A backend with plans per shape shows.
-- kernels: how many a decoding step starts, run as it is and captured, and how many copies go up and down.
-- graph: what a step costs over the modules as they are, captured, and captured with compiled layers.
-- sampler: one draw beside transformers' processors.
+- gate: logits of decoding steps beside transformers' modules, and why a step was not captured;
+- text: greedy and sampled texts of a small float32 model, beside the CPU's: they are equal;
+- kernels: how many a decoding step starts, run as it is and captured, and how many copies go up and down;
+- steps: what a step costs over the modules as they are, captured, and captured with compiled layers;
+- cudnn: what attention costs when its shape changes at every step, by backend. A backend with plans per shape shows.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,46 +27,67 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks import record
 from benchmarks.gpu_models import (
     SHAPES,
+    Row,
+    Rows,
     build,
     copy_bandwidth,
+    environment,
     gate,
+    guarded,
     prompts,
     seconds_of,
     synchronise,
-    table,
+    tokenizer,
     weight_bytes,
 )
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers.captured import CudaCapture
 from decodekit.models.tiers.ragged import RaggedModel
 
-Row = dict[str, Any]
+PARTS = ("gate", "text", "kernels", "steps", "cudnn")
 
 
-def attention_of_changing_shapes(device: torch.device, shape: str) -> list[Row]:
+def attention_of_changing_shapes(rows: Rows, device: torch.device, shape: str) -> None:
     """Milliseconds of 64 calls of one query over 1,000, 1,001, ... keys, by backend."""
     sizes = SHAPES[shape]
     query = torch.randn(1, sizes.heads, 1, sizes.head_dim, device=device, dtype=torch.bfloat16)
     keys = torch.randn(1, sizes.heads, 1100, sizes.head_dim, device=device, dtype=torch.bfloat16)
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     backends += [SDPBackend.CUDNN_ATTENTION] if device.type == "cuda" else []
-    rows: list[Row] = []
     for backend in (None, *backends):
-        chosen = [backend] if backend is not None else list(SDPBackend.__members__.values())[1:]
+        # None: whatever torch chooses by itself.
+        chosen = sdpa_kernel(backend) if backend is not None else nullcontext()
 
-        def calls(chosen: list[Any] = chosen) -> None:
-            with sdpa_kernel(chosen):
-                for length in range(1000, 1064):
-                    key = keys[:, :, :length]
-                    scaled_dot_product_attention(query, key, key)
+        def calls() -> None:
+            for length in range(1000, 1064):
+                key = keys[:, :, :length]
+                scaled_dot_product_attention(query, key, key)
 
-        try:
+        name = f"attention, {backend.name if backend is not None else 'any'}"
+        with guarded(rows, name, device), chosen:
             first = seconds_of(calls, device, repeats=1, warmups=0)
-            rows.append({"what": f"attention, {backend.name if backend else 'any'}", "first_ms": 1e3 * first,
-                         "ms": 1e3 * seconds_of(calls, device, repeats=5)})  # fmt: skip
-        except RuntimeError as error:
-            rows.append({"what": f"attention, {backend}", "error": str(error).splitlines()[0][:80]})
-    return rows
+            rows.append({"what": name, "first_ms": 1e3 * first, "ms": 1e3 * seconds_of(calls, device, repeats=5)})
+
+
+def texts(device: torch.device) -> Row:
+    """Texts of a small float32 model on the device and on the CPU: how many of 16 differ."""
+    from decodekit import LLM
+
+    found: dict[str, list[Any]] = {}
+    for where in (torch.device("cpu"), device):
+        model = build("tiny", torch.device("cpu"), torch.float32).to(where)
+        lm = HuggingFaceLM(model, tier="paged" if where.type == "cuda" else None)
+        llm = LLM(lm, tokenizer(None, "tiny"))
+        given = prompts(8, 20, lm.vocab_size)
+        done = [*llm.generate(given, max_new_tokens=40, batch_size=8)]
+        options: dict[str, Any] = {"strategy": "sample", "temperature": 0.9, "top_k": 40, "top_p": 0.9, "seed": 3}
+        done += [*llm.generate(given, max_new_tokens=40, batch_size=8, **options)]
+        found[where.type] = [one.token_ids for one in done]
+    problems = [] if lm.paged is None else lm.paged.not_captured
+    differ = [
+        row for row, (one, other) in enumerate(zip(found["cpu"], found[device.type], strict=True)) if one != other
+    ]
+    return {"what": f"texts of float32, {lm.tier}", "differ": differ, "not_captured": problems}
 
 
 def kernels(lm: Any, device: torch.device, num_rows: int, context: int) -> Row:
@@ -103,37 +128,65 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--into", type=Path, help="folder of the record")
     args = parser.parse_args(argv)
     device = torch.device(args.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    rows = Rows()
+    rows.append(environment(device))
     bandwidth = copy_bandwidth(device)
-    rows: list[Row] = [{"what": "copy, TB/s", "TB/s": bandwidth / 1e12}]
-    rows += attention_of_changing_shapes(device, args.shape)
+    rows.append({"what": "copy, TB/s", "TB/s": bandwidth / 1e12})
+    try:
+        if "text" in args.parts:
+            with guarded(rows, "texts", device):
+                rows.append(texts(device))
+        if {"gate", "kernels", "steps"} & {*args.parts}:
+            with guarded(rows, "model", device):
+                _of_model(rows, args, device, dtype, bandwidth)
+        if "cudnn" in args.parts:
+            attention_of_changing_shapes(rows, device, args.shape)
+        rows.append({"what": "copy, TB/s (again)", "TB/s": copy_bandwidth(device) / 1e12})
+    finally:
+        if device.type == "cuda":
+            deprioritised = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "")
+            about: dict[str, Any] = {"shape": args.shape, "context": args.context}
+            record.write_into(args.into, "gpu_first", rows, **about, cudnn_deprioritised=deprioritised)
+
+
+def _of_model(rows: Rows, args: argparse.Namespace, device: torch.device, dtype: torch.dtype, bandwidth: float) -> None:
+    """The parts that want the model."""
     model = build(args.shape, device, dtype)
-    lm = HuggingFaceLM(model, tier="paged")
-    rows.append({"what": f"gate ({lm.tier})", "error": gate(lm, model)})
-    rows += [kernels(lm, device, count, args.context) for count in args.rows]
-    floor = 1e3 * weight_bytes(model) / bandwidth
-    capture = CudaCapture(device) if device.type == "cuda" else None
-    variants = {
-        "rectangle": RaggedModel(model),
-        "pages": RaggedModel(model, use_pages=True),
-        "pages, captured": RaggedModel(model, use_pages=True, capture=capture),
-    }
-    if device.type == "cuda":
-        variants["pages, captured, compiled"] = RaggedModel(
-            model, use_pages=True, capture=CudaCapture(device), compiler="inductor"
-        )
-    for name, runner in variants.items():
-        for count in args.rows:
-            took = step_ms(runner, device, count, args.context)
-            rows.append({"what": f"step, {name}", "rows": count, "ms": took, "share_of_weights_floor": floor / took})
-    rows.append({"what": "copy, TB/s (again)", "TB/s": copy_bandwidth(device) / 1e12})
-    table(f"{args.shape} on {device}", rows)
-    deprioritised = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "")
-    if device.type != "cuda":
+    if "gate" in args.parts or "kernels" in args.parts:
+        with guarded(rows, "gate", device):
+            lm = HuggingFaceLM(model, tier="paged")
+            error = gate(lm, model)
+            assert lm.paged is not None
+            replays = {"replays": lm.paged.num_replays, "not_captured": lm.paged.not_captured}
+            rows.append({"what": f"gate ({lm.tier})", "error": error, **replays})
+            for count in args.rows if "kernels" in args.parts else ():
+                with guarded(rows, f"kernels of {count} rows", device):
+                    rows.append(kernels(lm, device, count, args.context))
+    if "steps" not in args.parts:
         return
-    record.write("gpu_first", rows, shape=args.shape, context=args.context, cudnn_deprioritised=deprioritised)
+    floor = 1e3 * weight_bytes(model) / bandwidth
+    on_cuda = device.type == "cuda"
+    variants: dict[str, dict[str, Any]] = {"pages": {}, "pages, captured": {"captures": True}}
+    if on_cuda:
+        variants["pages, captured, compiled"] = {"captures": True, "compiler": "inductor"}
+    variants["rectangle"] = {"use_pages": False}
+    for name, options in variants.items():
+        with guarded(rows, f"step, {name}", device):
+            capture = CudaCapture(device) if options.pop("captures", False) and on_cuda else None
+            runner = RaggedModel(model, **({"use_pages": True, "capture": capture} | options))
+            for count in args.rows:
+                with guarded(rows, f"step, {name}, of {count} rows", device):
+                    took = step_ms(runner, device, count, args.context)
+                    row = {"what": f"step, {name}", "rows": count, "ms": took, "share_of_weights_floor": floor / took}
+                    paged = runner.paged
+                    if paged is not None:
+                        row |= {"replays": paged.num_replays, "not_captured": paged.not_captured}
+                    rows.append(row)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,14 @@ is measured against those of transformers' own modules.
 
 from __future__ import annotations
 
+import json
+import platform
+import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +67,62 @@ SHAPES: Final = {
     "0.5b": Shape(896, 4864, 24, 14, 2, 64, tied=True),  # as Qwen 2.5 0.5B
     "tiny": Shape(64, 128, 2, 4, 2, 16, tied=True),
 }
+
+
+Row = dict[str, Any]
+
+
+class Rows(list[Row]):
+    """Rows of a run, each printed when it comes: a run that is cut off has said what it found."""
+
+    def append(self, row: Row) -> None:
+        """Print it, too."""
+        super().append(row)
+        print(json.dumps(row), flush=True)
+
+
+@contextmanager
+def guarded(rows: Rows, what: str, device: torch.device) -> Iterator[None]:
+    """A part that may fail without the others; its error is a row, and what was called is printed.
+
+    Raises:
+        SystemExit: the device is lost, as behind an access to memory that is not there: then nothing more runs on it
+            in this process.
+    """
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        rows.append({"what": what, "error": f"{type(error).__name__}: {error}"[:400]})
+        if isinstance(error, torch.OutOfMemoryError):
+            error.__traceback__ = None  # its frames hold what has filled the memory
+            torch.cuda.empty_cache()
+        try:
+            synchronise(device)
+        except Exception as lost:
+            raise SystemExit(f"the device is lost behind {what!r}: leave it out next time ({lost})") from error
+
+
+def environment(device: torch.device) -> Row:
+    """What the machine has, and what it lacks: Triton and `torch.compile` want a C compiler."""
+    import transformers
+
+    from decodekit.kernels.programs import missing
+
+    row: Row = {"what": "environment", "python": platform.python_version(), "torch": torch.__version__}
+    row |= {"transformers": transformers.__version__, "kernels": missing() or "on"}
+    row["compiler"] = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), "none")
+    try:
+        import triton
+
+        row["triton"] = triton.__version__
+    except ImportError as error:
+        row["triton"] = str(error)
+    if device.type == "cuda":
+        about = torch.cuda.get_device_properties(device)
+        row |= {"device": about.name, "sm": f"{about.major}.{about.minor}", "num_sm": about.multi_processor_count}
+        row |= {"cuda": torch.version.cuda, "free_gib": round(torch.cuda.mem_get_info(device)[0] / 2**30, 1)}
+    return row
 
 
 def build(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
@@ -148,7 +209,7 @@ def gate(lm: HuggingFaceLM, model: nn.Module, num_rows: int = 2, length: int = 4
     worst = 0.0
     for step in range(num_steps + 1):
         new = tokens[:, :length] if step == 0 else tokens[:, length + step - 1 : length + step]
-        ours = lm.forward(new.to(device), [new.shape[1]] * num_rows, cache)
+        ours = lm.forward(new, [new.shape[1]] * num_rows, cache)
         with torch.inference_mode():
             theirs = model(input_ids=tokens[:, : length + step].to(device), use_cache=False).logits[:, -1].float()
         error = (ours - theirs).square().mean().sqrt() / theirs.std()
@@ -168,21 +229,6 @@ def tokenizer(folder: Path | None, shape: str) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
-
-
-def table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows with the keys of the first as columns."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(title=title)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    for name in names:
-        shown.add_column(name, justify="right" if name != "what" else "left")
-    for row in rows:
-        values = [row.get(name, "") for name in names]
-        shown.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
-    Console(width=200).print(shown)
 
 
 def last_logits(model: Any, ids: Tensor) -> Tensor:

@@ -129,6 +129,12 @@ class OptionError(DecodekitError):
     remedy: object = None
 
 
+class TooManyRowsError(OptionError):
+    """Rows of a cache, or what belongs to them, that memory cannot hold."""
+
+    code = "DK309"
+
+
 def raise_faults(faults: Sequence[DecodekitError], what: str = "options") -> None:
     """Raise what was found: nothing, the only fault as it is, or all of them in one `OptionError` about `what`."""
     each = [one for fault in faults for one in (isinstance(fault, OptionError) and fault.faults) or (fault,)]

@@ -122,6 +122,27 @@ def test_rows_of_a_model_are_read_together(llm: LLM) -> None:
     assert limits[0].kin is limits[1].kin is not plans[1].settings.kin
 
 
+@pytest.mark.parametrize("is_fed", [False, True])
+def test_rows_that_nobody_waits_for_are_closed_up(llm: LLM, is_fed: bool) -> None:
+    """Texts that go on move into the rows of those that ended, unless these get other requests at once."""
+    model, last_rows = ToyLM(), list[Any]()
+    forward = model.forward
+
+    def noted(tokens: Tensor, num_tokens: Any, cache: Any, rows: Any = None, **options: Any) -> Tensor:
+        last_rows.append([*range(len(num_tokens))] if rows is None else [*rows])
+        return forward(tokens, num_tokens, cache, rows, **options)
+
+    model.forward = noted  # type: ignore[method-assign, assignment]
+    scheduler, policy = Scheduler(4), Texts(model)
+    for i, limit in enumerate((2, 9, 3, 9)):
+        plan = llm.plan(GenerateOptions.of(max_new_tokens=limit), [])
+        scheduler.add(Ticket(i, llm.request("abca"[i], plan), policy, plan.settings))
+    while not scheduler.is_idle:
+        scheduler.step(is_fed=is_fed)
+    assert last_rows[0] == [0, 1, 2, 3]
+    assert last_rows[-1] == ([1, 3] if is_fed else [0, 1])
+
+
 def test_streams_and_results(llm: LLM) -> None:
     with llm.engine() as engine:
         handle = engine.submit(PROMPTS[0], max_new_tokens=12)

@@ -1,7 +1,7 @@
 """Taking tokens from logits that lie on a device: one program for all rows in place of a processor after the other.
 
     parameters  Temperature(0.8) | TopK(50) | TopP(0.95)   ->  0.8, 50, 0.95, no min-p
-    up          of each row: parameters, seed, number of the sample, index of the token; its mask, if it has one
+    up          of each row: parameters, seed, number of the sample, index of the token; which mask, if it has one
     down        of each row: its token, what must be allowed besides, whether it is certified, whether it failed
 
 The tokens are those of the pipeline and the selector; see `kernels.sampler`. What the program does not know, somebody's
@@ -27,13 +27,12 @@ from decodekit.sampling.leaders import lead_greedy, lead_noisy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LAYOUT: Final = "=QQddifiii"
+LAYOUT: Final = "=QQddifii"
 """A row in the order of `packed`."""
 NUM_VALUES: Final = struct.calcsize(LAYOUT) // 4
 """32-bit numbers of a row: seed, number of the sample, top-p and distance of min-p (two each), index of the token,
-temperature, top-k, whether it is greedy, number of its mask."""
+temperature, top-k, whether it is greedy."""
 INDEX: Final = 8
-MASK: Final = 12
 NO_MASK: Final = -1
 
 
@@ -80,7 +79,7 @@ def parameters_of(pipeline: Pipeline) -> Parameters | None:
 def packed(
     parameters: Rows[Parameters], seeds: Iterable[int], sequences: Iterable[int], indices: Iterable[int]
 ) -> NDArray[np.int32]:
-    """The rows of a draw without masks, int32 [NUM_VALUES, N]."""
+    """The rows of a draw, int32 [NUM_VALUES, N]."""
     rows = [
         struct.pack(
             LAYOUT,
@@ -92,7 +91,6 @@ def packed(
             one.temperature,
             one.top_k,
             one.is_greedy,
-            NO_MASK,
         )
         for one, seed, sequence, index in zip(parameters, seeds, sequences, indices, strict=True)
     ]
@@ -100,19 +98,20 @@ def packed(
 
 
 def draw_rows(
-    logits: Tensor, values: Tensor, masks: Tensor | None, uses_top_k: bool, uses_top_p: bool
+    logits: Tensor, values: Tensor, masks: Tensor | None, mask_ids: Tensor | None, uses_top_k: bool, uses_top_p: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tokens, what must be allowed besides, certificates and status of rows, int64 [N] each; see `sample_rows`.
 
     Args:
         logits: [N, V].
         values: int32 [NUM_VALUES, N] on the device of the logits, as `packed`.
-        masks: int32 [n, words], of which `values[MASK]` says which one a row has.
+        masks: int32 [n, words], or None.
+        mask_ids: int32 or int64 [N], which of them a row has; `NO_MASK` for none.
         uses_top_k, uses_top_p: whether a row may have one.
     """
     wide = values[:8].t().clone(memory_format=torch.contiguous_format)  # [N, 4] of 64 bits
     whole, real = wide.view(torch.int64), wide.view(torch.float64)
-    index, temperatures, top_ks, are_greedy, mask_ids = values[INDEX:]
+    index, temperatures, top_ks, are_greedy = values[INDEX:]
     tokens, are_clear, given, status = sample_rows(
         logits,
         temperatures.view(torch.float32),
@@ -124,7 +123,7 @@ def draw_rows(
         whole[:, 1].contiguous(),
         index.long(),
         masks,
-        None if masks is None else mask_ids.contiguous(),
+        mask_ids,
         uses_top_k,
         uses_top_p,
         True,
@@ -155,13 +154,12 @@ def device_draws(
     parameters = Parameters.of(settings)
     if parameters is None:
         return None
-    values = packed([parameters] * len(logits), *keys)
-    if bitmask is not None:
-        values[MASK] = np.arange(len(logits))
     device = logits.device
-    there = torch.from_numpy(values).to(device, non_blocking=True)
-    masks = None if bitmask is None else bitmask.to(device, non_blocking=True)
-    found = draw_rows(logits, there, masks, parameters.top_k > 0, parameters.top_p < 1)
+    values = torch.from_numpy(packed([parameters] * len(logits), *keys)).to(device, non_blocking=True)
+    masks = mask_ids = None
+    if bitmask is not None:
+        masks, mask_ids = bitmask.to(device, non_blocking=True), torch.arange(len(logits), device=device)
+    found = draw_rows(logits, values, masks, mask_ids, parameters.top_k > 0, parameters.top_p < 1)
     return [DeviceDraw(*row) for row in torch.stack(found, dim=1).tolist()]
 
 

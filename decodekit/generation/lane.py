@@ -21,7 +21,7 @@ from typing import Final, Generic
 
 import torch
 
-from decodekit.errors import CacheFullError, DecodekitError, OptionError
+from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError
 from decodekit.generation.faults import fault_of, is_out_of_memory
 from decodekit.generation.memory import free_memory, new_cache
 from decodekit.generation.padding import similar_lengths
@@ -98,7 +98,7 @@ class Lane(Generic[G]):
             num_groups: how many groups a new cache is made for.
 
         Raises:
-            OptionError: there is no memory for a cache.
+            TooManyRowsError: there is no memory for a cache with rows of the first of these groups.
         """
         live = self.groups
         if not live:
@@ -152,13 +152,12 @@ class Lane(Generic[G]):
         self._is_shrunk = False
         while True:
             num_rows = num_groups * policy.num_rows
+            capacity = self._capacity_for(groups[:num_groups])
             try:
-                cache = new_cache(
-                    policy.model, num_rows, self._capacity_for(groups), policy.option or f"batch_size={num_rows}"
-                )
+                cache = new_cache(policy.model, num_rows, capacity, policy.option or f"batch_size={num_rows}")
                 break
-            except OptionError:
-                if not self.isolates or num_groups == 1:
+            except TooManyRowsError:
+                if num_groups == 1:
                     raise
             num_groups, self._is_shrunk = num_groups // 2, True
         self._free = list(range(num_rows))[::-1]
@@ -253,12 +252,14 @@ class Lane(Generic[G]):
         self.shared.start(self.reading, self.groups)
         for group in list(self.reading):
             num_left = len(group.sequence.pending)
-            if group.leader is not None or num_left > 1:
+            if group.leader is not None or num_left > 1 or not group.rows:
                 continue
             if group.held_back:
                 if num_left or any(one.leader is group for one in self.reading):
                     continue
-                self._release(group)
+                self._guarded(lambda group=group: self._release(group), [group])  # type: ignore[misc]
+                if not group.rows:
+                    continue
             elif not self.running:
                 continue  # a pass of its own, which is the first of the text
             self.reading.remove(group)
@@ -267,12 +268,11 @@ class Lane(Generic[G]):
     def _release(self, group: G) -> None:
         """Go on with the last token of a prompt; where several rows begin with it, they get a copy of the rest."""
         assert self.rows is not None
-        group.sequence.pending, group.held_back = group.held_back, []
-        if self.policy.is_prompt_shared:
-            first = group.rows[0]
-            copy_rows(self.rows.cache, [(first, row) for row in group.rows[1:]])
+        if self.policy.is_prompt_shared:  # first, since there may be no memory for it
+            copy_rows(self.rows.cache, [(group.rows[0], row) for row in group.rows[1:]])
             for sequence in group.sequences[1:]:
-                sequence.pending = [*group.sequence.pending]
+                sequence.pending = [*group.held_back]
+        group.sequence.pending, group.held_back = group.held_back, []
 
     def _advance(self, groups: list[G], rows: CacheRows) -> list[tuple[G, Update]]:
         """Bring groups on by a step; the updates that it brought, and the rows that it freed."""
@@ -326,16 +326,15 @@ class Lane(Generic[G]):
         while any(group.rows and not group.is_done for group in groups):
             try:
                 act()
+                return
             except Exception as error:
-                if is_out_of_memory(error):
-                    self._make_room(error)
-                elif not self.isolates:
-                    raise
-                else:
+                if not is_out_of_memory(error):
+                    if not self.isolates:
+                        raise
                     self._isolate(error, [group for group in groups if group.rows and not group.is_done])
                     return
-            else:
-                return
+                cause = f"{type(error).__name__}: {str(error)[:120]}"
+            self._make_room(cause)  # only now: what the pass has computed lives as long as its exception
 
     def _isolate(self, error: Exception, groups: Rows[G]) -> None:
         """End a group that raised; several are brought on one by one, for it is not known which of them it was."""
@@ -346,9 +345,12 @@ class Lane(Generic[G]):
         for group in groups:
             self.preempt(group)
 
-    def _make_room(self, error: Exception) -> None:
+    def _make_room(self, cause: str) -> None:
         """Forget what is only kept; or let the youngest group leave its rows, and the cache have no more rows than the
-        others need.
+        others need. A group that is alone fails.
+
+        Args:
+            cause: what told that memory ran out.
         """
         assert self.rows is not None and self.shared is not None
         live = [group for group in self.groups if not group.is_done]
@@ -360,9 +362,7 @@ class Lane(Generic[G]):
             for group in others:
                 self.preempt(group)
         if not others:
-            if not self.isolates and not isinstance(error, CacheFullError):
-                raise error
-            cause = f"there is no memory for what this request has to read, though it is alone: {str(error)[:120]}"
+            cause = f"there is no memory for what this request has to read, though it is alone: {cause}"
             hint = "a shorter prompt, a smaller max_new_tokens, or a smaller dtype"
             self.policy.fail(youngest, CacheFullError(cause, at=f"prompt {youngest.sequence.index}", hint=hint))
             return

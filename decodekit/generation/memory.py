@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from decodekit.errors import OptionError
+from decodekit.errors import TooManyRowsError
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import Cache, CausalLM
@@ -37,14 +37,14 @@ MAX_TOKENS: Final = (1 << 31) - 1
 
 
 def new_cache(model: CausalLM, num_rows: int, capacity: int, option: str) -> Cache:
-    """An empty cache, see `models.causal_lm.CausalLM.new_cache`; `OptionError` if there is not enough memory."""
+    """An empty cache, see `models.causal_lm.CausalLM.new_cache`; `TooManyRowsError` if there is not enough memory."""
     check_rows(model, num_rows, capacity, option)
     try:
         return model.new_cache(num_rows, capacity)
     except (RuntimeError, MemoryError) as error:
         if "memory" not in f"{type(error).__name__} {error}".lower():
             raise
-        raise OptionError(
+        raise TooManyRowsError(
             f"{option}: {num_rows:,} rows of the cache with {capacity:,} tokens each cannot be allocated: "
             f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}",
             at=option.partition("=")[0],
@@ -61,7 +61,7 @@ def check_rows(model: CausalLM, num_rows: int, capacity: int, option: str, num_l
         num_logits: rows of logits of each, more than one with drafts.
 
     Raises:
-        OptionError: with the most rows that there is memory for.
+        TooManyRowsError: with the most rows that there is memory for.
     """
     of_logits = 4 * model.vocab_size * LOGITS_COPIES * num_logits
     if num_rows * of_logits < _SMALL and num_rows * capacity < _FEW_TOKENS:
@@ -84,7 +84,7 @@ def check_masks(num_rows: int, num_words: int, option: str) -> None:
 def _check(number: int, each: int, device: torch.device, option: str, what: str) -> None:
     free = free_memory(device)
     if free is not None and number * each > free:
-        raise OptionError(
+        raise TooManyRowsError(
             f"{option}: {number:,} {what} need {_told(number * each)} of memory, and {_told(free)} are free on "
             f"{device.type}",
             at=option.partition("=")[0],

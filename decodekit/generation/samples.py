@@ -66,8 +66,7 @@ class Texts(Policy[Group]):
         if not isinstance(cache, PagedCache) or not isinstance(self.model, HasPages) or self.model.paged is None:
             return None
         if self._ahead is None or self._ahead.cache is not cache:
-            num_words = -(-self.model.vocab_size // 32)
-            self._ahead = RunAhead(self.model.paged, cache, num_words)
+            self._ahead = RunAhead(self.model, self.model.paged, cache, isolates=self._isolates)
         return self._ahead
 
     def _masks_for(self, settings: Settings) -> StepMasks:

@@ -28,7 +28,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError
+from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError
 from decodekit.generation import memory
 from decodekit.generation.budget import token_budget
 from decodekit.generation.faults import fault_of, is_out_of_memory
@@ -244,11 +244,13 @@ class Scheduler:
         code = getattr(result.error, "code", None)
         self._finished[{"DK711": "cancelled", "DK712": "timeout"}.get(str(code), result.finish_reason)] += 1
 
-    def step(self, *, expects_more: bool = True) -> list[Update]:
+    def step(self, *, expects_more: bool = True, is_fed: bool = False) -> list[Update]:
         """Admit what there is room for, and bring every lane on by a step; what is new.
 
         Args:
             expects_more: whether more requests may come; if not, caches are no larger than what waits.
+            is_fed: whether a request is added for every free row before the next step, so that rows need not be moved
+                together.
         """
         updates = self._expire()
         updates += self._admit(expects_more)
@@ -256,7 +258,7 @@ class Scheduler:
         for lane in list(self._lanes.values()):
             if not lane.reading and not lane.running:
                 continue
-            is_refilled = bool(self._waiting.get(id(lane.policy))) or (not self._keeps_texts and expects_more)
+            is_refilled = is_fed or bool(self._waiting.get(id(lane.policy)))
             for group, update in lane.step(is_refilled=is_refilled):
                 updates += self._handed_out(self._tickets[update.index], group, update)
         self._drop_idle_lanes()
@@ -347,7 +349,7 @@ class Scheduler:
         except DecodekitError as error:
             return None, self._refuse(ticket, error)
         except Exception as error:
-            if not self._isolates:
+            if not self._isolates and not is_out_of_memory(error):
                 raise
             return None, self._refuse(ticket, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
         self._count_begun(ticket)
@@ -363,19 +365,19 @@ class Scheduler:
         ticket.num_begun += 1
 
     def _place(self, lane: Lane[Any], groups: list[Group], expects_more: bool) -> list[Update]:
-        """Give groups their rows; where there is no memory for a cache, they fail."""
+        """Give groups their rows; where there is no memory for the first, it fails and the others wait."""
         try:
             lane.place(groups, lane.num_groups if expects_more else len(groups) + self._num_queued(lane.policy))
         except Exception as error:
-            if not self._isolates or not (isinstance(error, DecodekitError) or is_out_of_memory(error)):
+            is_short = isinstance(error, TooManyRowsError) or is_out_of_memory(error)
+            if not is_short and not (self._isolates and isinstance(error, DecodekitError)):
                 raise
-            updates: list[Update] = []
-            for group in groups:
-                if not group.rows:
-                    ticket = self._ticket_of[id(group)]
-                    lane.policy.fail(group, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
-                    updates += self._handed_out(ticket, group, lane.policy.update(group))
-            return updates
+            first, *others = [group for group in groups if not group.rows and group not in lane.groups]
+            for group in others:
+                self._push(self._ticket_of[id(group)], group)
+            ticket = self._ticket_of[id(first)]
+            lane.policy.fail(first, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
+            return self._handed_out(ticket, first, lane.policy.update(first))
         return []
 
     def _lane_of(self, policy: Policy[Any]) -> Lane[Any]:
@@ -500,7 +502,7 @@ def run(
                     break
                 scheduler.add(Ticket(*entry, policy, settings, num_samples))
                 num_free -= num_samples
-            yield from scheduler.step(expects_more=not is_exhausted)
+            yield from scheduler.step(expects_more=not is_exhausted, is_fed=not is_exhausted)
             if is_exhausted and scheduler.is_idle:
                 return
     finally:

@@ -303,9 +303,11 @@ class SharedRows:
     def _hand_over(self, row: int, known: list[int], groups: list[Group]) -> None:
         """Let the rows of groups begin with the first tokens of a row, which has read the known ones."""
         if not self._is_any:
-            copy_rows(self._cache, [(row, group.rows[0]) for group in groups])
+            is_copied = self._copied([(row, group.rows[0]) for group in groups])
             for group in groups:
-                if self._can_rollback:
+                if not is_copied:
+                    group.num_shared = 0
+                elif self._can_rollback:
                     self._cut(group.rows[0], group.num_shared)
                 self._skip(group, group.num_shared)
             return
@@ -318,6 +320,16 @@ class SharedRows:
                 self._begin_with(group, prefix, group.num_shared)
         if prefix is not None:
             self._add(known[:num_tokens], prefix)
+
+    def _copied(self, pairs: Rows[tuple[int, int]]) -> bool:
+        """Copy rows, see `copy_rows`; whether there was memory for that."""
+        try:
+            copy_rows(self._cache, pairs)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        return True
 
     def _skip(self, group: Group, num_tokens: int) -> None:
         """Note that the first row of a group has its first tokens."""

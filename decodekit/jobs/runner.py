@@ -151,10 +151,6 @@ class JobRunner:
 
     def _record(self, outcome: Decoded, summary: RunSummary) -> None:
         task, completion = outcome.task, outcome.completion
-        if completion is None:
-            assert outcome.error is not None
-            self._fail(task.id, task.digest, outcome.error, None, summary)
-            return
         try:
             row = self._result(task, completion)
         except DecodekitError as error:

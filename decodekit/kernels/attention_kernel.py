@@ -52,8 +52,9 @@ def attend(
     softcap: tl.tensor, window: tl.tensor, num_splits: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, LEAST: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr,
-    DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, SPLITS_PAD: tl.constexpr,
+    N: tl.constexpr, KEY_PAD: tl.constexpr, KEY_REST: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr,
+    KIND: tl.constexpr, DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr,
+    SPLITS_PAD: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row, one head of keys, M rows of packed queries, one split; grid (heads * blocks of queries, splits, B).
 
@@ -66,10 +67,9 @@ def attend(
     packed = block * M + tl.arange(0, M)
     tokens, heads = packed // GROUP, head * GROUP + packed % GROUP
     is_real = tokens < count
-    first = (block * M) // GROUP
-    last = tl.minimum((block * M + M - 1) // GROUP, count - 1)
+    first, last = (block * M) // GROUP, tl.minimum((block * M + M - 1) // GROUP, count - 1)
     lanes = tl.arange(0, VALUE_PAD)
-    row64 = row.to(tl.int64)
+    row64, head64 = row.to(tl.int64), head.to(tl.int64)  # a long prompt of many heads has more than 2^31 numbers
     outs = out + (row64 * width + tokens[:, None]) * (HEADS * GROUP * VALUE_DIM) + heads[:, None] * VALUE_DIM + lanes
     is_out = (tokens < width)[:, None] & (lanes < VALUE_DIM)
     if first >= count:
@@ -82,34 +82,34 @@ def attend(
     if split >= used:
         return
     low, high = split * each, tl.minimum(split * each + each, num_old + num_new)
-    key_at, value_at = key + row64 * key_row + head * key_head, value + row64 * value_row + head * value_head
+    key_at, value_at = key + row64 * key_row + head64 * key_head, value + row64 * value_row + head64 * value_head
     if split == 0:
         _append(
             key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
             pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset, head,
-            HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, KEY_PAD, VALUE_PAD,
-            KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
+            HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, 2 * KEY_PAD if KEY_REST > 0 else KEY_PAD,
+            VALUE_PAD, KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
         )  # fmt: skip
-    key_lanes = tl.arange(0, KEY_PAD)
-    queries = tl.load(
-        query + row64 * query_row + tokens[:, None] * query_token + heads[:, None] * query_head + key_lanes,
-        mask=is_real[:, None] & (key_lanes < KEY_DIM), other=0.0,
-    ).to(DOT)  # fmt: skip
+    query_at = query + row64 * query_row + tokens.to(tl.int64) * query_token + heads.to(tl.int64) * query_head
+    queries = _numbers(query_at, is_real, 0, KEY_PAD, KEY_DIM).to(DOT)
+    rests = queries  # of keys of 576: queries has the first 512, rests the other 64
+    if KEY_REST > 0:
+        rests = _numbers(query_at, is_real, KEY_PAD, KEY_REST, KEY_DIM).to(DOT)
     peak, total = tl.full([M], float("-inf"), tl.float32), tl.zeros([M], tl.float32)
     sums = tl.zeros([M, VALUE_PAD], tl.float32)
     peak, total, sums = _walk_pages(
-        peak, total, sums, queries, start + tokens, pages + row64 * pages_width, arenas, out, begin, start,
+        peak, total, sums, queries, rests, start + tokens, pages + row64 * pages_width, arenas, out, begin, start,
         old_begin + tl.minimum(low, num_old), old_begin + tl.minimum(high, num_old),
         pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset,
         head, scale, softcap, window,
-        HEADS, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, VALUE_PAD, STAGES,
-        KIND, KEY_ALIGN, VALUE_ALIGN,
+        HEADS, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, KEY_REST, VALUE_PAD,
+        STAGES, KIND, KEY_ALIGN, VALUE_ALIGN,
     )  # fmt: skip
     peak, total, sums = _walk_new(
-        peak, total, sums, queries, tokens, key_at, value_at, count,
+        peak, total, sums, queries, rests, tokens, key_at, value_at, count,
         new_begin + tl.maximum(low - num_old, 0), new_begin + tl.maximum(high - num_old, 0),
         key_token, value_token, scale, softcap, window,
-        KEY_DIM, VALUE_DIM, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, VALUE_PAD, STAGES,
+        KEY_DIM, VALUE_DIM, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, KEY_REST, VALUE_PAD, STAGES,
     )  # fmt: skip
     last_one = True
     if used > 1:
@@ -122,6 +122,15 @@ def attend(
     if last_one:
         means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
         tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
+
+
+@program
+def _numbers(
+    rows: tl.tensor, is_there: tl.tensor, BEGIN: tl.constexpr, PAD: tl.constexpr, DIM: tl.constexpr
+) -> tl.tensor:
+    """PAD numbers of each vector from one on; 0 behind the last one of DIM."""
+    lanes = BEGIN + tl.arange(0, PAD)
+    return tl.load(rows[:, None] + lanes, mask=is_there[:, None] & (lanes < DIM), other=0.0)
 
 
 @program
@@ -199,14 +208,19 @@ def _pointers(anchor: tl.tensor, addresses: tl.tensor, KIND: tl.constexpr, ALIGN
 
 
 @program
-def _kept(values: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
-    """Vectors [N, D] of float32 as they are kept, still float32, and their scales, [N]; as `quantised` does it.
+def _scales(peaks: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
+    """The scales of vectors whose largest numbers are given, [N], as `quantised` makes them."""
+    largest: tl.constexpr = 127.0 if STORED == 1 else 448.0
+    return tl.maximum(tl.div_rn(peaks, tl.full([peaks.shape[0]], largest, tl.float32)), _SMALLEST)
+
+
+@program
+def _kept(values: tl.tensor, scales: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
+    """Vectors [N, D] of float32 as they are kept with scales [N], still float32; as `quantised` does it.
 
     They are rounded here, so that a conversion changes nothing: how conversions round differs.
     """
     largest: tl.constexpr = 127.0 if STORED == 1 else 448.0
-    peaks = tl.max(tl.abs(values), axis=1)
-    scales = tl.maximum(tl.div_rn(peaks, tl.full([values.shape[0]], largest, tl.float32)), _SMALLEST)
     ratios = tl.div_rn(values, tl.broadcast_to(scales[:, None], values.shape))
     ratios = tl.minimum(tl.maximum(ratios, -largest), largest)
     if STORED == 1:
@@ -218,7 +232,7 @@ def _kept(values: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
         ) & -0x100000  # 3 bits of mantissa, to the nearest, of equals to even
         coarse = (ratios + _STEP_ROUNDER) - _STEP_ROUNDER  # below 2^-6 multiples of 2^-9
         ratios = tl.where(tl.abs(ratios) < 0.015625, coarse, bits.to(tl.float32, bitcast=True))
-    return ratios, scales
+    return ratios
 
 
 @program
@@ -262,7 +276,9 @@ def _write_plane(
     new = tl.load(rows[:, None] + lanes, mask=mask, other=0.0)
     width: tl.constexpr = KIND.primitive_bitwidth // 8 * DIM
     if STORED > 0:
-        new, scales = _kept(new.to(tl.float32), STORED)
+        new = new.to(tl.float32)
+        scales = _scales(tl.max(tl.abs(new), axis=1), STORED)
+        new = _kept(new, scales, STORED)
         at = _plane_at(arenas, page, slot, pages_per_arena, page_bytes, scale_offset + head * 4, HEADS * 4)
         tl.store(at.to(tl.pointer_type(tl.float32)), scales, mask=is_own)
     at = _plane_at(arenas, page, slot, pages_per_arena, page_bytes, offset + head * width, HEADS * width)
@@ -271,14 +287,14 @@ def _write_plane(
 
 @program
 def _walk_pages(
-    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, positions: tl.tensor, pages: tl.tensor,
-    arenas: tl.tensor, anchor: tl.tensor, begin: tl.tensor, start: tl.tensor, low: tl.tensor, high: tl.tensor,
-    pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor, value_offset: tl.tensor,
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, rests: tl.tensor, positions: tl.tensor,
+    pages: tl.tensor, arenas: tl.tensor, anchor: tl.tensor, begin: tl.tensor, start: tl.tensor, low: tl.tensor,
+    high: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor, value_offset: tl.tensor,
     key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, head: tl.tensor, scale: tl.tensor, softcap: tl.tensor,
     window: tl.tensor,
     HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr,
-    VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr, KEY_ALIGN: tl.constexpr,
+    KEY_REST: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr, KEY_ALIGN: tl.constexpr,
     VALUE_ALIGN: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Attend to the old tokens of the blocks low ... high - 1, those from `begin` to `start`."""
@@ -303,7 +319,12 @@ def _walk_pages(
         is_visible = is_held[None, :]
         if HAS_WINDOW:
             is_visible = is_visible & (slots[None, :] > positions[:, None] - window)
-        scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee") * scale
+        scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
+        if KEY_REST > 0:
+            rest_lanes = KEY_PAD + tl.arange(0, KEY_REST)
+            others = tl.load(key_at[:, None] + rest_lanes, mask=is_held[:, None] & (rest_lanes < KEY_DIM), other=0.0)
+            scores = tl.dot(rests, tl.trans(others.to(queries.dtype)), scores, input_precision="ieee")
+        scores *= scale
         shares = tl.full([N], 1.0, tl.float32)
         if STORED > 0:
             key_scales = (place + key_scale_offset + slot * 4).to(tl.pointer_type(tl.float32))
@@ -318,11 +339,12 @@ def _walk_pages(
 
 @program
 def _walk_new(
-    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, tokens: tl.tensor, key_at: tl.tensor,
-    value_at: tl.tensor, count: tl.tensor, low: tl.tensor, high: tl.tensor, key_token: tl.tensor,
+    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, queries: tl.tensor, rests: tl.tensor, tokens: tl.tensor,
+    key_at: tl.tensor, value_at: tl.tensor, count: tl.tensor, low: tl.tensor, high: tl.tensor, key_token: tl.tensor,
     value_token: tl.tensor, scale: tl.tensor, softcap: tl.tensor, window: tl.tensor,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, STORED: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, N: tl.constexpr, KEY_PAD: tl.constexpr, KEY_REST: tl.constexpr,
+    VALUE_PAD: tl.constexpr, STAGES: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Attend to the new tokens of the blocks low ... high - 1, as they will be read later."""
     key_lanes = tl.arange(0, KEY_PAD)
@@ -336,14 +358,31 @@ def _walk_new(
             value_at + rows * value_token + value_lanes, mask=_mask(is_new, value_lanes, VALUE_DIM), other=0.0
         )
         shares = tl.full([N], 1.0, tl.float32)
+        key_scales = shares
+        if KEY_REST > 0:
+            rest_lanes = KEY_PAD + tl.arange(0, KEY_REST)
+            key_rests = tl.load(
+                key_at + rows * key_token + rest_lanes, mask=is_new[:, None] & (rest_lanes < KEY_DIM), other=0.0
+            )
         if STORED > 0:
-            kept_keys, key_scales = _kept(keys.to(tl.float32), STORED)
-            kept_values, shares = _kept(values.to(tl.float32), STORED)
-            scores = tl.dot(queries, tl.trans(kept_keys.to(queries.dtype)), input_precision="ieee") * scale
+            keys = keys.to(tl.float32)
+            peaks = tl.max(tl.abs(keys), axis=1)
+            if KEY_REST > 0:
+                key_rests = key_rests.to(tl.float32)
+                peaks = tl.maximum(peaks, tl.max(tl.abs(key_rests), axis=1))
+            key_scales = _scales(peaks, STORED)
+            keys = _kept(keys, key_scales, STORED)
+            if KEY_REST > 0:
+                key_rests = _kept(key_rests, key_scales, STORED)
+        scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
+        if KEY_REST > 0:
+            scores = tl.dot(rests, tl.trans(key_rests.to(queries.dtype)), scores, input_precision="ieee")
+        scores *= scale
+        if STORED > 0:
             scores *= key_scales[None, :]
-            values = kept_values
-        else:
-            scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee") * scale
+            values = values.to(tl.float32)
+            shares = _scales(tl.max(tl.abs(values), axis=1), STORED)
+            values = _kept(values, shares, STORED)
         is_visible = is_new[None, :] & (others[None, :] <= tokens[:, None])
         if HAS_WINDOW:
             is_visible = is_visible & (others[None, :] > tokens[:, None] - window)
@@ -415,6 +454,7 @@ _MOST_TOKENS: Final = 64  # of a block
 _BLOCK_BYTES: Final = 32 << 10  # of the keys and values of a block
 _SHARED: Final = 64 << 10  # bytes of keys and values on their way: three programs fit on a multiprocessor
 _LEAST: Final = 2  # blocks of a split
+_MOST_AT_ONCE: Final = 256  # numbers of a key or value that are multiplied at once, and with all queries of a program
 _MOST_SPLITS: Final = 64
 
 
@@ -449,7 +489,7 @@ def launch_of(
     - the strides of query, key and value in numbers, width: T, num_splits: at most `SPLITS_PAD`;
     - LEAST: blocks that are worth a split; M, N: packed queries of a program, tokens of a block;
     - STAGES: blocks on their way to the multiprocessor;
-    - KEY_PAD, VALUE_PAD: powers of two that the dims fit in;
+    - KEY_PAD, VALUE_PAD: powers of two that the dims fit in; or a key's first numbers, and KEY_REST those behind them;
     - KIND, DOT: the types of the numbers in the pages, and of those that are multiplied;
     - KEY_ALIGN, VALUE_ALIGN: powers of two that divide a vector's bytes;
     - MANY: a power of two, new tokens that M packed queries may stand for.
@@ -459,12 +499,15 @@ def launch_of(
     heads, value_dim = value.shape[2:]
     group = num_heads // heads
     page_size, pages_per_arena, page_bytes = geometry
-    key_pad, value_pad = (max(16, next_power_of_2(dim)) for dim in (key_dim, value_dim))
+    (key_pad, key_rest), value_pad = _parts(key_dim), max(16, next_power_of_2(value_dim))
     is_wide = query.dtype == torch.float32  # multiplied without tensor cores, from registers
-    m = min(_MOST_QUERIES // 2 if is_wide else _MOST_QUERIES, max(16, next_power_of_2(width * group)))
+    is_big = max(key_dim, value_dim) > _MOST_AT_ONCE
+    most = 16 if is_big or (is_wide and key_pad + value_pad > 256) else _MOST_QUERIES // (2 if is_wide else 1)
+    m = min(most, max(16, next_power_of_2(width * group)))
     kind = (query.dtype, torch.int8, torch.float8_e4m3fn)[stored]
-    token_bytes = (key_pad + value_pad) * kind.itemsize
-    n = max(16, min(_MOST_TOKENS, next_power_of_2(_BLOCK_BYTES // token_bytes + 1) // 2))
+    token_bytes = (key_pad + key_rest + value_pad) * kind.itemsize
+    least = 32 if is_big and query.dtype != torch.float32 and not stored else 16
+    n = max(least, min(_MOST_TOKENS, next_power_of_2(_BLOCK_BYTES // token_bytes + 1) // 2))
     stages = max(1, min(3, _SHARED // (n * token_bytes)))
     blocks = heads * -(-width * group // m)
     held = -(-pages.shape[1] * page_size // n)
@@ -483,15 +526,16 @@ def launch_of(
         "HEADS": heads, "GROUP": group, "KEY_DIM": key_dim, "VALUE_DIM": value_dim,
         "PAGE_SIZE": page_size, "STORED": int(stored), "HAS_WINDOW": window > 0, "HAS_SOFTCAP": softcap != 0,
         "HAS_SINKS": sinks is not None, "LEAST": _LEAST,
-        "M": m, "N": n, "KEY_PAD": key_pad, "VALUE_PAD": value_pad, "STAGES": stages,
+        "M": m, "N": n, "KEY_PAD": key_pad, "KEY_REST": key_rest, "VALUE_PAD": value_pad, "STAGES": stages,
         "KIND": (_TYPES[query.dtype], tl.int8, tl.float8e4nv)[stored],
         # Triton's interpreter multiplies bfloat16 as if the bits were integers.
         "DOT": tl.float32 if _IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
         "MANY": next_power_of_2(-(-m // group)), "SPLITS_PAD": _MOST_SPLITS,
     }  # fmt: skip
-    held_in_registers = m * (key_pad + value_pad) * (4 if is_wide else 2 if stored else 1)
-    return Launch((blocks, splits, num_rows), arguments, constants, 8 if held_in_registers > 1 << 14 else 4)
+    in_registers = m * (key_pad + value_pad)  # numbers of queries and sums
+    is_shared_out = m > 16 if is_wide else in_registers > 1 << 13 if stored else in_registers >= 1 << 14
+    return Launch((blocks, splits, num_rows), arguments, constants, 8 if is_big or is_shared_out else 4)
 
 
 def _splits(num_programs: int, num_places: int, width: int) -> int:
@@ -508,6 +552,14 @@ def _splits(num_programs: int, num_places: int, width: int) -> int:
         if num_programs * splits >= 0.85 * rounds * num_places:
             return splits
     return least
+
+
+def _parts(dim: int) -> tuple[int, int]:
+    """Powers of two that a key's numbers fit in, one or two: 192 in (256, 0), 576 in (512, 64)."""
+    if dim <= _MOST_AT_ONCE or dim == next_power_of_2(dim):
+        return max(16, next_power_of_2(dim)), 0
+    first = next_power_of_2(dim) // 2
+    return first, max(16, next_power_of_2(dim - first))
 
 
 def _aligned(num_bytes: int) -> int:

@@ -40,8 +40,11 @@ _SMALLEST: Final = 2.0**-126
 """The least scale: a vector of zeros is kept as zeros."""
 
 
-MOST_DIMS: Final = 256
-"""Numbers of a key or value that a kernel takes: with more, the sums of one program leave the registers."""
+MOST_DIMS: Final = (576, 512)
+"""Numbers of a key and of a value that a kernel takes: those of multi-head latent attention over its latent."""
+
+MOST_QUANTISED_DIMS: Final = 256
+"""The same of quantised pages: with more, what is rounded on the way leaves the registers."""
 
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -49,18 +52,22 @@ _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 def supports(dtype: torch.dtype, key_dim: int, value_dim: int, stored: int = Stored.AS_GIVEN) -> bool:
     """Whether CUDA runs a kernel for keys and values of these dims, and not the slow twin.
 
-    So 192 and 128 (multi-head latent attention, expanded), and not 576 and 512 (the same over its latent). Float32 out
-    of quantised pages spills its registers, and has no kernel.
+    So 192 and 128 (multi-head latent attention, expanded), 576 and 512 (the same over its latent), 512 and 512 (the
+    wide heads of Gemma 4). Float32 out of quantised pages spills its registers, and has no kernel.
     """
-    if missing() is not None or max(key_dim, value_dim) > MOST_DIMS:
+    if missing() is not None or dtype not in _TYPES:
         return False
-    return dtype in _TYPES and not (stored and dtype == torch.float32)
+    if stored:
+        return dtype != torch.float32 and max(key_dim, value_dim) <= MOST_QUANTISED_DIMS
+    return key_dim <= MOST_DIMS[0] and value_dim <= MOST_DIMS[1]
 
 
 def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
     """Vectors [..., D] as they are kept, and their scales, float32 [...]."""
     exact = values.float()
-    scales = (exact.abs().amax(dim=-1) / stored.largest).clamp(min=_SMALLEST)
+    peaks = exact.abs().amax(dim=-1)
+    # By a tensor: for a number CUDA multiplies by its reciprocal, which is not the same scale.
+    scales = (peaks / torch.full_like(peaks, stored.largest)).clamp(min=_SMALLEST)
     ratios = (exact / scales[..., None]).clamp(-stored.largest, stored.largest)
     return (ratios.round() if stored is Stored.INT8 else ratios).to(stored.dtype(values.dtype)), scales
 

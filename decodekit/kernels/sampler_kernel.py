@@ -1,9 +1,10 @@
 """The sampler on a GPU: a chain of programs over blocks of 1,024 tokens, each of which opens the blocks that matter.
 
-    peaks        every block     its largest logit, and whether it has NaN         one read of the logits
-    bins         1 to 3          tokens and mass by the first 11, the next 11, the last 10 bits of y: see below
-    screen       kept blocks     the best noisy logit of each block in float32, and how many tokens tie with the cut
-    choose       a block or two  exact noise in float64 where float32 cannot decide; the token; its certificate
+    peaks        every block     its largest logit, whether it has NaN; tokens by the first 11 bits of y: see below
+    bins         up to 4 passes  tokens, and their mass, by the next 11 and the last 10 bits
+    choose       kept blocks     the best noisy logit of each block in float32, and how many tokens tie with the cut;
+                 a block or two  the last program of a row: exact noise in float64 where float32 cannot decide; the
+                                 token; its certificate
 
 A row of float32 is ordered as the integers of its bits are, once negative numbers are turned round. Top-k 3 of y = 2.5,
 2.25, 2.0, 1.0, -1.0, with 2 bits at a time instead of 11 (bits 11 is positive, and so on):
@@ -12,8 +13,18 @@ A row of float32 is ordered as the integers of its bits are, once negative numbe
     next bits        of those: 3 tokens with 00 01, 1 with 00 00     the third is among those with 00 01
 
 After 32 bits the cut is known exactly. Top-p is found among what top-k leaves by masses instead of numbers. Blocks
-whose peak lies below what is looked for are not opened: beyond the first of three passes few are. A batch without top-k
-and top-p needs three launches, each of the two adds three; every grid follows from shapes.
+whose peak lies below what is looked for are not opened: beyond the first of three passes few are.
+
+    pass 1    by all programs of `peaks_of`: tokens by first bits
+    pass 2    tokens of the first bits where top-k ends, by next bits; masses by first bits above, there by next bits
+    pass 3    tokens of these and the next bits where top-k ends, by last bits; their masses, too. So the mass of what
+              top-k leaves is known, and by which first bits the nucleus ends
+    pass 4    masses of the first bits where the nucleus ends, by next bits
+    pass 5    masses of these and the next bits where it ends, by last bits
+
+A batch without top-k and top-p needs two launches (peaks, choose), with top-k four (passes 1 to 3), with top-p five
+(2, 4 and 5), with both six; every grid follows from shapes. The programs of a row that leave something for the last of
+them count themselves in `arrived`, which is zeros again afterwards.
 
 The weights of masses must not be contracted to multiply-adds: programs are compiled without (`enable_fp_fusion`).
 
@@ -31,7 +42,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from decodekit.kernels.programs import next_power_of_2, on, program, program_for_any
+from decodekit.kernels.programs import NUM_COUNTERS, counters, next_power_of_2, on, program, program_for_any
 from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
 
@@ -41,6 +52,10 @@ _FACTOR2 = tl.constexpr(FACTOR2)
 _NEAR = tl.constexpr(NEAR)
 _MARGIN = tl.constexpr(MARGIN)
 _BINS = tl.constexpr(2048)
+_OF_ROWS: Final = (
+    "mask_ids", "temperatures", "top_ks", "top_ps", "distances", "are_greedy", "seeds", "sequences", "positions",
+)  # fmt: skip
+"""Read one by one, and views of one upload: no program is compiled for how they are aligned."""
 
 BLOCK: Final = 1024
 _OPTIONS: Final[dict[str, Any]] = {"num_warps": 4, "enable_fp_fusion": False}
@@ -119,7 +134,8 @@ def _rough_noise(bits: tl.tensor) -> tl.tensor:
     """Gumbel noise in float32; see the module for its error."""
     t = (4503599627370495 - bits).to(tl.float32) * 2.220446049250313e-16 + 1.1102230246251565e-16
     few = t * (1.0 + t * (0.5 + t * (0.33333334 + t * (0.25 + t * (0.2 + t * 0.16666667)))))
-    many = -tl.log(tl.maximum((bits.to(tl.float32) + 0.5) * 2.220446049250313e-16, 1e-38))
+    # No constant below 2^-126: Triton 3.6 takes it for float64, and refuses the program.
+    many = -tl.log(tl.maximum((bits.to(tl.float32) + 0.5) * 2.220446049250313e-16, 1e-37))
     return -tl.log(tl.where(t < 0.0625, few, many))
 
 
@@ -130,18 +146,27 @@ def _exact_noise(bits: tl.tensor) -> tl.tensor:
     return -tl.log(-tl.log(u))
 
 
-@program
+@program_for_any("num_words", "num_blocks", *_OF_ROWS)
 def peaks_of(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, vocab_size: tl.tensor,
-    num_words: tl.tensor, num_blocks: tl.tensor, HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr,
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor,
+    temperatures: tl.tensor, top_ks: tl.tensor, are_greedy: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, USES_TOP_K: tl.constexpr, ROW_BINS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The largest logit of each block, NaN if it has one; grid (blocks, N); peaks: float32 [N, blocks]."""
+    """The largest logit of each block, NaN if it has one, float32 [N, blocks]; pass 1 of top-k; grid (blocks, N)."""
     block, row = tl.program_id(0), tl.program_id(1)
+    row64 = row.to(tl.int64)
     tokens = block * BLOCK + tl.arange(0, BLOCK)
     values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
     is_nan = tl.max((values != values).to(tl.int32), axis=0)
     peak = tl.max(tl.where(values != values, float("-inf"), values), axis=0)
-    tl.store(peaks + row.to(tl.int64) * num_blocks + block, tl.where(is_nan != 0, float("nan"), peak))
+    tl.store(peaks + row64 * num_blocks + block, tl.where(is_nan != 0, float("nan"), peak))
+    if USES_TOP_K:
+        is_used = (tl.load(top_ks + row) > 0) & (tl.load(are_greedy + row) == 0)
+        if is_used:
+            y = _divided(values, temperatures, are_greedy, row)
+            ones = tl.full([BLOCK], 1, tl.int64)
+            tl.atomic_add(bins + row64 * ROW_BINS + (_key(y) >> 21), ones, mask=y > float("-inf"), sem="relaxed")
 
 
 @program
@@ -161,15 +186,18 @@ def _peak(
 
 
 @program
-def _selected(bins: tl.tensor, state: tl.tensor) -> tl.tensor:
+def _measures(bins: tl.tensor) -> tl.tensor:
+    """What 2,048 bins hold, from the last one on."""
+    return tl.load(bins + 2047 - tl.arange(0, _BINS))
+
+
+@program
+def _selected(measures: tl.tensor, wanted: tl.tensor) -> tl.tensor:
     """The bin, from the top, in which what is wanted is reached; what is still wanted of it; what it holds.
 
-    Without a bin that reaches it, -1 for the bin. State, int64 [2]: the first bits of the cut, or -1, and what is
-    wanted of the tokens that begin so.
+    Without a bin that reaches it, -1 for the bin.
     """
     places = tl.arange(0, _BINS)
-    measures = tl.load(bins + 2047 - places)
-    wanted = tl.load(state + 1)
     sums = tl.cumsum(measures, axis=0)
     place = tl.min(tl.where(sums >= wanted, places, 2048), axis=0)
     above = tl.sum(tl.where(places < place, measures, 0), axis=0)
@@ -177,63 +205,102 @@ def _selected(bins: tl.tensor, state: tl.tensor) -> tl.tensor:
 
 
 @program
-def _cut(bins: tl.tensor, states: tl.tensor, cut: tl.tensor, uses: tl.tensor) -> tl.tensor:
-    """The key of a cut (0: top-k, 1: top-p) after its three passes, what is wanted of it, what it holds; 0: no cut.
+def _cut(bins: tl.tensor, state: tl.tensor, uses: tl.tensor) -> tl.tensor:
+    """The key of a cut after its last pass, what is wanted of it, what it holds; 0: no cut.
 
-    bins: of a row, int64 [2, 3, 2048]; states: of a row, int64 [2, 3, 2], what was known before each pass.
+    bins: by last bits; state: int64 [2], the bits before them, or -1, and what is wanted of the tokens that begin so.
     """
-    state = states + cut * 6 + 4
     prefix = tl.load(state)
-    place, wanted, held = _selected(bins + (cut * 3 + 2) * 2048, state)
-    is_cut = uses & (prefix >= 0)
-    return tl.where(is_cut, (prefix << 10) | place, 0), wanted, held
+    place, wanted, held = _selected(_measures(bins), tl.load(state + 1))
+    return tl.where(uses & (prefix >= 0), (prefix << 10) | place, 0), wanted, held
 
 
-@program_for_any("num_blocks", "each")
+@program
+def _kept_masses(bins: tl.tensor, cut: tl.tensor, FIRST: tl.constexpr) -> tl.tensor:
+    """Masses of what top-k leaves by first bits, from the last bin on; `cut` is the key of top-k or 0.
+
+    Pass 2 has those above the first bits of the cut. With its first bits are kept: all with larger next bits, and with
+    the same next bits those with last bits from its own on.
+    """
+    places = 2047 - tl.arange(0, _BINS)
+    masses = _measures(bins + FIRST * 2048)
+    if FIRST > 0:
+        next_masses = tl.where(places > ((cut >> 10) & 2047), _measures(bins + 6 * 2048), 0)
+        last_masses = tl.where(places >= (cut & 1023), _measures(bins + 7 * 2048), 0)
+        own = tl.sum(next_masses + last_masses, axis=0)
+        masses = tl.where((places == (cut >> 21)) & (cut > 0), own, masses)
+    return masses
+
+
+@program
+def _nucleus(bins: tl.tensor, cut: tl.tensor, top_p: tl.tensor, FIRST: tl.constexpr) -> tl.tensor:
+    """The first bits where a nucleus ends, and the units that are wanted of the tokens that begin so."""
+    held = _kept_masses(bins, cut, FIRST)
+    share = top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p)
+    total = tl.ceil(share * tl.sum(held, axis=0).to(tl.float64)).to(tl.int64)
+    place, wanted, _held = _selected(held, total)
+    return place, wanted
+
+
+@program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
 def bins_of(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
     temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, are_greedy: tl.tensor,
     vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
-    BY_MASS: tl.constexpr, AFTER_TOP_K: tl.constexpr, LEVEL: tl.constexpr,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, ROW_BINS: tl.constexpr,
+    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, PASS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A pass for one cut: tokens, or with BY_MASS their units, by the next bits; grid (blocks / each, N)."""
+    """A pass: tokens or their units by the next bits; grid (blocks / each, N).
+
+    bins: int64 [N, ROW_BINS / 2048, 2048]: tokens by first, next and last bits (with a top-k); masses by first bits
+    (pass 2), next (pass 4), last (pass 5); with both, masses of pass 2 by next bits and of pass 3 by last bits.
+    states: int64 [N, 2, 2, 2], for each cut before its second and its third pass; see `_cut`.
+    """
     row = tl.program_id(1)
     row64 = row.to(tl.int64)
     top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+    has_k, has_p = USES_TOP_K and top_k > 0, USES_TOP_P and top_p < 1.0
     peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
-    cut: tl.constexpr = 1 if BY_MASS else 0
-    is_used = (top_p < 1.0) if BY_MASS else (top_k > 0)
-    if (not is_used) | (status != 0) | (tl.load(are_greedy + row) != 0):
+    if (status != 0) | (tl.load(are_greedy + row) != 0):
         return
-    bins += row64 * 12288
-    states += row64 * 12
-    own = bins + cut * 6144
-    state = states + cut * 6
-    prefix = tl.full([], 0, tl.int64)
-    if LEVEL == 1:
-        wanted = top_k.to(tl.int64)
-        tl.store(state + 1, wanted)  # of a nucleus it is known after this pass
-        tl.store(state, prefix)
+    bins += row64 * ROW_BINS
+    states += row64 * 8
+    masses: tl.constexpr = 3 if USES_TOP_K else 0
+    shift: tl.constexpr = 10 if PASS % 2 == 0 else 0
+    prefix = tl.full([], -1, tl.int64)
+    least = tl.full([], 0, tl.int64)
+    if PASS <= 3:
+        if has_k:
+            if PASS == 2:
+                place, wanted, _held = _selected(_measures(bins), top_k.to(tl.int64))
+                prefix = place.to(tl.int64)
+            else:
+                before = tl.load(states)
+                place, wanted, _held = _selected(_measures(bins + 2048), tl.load(states + 1))
+                prefix = tl.where(before < 0, -1, (before << 11) | place)
+            tl.store(states + (PASS - 2) * 2, prefix)
+            tl.store(states + (PASS - 2) * 2 + 1, wanted)
+        if (prefix < 0) & (PASS == 3 or not has_p):
+            return
     else:
-        if LEVEL == 2 and BY_MASS:
-            total = tl.sum(tl.load(own + tl.arange(0, _BINS)), axis=0)
-            share = top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p)
-            tl.store(state + 1, tl.ceil(share * total.to(tl.float64)).to(tl.int64))
-            tl.debug_barrier()
-        before = tl.load(state + (LEVEL - 2) * 2)
-        place, wanted, _held = _selected(own + (LEVEL - 2) * 2048, state + (LEVEL - 2) * 2)
-        prefix = tl.where((before < 0) | (place < 0), -1, (before << 11) | place)
-        tl.store(state + (LEVEL - 1) * 2, prefix)
-        tl.store(state + (LEVEL - 1) * 2 + 1, wanted)
+        if not has_p:
+            return
+        if USES_TOP_K:
+            least, _wanted, _held = _cut(bins + 2 * 2048, states + 2, has_k)
+        if PASS == 4:
+            place, wanted = _nucleus(bins, least, top_p, masses)
+            prefix = place.to(tl.int64)
+        else:
+            before = tl.load(states + 4)
+            place, wanted, _held = _selected(_measures(bins + (masses + 1) * 2048), tl.load(states + 5))
+            prefix = tl.where((before < 0) | (place < 0), -1, (before << 11) | place)
+        tl.store(states + PASS * 2 - 4, prefix)
+        tl.store(states + PASS * 2 - 3, wanted)
         if prefix < 0:
             return
-    least = tl.full([], 0, tl.int64)
-    if AFTER_TOP_K:
-        least, _wanted, _held = _cut(bins, states, 0, top_k > 0)
-    shift: tl.constexpr = 21 if LEVEL == 1 else (10 if LEVEL == 2 else 0)
-    width: tl.constexpr = 10 if LEVEL == 3 else 11
-    least = tl.maximum(least, prefix << (shift + width))
+    # Tokens that begin with `prefix` go into bins by the bits behind it.
+    behind: tl.constexpr = 21 if PASS % 2 == 0 else 10
+    least = tl.maximum(least, tl.maximum(prefix, 0) << behind)
     for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
         highest = _divided(tl.load(peaks + row64 * num_blocks + block + tl.arange(0, 1)), temperatures, are_greedy, row)
         if tl.max(_key(highest), axis=0) >= least:
@@ -241,19 +308,28 @@ def bins_of(
             values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
             y = _divided(values, temperatures, are_greedy, row)
             key = _key(y)
-            is_in = (key >= least) & (y > float("-inf")) & ((key >> (shift + width)) == prefix)
-            measure = tl.full([BLOCK], 1, tl.int64)
-            if BY_MASS:
-                measure = _units(y - peak)
-            at = own + (LEVEL - 1) * 2048 + ((key >> shift) & ((1 << width) - 1))
-            tl.atomic_add(at, measure, mask=is_in & (measure > 0), sem="relaxed")
+            is_in = (key >= least) & (y > float("-inf"))
+            is_own = is_in & ((key >> behind) == prefix)
+            bits = (key >> shift) & (2047 if PASS % 2 == 0 else 1023)
+            if USES_TOP_K and PASS <= 3:
+                ones = tl.full([BLOCK], 1, tl.int64)
+                tl.atomic_add(bins + (PASS - 1) * 2048 + bits, ones, mask=is_own, sem="relaxed")
+            if has_p:
+                units = _units(y - peak)
+                if PASS == 2:
+                    at = tl.where(is_own, 6 * 2048 + bits, masses * 2048 + (key >> 21))
+                    tl.atomic_add(bins + at, units, mask=is_in & (units > 0), sem="relaxed")
+                else:
+                    place_of: tl.constexpr = 7 if PASS == 3 else masses + PASS - 3
+                    at = bins + place_of * 2048 + bits
+                    tl.atomic_add(at, units, mask=is_own & (units > 0), sem="relaxed")
 
 
 @program
 def _limits(
     bins: tl.tensor, states: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor,
     are_greedy: tl.tensor, row: tl.tensor, peak: tl.tensor,
-    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr,
+    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, ROW_BINS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """What a row keeps: keys from `least` on, and of a `tied` one only so many; and the floor of min-p, a number."""
     is_drawn = tl.load(are_greedy + row) == 0
@@ -263,13 +339,14 @@ def _limits(
     least = floor_key
     tied = tl.full([], -1, tl.int64)
     needed = tl.full([], 0, tl.int64)
-    bins += row.to(tl.int64) * 12288
-    states += row.to(tl.int64) * 12
+    bins += row.to(tl.int64) * ROW_BINS
+    states += row.to(tl.int64) * 8
     if USES_TOP_K:
-        cut, _wanted, _held = _cut(bins, states, 0, is_drawn & (tl.load(top_ks + row) > 0))
+        cut, _wanted, _held = _cut(bins + 2 * 2048, states + 2, is_drawn & (tl.load(top_ks + row) > 0))
         least = tl.maximum(least, cut)
     if USES_TOP_P:
-        cut, wanted, held = _cut(bins, states, 1, is_drawn & (tl.load(top_ps + row) < 1.0))
+        last: tl.constexpr = 5 if USES_TOP_K else 2
+        cut, wanted, held = _cut(bins + last * 2048, states + 6, is_drawn & (tl.load(top_ps + row) < 1.0))
         each = tl.max(_units(_number(tl.full([1], 0, tl.int64) + cut) - peak), axis=0)
         each = tl.maximum(each, 1)
         needed = (wanted + each - 1) // each
@@ -296,17 +373,15 @@ def _floor(peak: tl.tensor, distance: tl.tensor) -> tl.tensor:
     return tl.where((rounded.to(tl.float64) < limit) & (rounded > float("-inf")), up, rounded)
 
 
-@program_for_any("num_blocks", "each")
-def screen(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
-    bests: tl.tensor, num_tied: tl.tensor,
-    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
-    seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
+@program
+def _screen(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bests: tl.tensor, num_tied: tl.tensor,
+    temperatures: tl.tensor, are_greedy: tl.tensor, seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
     vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
-    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, CERTIFIES: tl.constexpr,
+    peak: tl.tensor, least: tl.tensor, tied: tl.tensor, floor: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, CERTIFIES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The best rough noisy logit of each block; grid (blocks / each, N).
+    """The best rough noisy logit of each block of a program.
 
     bests: float32 [3, N, blocks]: of what is kept, of what ties with the last that is kept if not all ties are, and of
     what a leader may be; num_tied: int32 [N, blocks].
@@ -314,12 +389,6 @@ def screen(
     row = tl.program_id(1)
     row64 = row.to(tl.int64)
     stride = tl.num_programs(1).to(tl.int64) * num_blocks
-    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
-    if (status != 0) | (tl.load(are_greedy + row) != 0):
-        return
-    least, tied, _needed, floor = _limits(
-        bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P
-    )
     for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
         place = row64 * num_blocks + block
         highest = _divided(tl.load(peaks + place + tl.arange(0, 1)), temperatures, are_greedy, row)
@@ -422,23 +491,67 @@ def _is_certain(
 
 
 @program
+def _has_arrived(arrived: tl.tensor, number: tl.tensor) -> tl.tensor:
+    """Whether this program is the last one of a number; what the others stored is there then."""
+    tl.debug_barrier()  # what every thread stored is before the count
+    is_last = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == number - 1
+    tl.debug_barrier()
+    if is_last:
+        tl.store(arrived, 0)
+    return is_last
+
+
+@program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
 def choose(
     logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
-    bests: tl.tensor, num_tied: tl.tensor,
+    bests: tl.tensor, num_tied: tl.tensor, arrived: tl.tensor,
     temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
     seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
     out_tokens: tl.tensor, out_clear: tl.tensor, out_given: tl.tensor, out_status: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, ROW_BINS: tl.constexpr,
     USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, CERTIFIES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The token of each row, its certificate and status; grid (N,)."""
-    row = tl.program_id(0)
+    """The token of each row, its certificate and status; grid (blocks / each, N).
+
+    Every program screens its blocks; the one that comes last in a row decides.
+    """
+    row = tl.program_id(1)
+    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
+    is_greedy = tl.load(are_greedy + row) != 0
+    is_last = tl.program_id(0) == 0
+    least, tied, needed, floor = _limits(
+        bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P, ROW_BINS
+    )
+    if (status == 0) & (not is_greedy):
+        _screen(
+            logits, masks, mask_ids, peaks, bests, num_tied, temperatures, are_greedy, seeds, sequences, positions,
+            vocab_size, num_words, num_blocks, each, peak, least, tied, floor, HAS_MASKS, BLOCK, CERTIFIES,
+        )  # fmt: skip
+        is_last = _has_arrived(arrived + row, tl.num_programs(0))
+    if is_last:
+        _decide(
+            logits, masks, mask_ids, peaks, bests, num_tied, temperatures, top_ks, top_ps, distances, are_greedy,
+            seeds, sequences, positions, out_tokens, out_clear, out_given, out_status, vocab_size, num_words,
+            num_blocks, row, peak, status, least, tied, needed, floor, HAS_MASKS, BLOCK, BLOCKS_PAD, CERTIFIES,
+        )  # fmt: skip
+
+
+@program
+def _decide(
+    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bests: tl.tensor, num_tied: tl.tensor,
+    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
+    seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
+    out_tokens: tl.tensor, out_clear: tl.tensor, out_given: tl.tensor, out_status: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, row: tl.tensor, peak: tl.tensor,
+    status: tl.tensor, least: tl.tensor, tied: tl.tensor, needed: tl.tensor, floor: tl.tensor,
+    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, CERTIFIES: tl.constexpr,
+) -> None:  # fmt: skip
+    """The token of a row whose blocks are screened."""
     blocks = tl.arange(0, BLOCKS_PAD)
     place = row.to(tl.int64) * num_blocks + blocks
     is_block = blocks < num_blocks
-    stride = tl.num_programs(0).to(tl.int64) * num_blocks
-    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
+    stride = tl.num_programs(1).to(tl.int64) * num_blocks
     tl.store(out_status + row, status)
     is_greedy = tl.load(are_greedy + row) != 0
     token, given, is_clear = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), False
@@ -453,12 +566,10 @@ def choose(
         if is_greedy:
             token, is_clear = given, CERTIFIES
         else:
-            least, tied, needed, floor = _limits(
-                bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P
-            )
-            kept = tl.load(bests + place, mask=is_block, other=float("-inf"))
-            ties = tl.load(bests + stride + place, mask=is_block, other=float("-inf"))
-            numbers = tl.load(num_tied + place, mask=is_block, other=0).to(tl.int64)
+            # Other programs stored these: not from a cache of this multiprocessor.
+            kept = tl.load(bests + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
+            ties = tl.load(bests + stride + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
+            numbers = tl.load(num_tied + place, mask=is_block, other=0, cache_modifier=".cg").to(tl.int64)
             before = tl.cumsum(numbers, axis=0) - numbers
             sure = tl.maximum(kept, tl.where(before + numbers <= needed, ties, float("-inf")))
             uppers = tl.maximum(kept, tl.where(before < needed, ties, float("-inf")))
@@ -468,7 +579,8 @@ def choose(
                 num_words, HAS_MASKS, BLOCK, BLOCKS_PAD,
             )  # fmt: skip
             if CERTIFIES:
-                uppers = tl.load(bests + 2 * stride + place, mask=is_block, other=float("-inf"))
+                leads = bests + 2 * stride + place
+                uppers = tl.load(leads, mask=is_block, other=float("-inf"), cache_modifier=".cg")
                 floor_key = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
                 leader, best, second = _best_of(
                     uppers, tl.max(uppers, axis=0) - 3 * _NEAR, before, floor_key, -1, needed, peak,
@@ -523,12 +635,13 @@ def launches(
     def made(*shape: int, kind: torch.dtype) -> Tensor:
         return logits.new_empty(shape, dtype=kind)
 
-    has_bins = uses_top_k or uses_top_p
-    bins = logits.new_zeros((num_rows, 2, 3, 2048) if has_bins else 1, dtype=torch.int64)
-    states = made(num_rows, 2, 3, 2, kind=torch.int64)
+    num_bins = 8 if uses_top_k and uses_top_p else 3 if uses_top_k or uses_top_p else 0
+    bins = logits.new_zeros((num_rows, num_bins, 2048) if num_bins else 1, dtype=torch.int64)
+    states = made(num_rows, 2, 2, 2, kind=torch.int64)
     peaks = made(num_rows, blocks, kind=torch.float32)
     bests = made(3, num_rows, blocks, kind=torch.float32)
     num_tied = made(num_rows, blocks, kind=torch.int32)
+    arrived = counters(logits.device) if num_rows <= NUM_COUNTERS else logits.new_zeros(num_rows, dtype=torch.int32)
     source = (
         logits,
         logits if masks is None else masks.contiguous(),
@@ -536,18 +649,17 @@ def launches(
     )
     sizes = (vocab_size, 0 if masks is None else masks.shape[1], blocks)
     constants: dict[str, Any] = {"HAS_MASKS": masks is not None and mask_ids is not None, "BLOCK": BLOCK}
-    row = {"BLOCKS_PAD": next_power_of_2(blocks)}
-    uses = {"USES_TOP_K": uses_top_k, "USES_TOP_P": uses_top_p, "CERTIFIES": certifies}
+    constants |= {"USES_TOP_K": uses_top_k, "ROW_BINS": num_bins * 2048}
     rule = tuple(
         one.contiguous() for one in (temperatures, top_ks, top_ps, distances, are_greedy, seeds, sequences, positions)
     )
-    chain: list[Any] = [(peaks_of, (blocks, num_rows), (*source, peaks, *sizes), constants)]
-    for by_mass in (False, True):
-        for level in (1, 2, 3) if (uses_top_p if by_mass else uses_top_k) else ():
-            how = {"BY_MASS": by_mass, "AFTER_TOP_K": by_mass and uses_top_k, "LEVEL": level}
-            given = (*source, peaks, bins, states, *rule[:3], rule[4], *sizes, each)
-            chain.append((bins_of, grid, given, constants | row | how))
-    work = (*source, peaks, bins, states, bests, num_tied, *rule)
-    chain.append((screen, grid, (*work, *sizes, each), constants | row | uses))
-    chain.append((choose, (num_rows,), (*work, *out, *sizes), constants | row | uses))
+    given = (*source, peaks, bins, *rule[:2], rule[4], *sizes)
+    chain: list[Any] = [(peaks_of, (blocks, num_rows), given, constants)]
+    constants = constants | {"BLOCKS_PAD": next_power_of_2(blocks), "USES_TOP_P": uses_top_p}
+    passes = {(True, True): (2, 3, 4, 5), (True, False): (2, 3), (False, True): (2, 4, 5)}
+    for number in passes.get((uses_top_k, uses_top_p), ()):
+        given = (*source, peaks, bins, states, *rule[:3], rule[4], *sizes, each)
+        chain.append((bins_of, grid, given, constants | {"PASS": number}))
+    given = (*source, peaks, bins, states, bests, num_tied, arrived, *rule, *out, *sizes, each)
+    chain.append((choose, grid, given, constants | {"CERTIFIES": certifies}))
     return chain

@@ -13,10 +13,8 @@ from decodekit.kernels.programs import next_power_of_2, on, program
 
 @program
 def match(
-    tokens: tl.tensor, drafts: tl.tensor, draft_lengths: tl.tensor, status: tl.tensor, pending: tl.tensor,
-    lengths: tl.tensor, room: tl.tensor, is_end: tl.tensor,
-    num_accepted: tl.tensor, num_taken: tl.tensor, new_pending: tl.tensor, new_lengths: tl.tensor, new_room: tl.tensor,
-    out: tl.tensor, vocab_size: tl.tensor,
+    tokens: tl.tensor, drafts: tl.tensor, draft_lengths: tl.tensor, status: tl.tensor, lengths: tl.tensor,
+    num_taken: tl.tensor, pending: tl.tensor, new_lengths: tl.tensor, new_status: tl.tensor, out: tl.tensor,
     WIDTH: tl.constexpr, PAD: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row; grid (N,)."""
@@ -27,34 +25,27 @@ def match(
     states = tl.load(status + row * WIDTH + places, mask=is_there, other=0)
     is_draft = places < tl.minimum(tl.load(draft_lengths + row), WIDTH - 1)
     draft = tl.load(drafts + row * (WIDTH - 1) + places, mask=is_draft, other=-1)
-    ends = tl.load(is_end + tl.minimum(tl.maximum(own, 0), vocab_size - 1), mask=is_there, other=0).to(tl.int32)
     agrees = ((own == draft) & (states == 0)).to(tl.int32) * is_draft.to(tl.int32)
-    # The first position behind which nothing comes: it differs, ends the text, or is the last one.
-    last = tl.min(tl.where((agrees == 0) | (ends != 0), places, PAD), axis=0)
-    first_fault = tl.min(tl.where((states != 0) & is_there, places, PAD), axis=0)
-    left = tl.load(room + row)
-    count = tl.minimum(tl.minimum(last + 1, first_fault), left)
-    at_last = places == count - 1
-    token = tl.sum(tl.where(at_last, own, 0), axis=0)
-    has_ended = tl.sum(tl.where(at_last, ends, 0), axis=0)
-    is_faulty = (first_fault <= last) & (first_fault < left)
-    tl.store(num_accepted + row, tl.sum(tl.where(places < count, agrees, 0), axis=0))
+    last = tl.min(tl.where(agrees == 0, places, PAD), axis=0)  # the last position that is reached
+    fault = tl.sum(tl.where(places == last, states, 0), axis=0)
+    count = last + (fault == 0).to(tl.int32)
+    token = tl.sum(tl.where(places == tl.maximum(count - 1, 0), own, 0), axis=0)
     tl.store(num_taken + row, count)
-    tl.store(new_pending + row, tl.where(count > 0, token, tl.load(pending + row)))
+    tl.store(pending + row, token)
     tl.store(new_lengths + row, tl.load(lengths + row) + count)
-    tl.store(new_room + row, tl.where((has_ended != 0) | is_faulty, 0, left - count))
+    tl.store(new_status + row, fault)
     tl.store(out + row * WIDTH + places, tl.where(places < count, own, -1), mask=is_there)
 
 
 def launch_of(*given: Tensor) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any], tuple[Tensor, ...]]:
     """Grid, arguments, constants and outputs of the program."""
     given = tuple(one.contiguous() for one in given)
-    tokens, is_end = given[0], given[-1]
+    tokens = given[0]
     num_rows, width = tokens.shape
-    small = [tokens.new_empty(num_rows, dtype=torch.int32) for _ in range(4)]
-    out = (small[0], small[1], tokens.new_empty(num_rows), small[2], small[3], torch.empty_like(tokens))
+    small = [tokens.new_empty(num_rows, dtype=torch.int32) for _ in range(3)]
+    out = (small[0], tokens.new_empty(num_rows), small[1], small[2], torch.empty_like(tokens))
     constants = {"WIDTH": width, "PAD": next_power_of_2(width)}
-    return (num_rows,), (*given, *out, is_end.shape[0]), constants, out
+    return (num_rows,), (*given, *out), constants, out
 
 
 def launched(*given: Tensor) -> tuple[Tensor, ...]:

@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
-from decodekit.errors import ContextLengthError, DecodekitError, OptionError, collecting, raise_faults
+from decodekit.errors import (
+    ContextLengthError,
+    DecodekitError,
+    OptionError,
+    TooManyRowsError,
+    collecting,
+    raise_faults,
+)
 from decodekit.generation import samples
 from decodekit.generation.completion import Chunk, Completion, Score
 from decodekit.generation.prompt import Messages, Prompt, TokenIds, check_prompt, each_prompt, encode, is_single
@@ -151,7 +158,7 @@ class LLM:
             _warn_of_equal_prompts(listed)
         num_prompts = min(asked.batch_size, max(1, len(listed)))
         plan.check_memory(num_prompts, num_prompts)
-        return self._decode(listed, plan, num_prompts)
+        return self._decode(listed, plan, num_prompts, raised=TooManyRowsError)
 
     def as_completed(
         self, prompts: Iterable[Prompt], **options: Unpack[GenerateKeywords]
@@ -159,8 +166,8 @@ class LLM:
         """Continue a stream of prompts, possibly endless; completions with the numbers of their prompts as they finish.
 
         Prompts, and seeds where there is one for each, are taken one by one when there is room for them in the batch,
-        so memory does not grow with their number. Options and errors are those of `generate`. What is no prompt is the
-        error of its completion.
+        so memory does not grow with their number. Options and errors are those of `generate`. What is no prompt, or has
+        no room in memory even alone, is the error of its completion.
         """
         if is_single(prompts) or isinstance(prompts, Mapping) or hasattr(prompts, "ndim"):
             prompts = each_prompt(prompts)
@@ -259,7 +266,10 @@ class LLM:
             self._division = facts_of(self.tokenizer, self.model)[1]
         return self._division
 
-    def _decode(self, prompts: Iterable[Prompt], plan: Plan, num_rows: int) -> Iterator[Chunk]:
+    def _decode(
+        self, prompts: Iterable[Prompt], plan: Plan, num_rows: int, raised: type[DecodekitError] | tuple[()] = ()
+    ) -> Iterator[Chunk]:
+        """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, list[str]] = {}
         requests = self._requests(prompts, plan)
         if plan.search is None:
@@ -271,8 +281,9 @@ class LLM:
             completion = None
             if update.result is not None:
                 completion = completed(plan, update.index, "".join(texts.pop(update.index)), update.result)
-                if completion.error is not None and plan.options.on_error == "raise":
-                    raise completion.error
+                error = completion.error
+                if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
+                    raise error
             if plan.choice is None:
                 yield Chunk(update.index, update.text, update.token_ids, completion)
             elif completion is not None:

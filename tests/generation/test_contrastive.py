@@ -178,17 +178,16 @@ def test_what_is_read_and_copied() -> None:
     assert result.stats.num_prompt_tokens == 17 and result.stats.num_generated_tokens == NUM_TOKENS
 
 
-class Counting:
-    """Hands on to a model, and counts."""
+class Counting(HuggingFaceLM):
+    """A model, and counts."""
 
-    def __init__(self, inner: HuggingFaceLM) -> None:
-        self.inner, self.calls, self.num_reorders = inner, [], 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def __init__(self, model: HuggingFaceLM) -> None:
+        vars(self).update(vars(model))
+        self.calls: list[list[int]] = []
+        self.num_reorders = 0
 
     def new_cache(self, num_rows: int, capacity: int) -> Any:
-        cache = self.inner.new_cache(num_rows, capacity)
+        cache = super().new_cache(num_rows, capacity)
         reorder = cache.reorder
 
         def counted(rows: torch.Tensor) -> None:
@@ -200,7 +199,7 @@ class Counting:
 
     def forward_hidden(self, tokens: Any, num_tokens: Any, *args: Any, **options: Any) -> Any:
         self.calls.append(list(num_tokens))
-        return self.inner.forward_hidden(tokens, num_tokens, *args, **options)
+        return super().forward_hidden(tokens, num_tokens, *args, **options)
 
 
 def test_long_prompts_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 
 from decodekit import LLM
-from decodekit.generation import run_ahead
+from decodekit.constraints import Regex, compile
+from decodekit.generation import decode_step
+from decodekit.generation.decode_step import DecodeStep
+from decodekit.generation.mask_pool import mask_key
 from decodekit.generation.run_ahead import RunAhead
-from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.generation.state_memory import StateMemory
 from decodekit.models.tiers import paged
+from tests.generation.test_asking import VOCABULARY
 from tests.models.recording import RecordedCapture
 
 SCHEMA = {
@@ -34,125 +37,118 @@ STRATEGIES: list[dict[str, Any]] = [
     {"constraint": SCHEMA},
     {"constraint": SCHEMA, "strategy": "sample", "temperature": 1.3, "seed": 1, "batch_size": 4},
     {"constraint": SCHEMA, "strategy": "sample", "top_k": 40, "fast_forward": "off"},
+    {"speculate": "prompt-lookup"},
+    {"speculate": "prompt-lookup", "strategy": "sample", "temperature": 0.9, "seed": [5, 1, 4, 1], "batch_size": 3},
+    {"speculate": "suffix", "constraint": SCHEMA, "strategy": "sample", "temperature": 1.3, "seed": 1},
+    {"speculate": "grammar", "constraint": SCHEMA, "masks": "always"},
+    {"constraint": SCHEMA, "masks": "always", "fast_forward": "canonical", "strategy": "sample", "top_p": 0.9},
 ]
-
-
-@pytest.fixture(scope="module")
-def plain() -> LLM:
-    return LLM.load("tiny")
-
-
-def over_pages(plain: LLM) -> LLM:
-    model: Any = plain.model
-    return LLM(HuggingFaceLM(copy.deepcopy(model.model), tier="paged"), plain.tokenizer)
-
-
-@pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> list[RunAhead]:
-    """Those that are made during a test."""
-    made: list[RunAhead] = []
-    begin = RunAhead.__init__
-
-    def init(self: RunAhead, *args: Any) -> None:
-        begin(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(RunAhead, "__init__", init)
-    return made
 
 
 def texts(llm: LLM, **options: Any) -> list[tuple[Any, ...]]:
     prompts = [prompt or [5, 6, 7] for prompt in PROMPTS]
-    done = llm.generate(prompts, max_new_tokens=20, on_error="return", **options)  # type: ignore[arg-type]
+    done = llm.generate(prompts, max_new_tokens=16, on_error="return", **options)  # type: ignore[arg-type]
     return [(one.text, one.finish_reason, one.token_ids, [other.text for other in one.others]) for one in done]
 
 
-@pytest.fixture(autouse=True)
-def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the attention looks at every slot of a table."""
-    monkeypatch.setattr(paged, "LONGEST", 128)
+def be_captured(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the steps of a model over pages be captured from the first one on."""
+    model: Any = llm.model.paged  # type: ignore[attr-defined]
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(decode_step, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(model, "capture", RecordedCapture())
 
 
 @pytest.mark.parametrize(
     ("is_captured", "numbers"),
-    [(False, [2, 5]), (True, [1, 6]), pytest.param(False, range(8), marks=pytest.mark.slow),
-     pytest.param(True, range(8), marks=pytest.mark.slow)],
+    [(False, [9]), (True, [1]), pytest.param(False, range(13), marks=pytest.mark.slow),
+     pytest.param(True, range(13), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_texts_are_those_of_the_step_by_step_loop(
-    plain: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
+    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
 ) -> None:
-    ahead = over_pages(plain)
     if is_captured:
-        monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
-        monkeypatch.setattr(run_ahead, "CAPTURE_AFTER", 0)
-        assert ahead.model.paged is not None  # type: ignore[attr-defined]
-        ahead.model.paged.capture = RecordedCapture()  # type: ignore[attr-defined]
+        be_captured(ahead, monkeypatch)
     for options in (STRATEGIES[number] for number in numbers):
         loops.clear()
         assert texts(ahead, **options) == texts(plain, **options), options
         assert sum(loop.num_steps for loop in loops) > 3, options
 
 
-def test_a_step_needs_nothing_of_the_host_in_steady_state(plain: LLM, loops: list[RunAhead]) -> None:
-    ahead = over_pages(plain)
+@pytest.mark.parametrize("is_baked", [False, True])
+def test_a_step_that_bakes_a_position_is_not_captured(
+    plain: LLM, ahead: LLM, monkeypatch: pytest.MonkeyPatch, is_baked: bool
+) -> None:
+    """Negative control: positions from the host show when the captured reading is compared with the modules."""
+    be_captured(ahead, monkeypatch)
+    model: Any = ahead.model.paged  # type: ignore[attr-defined]
+    step_of = model._step_of
+
+    def baked(state: Any, num_seen: int) -> Any:
+        step = step_of(state, num_seen)
+        if state.width == 1:
+            step.positions = torch.full_like(step.positions, num_seen)
+        return step
+
+    if is_baked:
+        monkeypatch.setattr(model, "_step_of", baked)
+    prompt = "Once upon a time"
+    assert ahead.generate(prompt, max_new_tokens=12).text == plain.generate(prompt, max_new_tokens=12).text
+    programs = [one for steps in model._steps.values() for one in steps.programs.values()]
+    [step] = [one for one in programs if isinstance(one, DecodeStep) and one.shape.width == 1]
+    assert (step._run is None) == step._proof.is_refused == is_baked
+
+
+def test_a_step_needs_nothing_of_the_host_in_steady_state(ahead: LLM, loops: list[RunAhead]) -> None:
     ahead.generate(["Once upon a time", "The end of"], max_new_tokens=60)
     [loop] = loops
     assert loop.num_steps >= 58
     assert loop.num_uploads <= 8  # the first step, and a page for each row every 32 tokens
 
 
-def test_a_token_that_the_constraint_refuses_does_not_stay(
-    plain: LLM, monkeypatch: pytest.MonkeyPatch, loops: list[RunAhead]
-) -> None:
+def test_a_token_that_the_constraint_refuses_does_not_stay(ahead: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the question, texts leave their constraint."""
-    ahead = over_pages(plain)
     right = texts(ahead, constraint=SCHEMA)
-    monkeypatch.setattr(RunAhead, "_allows", lambda self, text, entry, taken: True)
+    monkeypatch.setattr(RunAhead, "_allows", lambda self, text, entry, draw: True)
     with pytest.raises(RuntimeError, match="refused token"):
         texts(ahead, constraint=SCHEMA)
     assert any('{"name' in text for text, *_ in right)
 
 
-def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, loops: list[RunAhead]) -> None:
-    ahead = over_pages(plain)
-    for options in ({"logprobs": 2}, {"speculate": "prompt-lookup"}, {"strategy": "beam", "num_beams": 2},
+def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
+    for options in ({"logprobs": 2}, {"strategy": "beam", "num_beams": 2},
                     {"strategy": "sample", "repetition_penalty": 1.2}):  # fmt: skip
         assert texts(ahead, **options) == texts(plain, **options), options
     assert sum(loop.num_steps for loop in loops) == 0
 
 
-def test_nan_is_the_error_of_its_row(plain: LLM, monkeypatch: pytest.MonkeyPatch, loops: list[RunAhead]) -> None:
-    """A row whose logits become NaN on the way fails as on the host; its neighbours' texts are unchanged."""
-    ahead = over_pages(plain)
-    expected = texts(plain)
-    model = ahead.model.paged  # type: ignore[attr-defined]
-    read = model.read
-
-    def poisoned(state: Any, num_seen: int = 0, module: Any = None) -> Any:
-        logits = read(state, num_seen, module)
-        is_long = (state.starts + state.counts > 15).repeat_interleave(state.width)
-        is_second = state.rows == 1
-        bad = is_long & is_second.repeat_interleave(state.width)
-        return torch.where(bad[: len(logits), None], torch.nan, logits)
-
-    monkeypatch.setattr(model, "read", poisoned)
-    monkeypatch.setattr(model, "_run_eagerly", _poisoned_eagerly(model))
-    done = texts(ahead)
-    failed = [row for row, one in enumerate(done) if one[1] == "error"]
-    assert len(failed) == 1
-    assert [one for row, one in enumerate(done) if row not in failed] == [
-        one for row, one in enumerate(expected) if row not in failed
-    ]
+def test_states_that_refuse_are_known_the_next_time(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
+    """Fewer passes in vain, and the same texts."""
+    expected, num_steps = texts(plain, constraint=SCHEMA), []
+    for _ in range(2):
+        loops.clear()
+        assert texts(ahead, constraint=SCHEMA) == expected
+        num_steps.append((sum(loop.num_dropped for loop in loops), sum(loop.num_steps for loop in loops)))
+    assert num_steps[1][0] < num_steps[0][0] and num_steps[1][1] <= num_steps[0][1]
 
 
-def _poisoned_eagerly(model: Any) -> Any:
-    run = model._run_eagerly
-
-    def poisoned(state: Any, num_seen: int, most: int, num_wanted: int, *rest: Any) -> Any:
-        logits = run(state, num_seen, most, num_wanted, *rest)
-        if most == 1 and state.width == 1:
-            is_second = (state.rows == 1) & (state.starts + state.counts > 15)
-            logits = torch.where(is_second[:, None], torch.nan, logits)
-        return logits
-
-    return poisoned
+def test_a_state_that_refuses_is_asked_about_again() -> None:
+    """After 1, 3, 7, ... visits with a mask; once it allows what comes it is like any other."""
+    matcher = compile(Regex("[ab]{2,5}"), VOCABULARY).matcher()
+    before = matcher.fork()
+    assert matcher.accept(0)
+    known, rests = StateMemory(), []
+    assert not known.refuses(matcher)
+    for _ in range(7):
+        known.note_answer(matcher, is_allowed=False)
+        known.note_turn(mask_key(before), is_turned=False, after=matcher)
+        assert known.is_turning(before)
+        rests.append(0)
+        while known.refuses(matcher):
+            rests[-1] += 1
+        known.note_turn(mask_key(before), is_turned=False, after=matcher)
+        assert not known.is_turning(before)
+    assert rests == [1, 3, 7, 15, 31, 31, 31]
+    known.note_answer(matcher, is_allowed=True)
+    known.note_answer(matcher, is_allowed=False)
+    assert known.refuses(matcher) and not known.refuses(matcher) and not known.refuses(before)

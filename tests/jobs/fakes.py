@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from decodekit.cli import extract as extract_module
+from decodekit.constraints import JsonSchema
 from decodekit.errors import DeadEndError, LengthError
 from decodekit.generation.sequence import TokenLogprob
 from decodekit.generation.stats import Stats
@@ -25,7 +26,7 @@ from decodekit.jobs.runner import JobRunner, RunSummary
 from decodekit.jobs.settings import JobSettings
 from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
-from decodekit.llm import Completion
+from decodekit.llm import LLM, Completion
 from decodekit.vocabulary import Vocabulary
 
 BYTES = Vocabulary([bytes([number]) for number in range(256)], {10})
@@ -68,22 +69,18 @@ class FakeLLM:
 
     Args:
         delay_s: time per step; every row of the batch makes one token per step.
-        max_rows: a larger batch runs out of memory.
-        hungry: a prompt with this word runs out of memory by itself.
     """
 
-    def __init__(self, *, delay_s: float = 0.0, max_rows: int = 10**9, hungry: str | None = None) -> None:
-        self.delay_s, self.max_rows, self.hungry = delay_s, max_rows, hungry
+    def __init__(self, *, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
         self.model = SimpleNamespace(name="fake", dtype="torch.float32", device=SimpleNamespace(type="cpu"))
         self.tokenizer = SimpleNamespace(chat_template=None)
         self.vocabulary = BYTES
         self.seen: list[str] = []
-        self.batch_sizes: list[int] = []
 
     def as_completed(
         self, prompts: Iterable[str], *, seed: Iterable[int], batch_size: int, **options: Any
     ) -> Iterator[tuple[int, Completion]]:
-        self.batch_sizes.append(batch_size)
         queue = zip(count(), prompts, seed, strict=False)
         running: list[tuple[int, int, str, int]] = []  # (step at which it is finished, number, prompt, seed)
         step = 0
@@ -94,8 +91,6 @@ class FakeLLM:
                 heapq.heappush(running, (step + 1 + len(prompt) * 7 % 11, number, prompt, own_seed))
             if not running:
                 return
-            if len(running) > self.max_rows or (self.hungry and any(self.hungry in row[2] for row in running)):
-                raise MemoryError
             step += 1
             if self.delay_s:
                 time.sleep(self.delay_s)
@@ -137,7 +132,7 @@ def expected_value(text: str, seed: int) -> Any:
 def run_job(
     folder: Path,
     inputs: Sequence[Path],
-    llm: FakeLLM,
+    llm: FakeLLM | LLM,
     *,
     settings: JobSettings | None = None,
     batch_size: int = 8,
@@ -149,7 +144,10 @@ def run_job(
     settings = settings or make_settings()
     sources = [Input(str(path)) for path in inputs]
     entries = scan(sources).entries
-    executor = LocalExecutor(llm, batch_size=batch_size, options={"on_length": settings.on_length})
+    call: dict[str, Any] = {"on_length": settings.on_length}
+    if isinstance(llm, LLM):
+        call |= {"constraint": JsonSchema(settings.schema), "max_new_tokens": settings.max_new_tokens}
+    executor = LocalExecutor(llm, batch_size=batch_size, options=call)  # type: ignore[arg-type]
     prompt = Prompt(settings.prompt, settings.is_chat, settings.schema)
     runner_options = {name: options.pop(name) for name in ("max_failures", "observer", "vocabulary") if name in options}
     job, _ = JobFolder.create_or_resume(folder, settings, fresh=fresh, force=force)

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from decodekit.constraints.json_schema.document.pointers import pointer as pointer_of_what_is_open
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
@@ -21,7 +22,9 @@ from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.settings import document_seed
 from decodekit.jobs.store import JobFile, JobFolder, read_failures
 from decodekit.jobs.validation import OutputValidator
+from decodekit.llm import LLM
 from decodekit.records import ledger
+from decodekit.testing.toy import ToyCache, ToyLM, ToyTokenizer
 from tests.jobs.conftest import SmallDisk
 from tests.jobs.fakes import (
     SCHEMA,
@@ -173,19 +176,70 @@ def test_too_many_failures_stop_the_job_and_it_can_go_on(tmp_path: Path) -> None
     assert len(read_jsonl(tmp_path / "out" / RESULTS)) == len(read_jsonl(tmp_path / "out" / FAILED)) == 50
 
 
-def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(tmp_path: Path, documents: Path) -> None:
-    llm = FakeLLM(max_rows=3)
-    run_job(tmp_path / "out", [documents], llm, batch_size=16)
-    assert llm.batch_sizes == [16, 8, 4, 2]
-    run_job(tmp_path / "calm", [documents], FakeLLM(), batch_size=2)
+class Narrow(ToyLM):
+    """A model that has memory for so many rows of a pass, for so many tokens of a row, and for caches of that size."""
+
+    def __init__(self, num_rows: int = 10**9, num_tokens: int = 10**9) -> None:
+        super().__init__()
+        self.room = num_rows, num_tokens
+        self.widths: list[int] = []
+
+    def forward(self, tokens: Tensor, num_tokens: Any, cache: Any, rows: Any = None, **options: Any) -> Tensor:
+        rows = range(cache.num_rows) if rows is None else rows
+        longest = max(len(cache.tokens[row]) + count for row, count in zip(rows, num_tokens, strict=True))
+        if len(rows) > self.room[0] or longest > self.room[1]:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        self.widths.append(len(rows))
+        return super().forward(tokens, num_tokens, cache, rows, **options)
+
+
+SHORT = make_settings(
+    schema={
+        "type": "object",
+        "properties": {"a": {"enum": ["abc", "ab cd"]}, "b": {"type": "string", "maxLength": 9}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_documents_wait_where_memory_runs_out(tmp_path: Path, num_rows: int) -> None:
+    """The same values whatever there is room for; a model that never has room fails them all, and nothing is lost."""
+    path = write_jsonl(tmp_path / "d.jsonl", [{"id": str(n), "text": words(n)} for n in range(12)])
+    calm, narrow = Narrow(), Narrow(num_rows)
+    for name, model in (("calm", calm), ("out", narrow)):
+        run_job(tmp_path / name, [path], LLM(model, ToyTokenizer()), settings=SHORT, batch_size=8)
+    assert max(calm.widths) == 8 and max(narrow.widths) == num_rows
     assert row_set(tmp_path / "out" / RESULTS) == row_set(tmp_path / "calm" / RESULTS)
+    assert len(read_jsonl(tmp_path / "out" / RESULTS)) == 12 and not read_jsonl(tmp_path / "out" / FAILED)
+    run_job(tmp_path / "none", [path], LLM(Narrow(0), ToyTokenizer()), settings=SHORT, batch_size=8)
+    assert sorted(row["id"] for row in read_jsonl(tmp_path / "none" / FAILED)) == sorted(map(str, range(12)))
 
 
-def test_a_document_too_large_for_memory_alone_fails_alone(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "d.jsonl", [{"id": str(n), "text": "HUGE" if n == 4 else words(n)} for n in range(9)])
-    run_job(tmp_path / "out", [path], FakeLLM(hungry="HUGE"), batch_size=4)
-    assert len(read_jsonl(tmp_path / "out" / RESULTS)) == 8
-    assert [(row["id"], row["code"]) for row in read_jsonl(tmp_path / "out" / FAILED)] == [("4", "DK603")]
+@pytest.mark.parametrize("where", ["pass", "cache"])
+def test_a_document_too_large_for_memory_alone_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whether the pass that reads it finds no room, or the cache that is made for it."""
+    huge = 0 if where == "cache" else 4
+    rows = [{"id": str(n), "text": "HUGE" * 200 if n == huge else words(n)} for n in range(9)]
+    path = write_jsonl(tmp_path / "d.jsonl", rows)
+    model = Narrow(num_tokens=400 if where == "pass" else 10**9)
+
+    def new_cache(num_rows: int, capacity: int) -> ToyCache:
+        if capacity > 600:
+            raise MemoryError
+        return ToyCache(num_rows, capacity)
+
+    if where == "cache":
+        monkeypatch.setattr(model, "new_cache", new_cache)
+    run_job(tmp_path / "out", [path], LLM(model, ToyTokenizer()), settings=SHORT, batch_size=4)
+    run_job(tmp_path / "calm", [path], LLM(ToyLM(), ToyTokenizer()), settings=SHORT, batch_size=1)
+    failed = [(row["id"], row["code"]) for row in read_jsonl(tmp_path / "out" / FAILED)]
+    assert failed == [(str(huge), "DK607" if where == "pass" else "DK309")]
+    others = {line for line in row_set(tmp_path / "calm" / RESULTS) if json.loads(line)["id"] != str(huge)}
+    assert row_set(tmp_path / "out" / RESULTS) == others and len(others) == 8
 
 
 # --- settings, lock, disk ---------------------------------------------------------------------------------------------

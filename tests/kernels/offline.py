@@ -44,7 +44,8 @@ def compiled(
         place = (function.arg_names.index(name),)
         if isinstance(argument, Tensor):
             signature[name] = "*" + _TYPES[argument.dtype]
-            attrs[place] = [["tt.divisibility", 16]]
+            if not function.params[place[0]].do_not_specialize:
+                attrs[place] = [["tt.divisibility", 16]]
         elif isinstance(argument, float):
             signature[name] = "fp32"
         elif argument == 1 and not function.params[place[0]].do_not_specialize:

@@ -70,6 +70,29 @@ def test_a_prompt_in_blocks_of_queries(kernel: Any, stored: Stored) -> None:
     assert_same(kernel, World([37, 3], [17, 40], width=40, group=2, num_heads=1, window=9, stored=stored))
 
 
+def test_wide_heads(kernel: Any) -> None:
+    """Latent attention over its latent, a key of 512 and 64 numbers; and keys of which the second part is padded."""
+    latent: dict[str, Any] = {"num_heads": 1, "key_dim": 576, "value_dim": 512, "page_size": 16, "scale": 0.05}
+    assert assert_same(kernel, World([70, 3], [1, 1], group=5, **latent)) >= 2
+    assert_same(kernel, World([20, 0], [2, 3], width=3, group=8, dtype=torch.bfloat16, **latent))
+    assert_same(kernel, World([40, 7], [1, 2], width=2, num_heads=2, group=1, key_dim=300, value_dim=320, window=9))
+    assert_same(kernel, World([9], [2], width=2, num_heads=1, key_dim=288, value_dim=20, stored=Stored.INT8))
+
+
+def test_a_key_of_two_parts_needs_both(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative control: without the numbers behind the first 512."""
+    launch_of = kernel.launch_of
+
+    def cut(*arguments: Any) -> Any:
+        launch = launch_of(*arguments)
+        assert (launch.constants["KEY_PAD"], launch.constants["KEY_REST"]) == (512, 64)
+        return launch._replace(constants=launch.constants | {"KEY_REST": 0})
+
+    monkeypatch.setattr(kernel, "launch_of", cut)
+    with pytest.raises(AssertionError):
+        assert_same(kernel, World([5], [1], num_heads=1, key_dim=576, value_dim=16))
+
+
 def test_splits_count_back_to_zero(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = torch.zeros(attention_kernel.NUM_COUNTERS, dtype=torch.int32)
     monkeypatch.setattr(kernel, "counters", lambda device: shared)
@@ -101,7 +124,11 @@ def test_splits_fill_the_places_of_the_multiprocessors() -> None:
 def test_shapes_that_leave_the_registers_go_to_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert paged_attention.supports(torch.bfloat16, 192, 128)
     assert paged_attention.supports(torch.float32, 256, 256)
-    assert not paged_attention.supports(torch.bfloat16, 576, 512)
+    assert paged_attention.supports(torch.bfloat16, 576, 512)
+    assert paged_attention.supports(torch.float32, 512, 512)
+    assert not paged_attention.supports(torch.bfloat16, 640, 512)
+    assert not paged_attention.supports(torch.bfloat16, 512, 576)
+    assert not paged_attention.supports(torch.bfloat16, 512, 512, Stored.INT8)
     assert not paged_attention.supports(torch.float64, 64, 64)
     assert not paged_attention.supports(torch.float32, 64, 64, Stored.INT8)
     monkeypatch.setattr(paged_attention, "missing", lambda: "no triton")
@@ -142,6 +169,12 @@ CASES = [
     {"key_dim": 256, "value_dim": 256, "width": 512}, {"key_dim": 80, "value_dim": 80}, {"dtype": torch.float16},
     {"dtype": torch.float32}, {"dtype": torch.float32, "width": 512}, {"group": 7, "width": 4},
     {"dtype": torch.float32, "key_dim": 256, "value_dim": 256, "width": 512},
+    {"key_dim": 576, "value_dim": 512, "heads": 1, "group": 128},
+    {"key_dim": 576, "value_dim": 512, "heads": 1, "group": 16, "width": 512},
+    {"key_dim": 576, "value_dim": 512, "heads": 1, "group": 16, "dtype": torch.float32},
+    {"key_dim": 512, "value_dim": 512, "window": 128, "softcap": 50.0, "has_sinks": True, "width": 512},
+    {"key_dim": 512, "value_dim": 512, "dtype": torch.float32, "width": 512}, {"key_dim": 320, "value_dim": 320},
+    {"key_dim": 192, "group": 1, "heads": 16, "width": 4},
 ]  # fmt: skip
 
 

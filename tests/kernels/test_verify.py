@@ -13,67 +13,52 @@ import torch
 from torch import Tensor
 
 from decodekit.kernels.verify import Advance, advanced
-from decodekit.speculation.verification import coupled_match, num_equal
-
-END = 2
-IS_END = torch.tensor([False, False, True, False])
+from decodekit.speculation.verification import coupled_match
 
 
 def row_by_row(
-    tokens: Sequence[int], draft: Sequence[int], status: Sequence[int], pending: int, length: int, room: int
-) -> tuple[int, int, int, int, int, list[int]]:
-    """What comes out of one row, token by token as `generation.step` takes them."""
+    tokens: Sequence[int], draft: Sequence[int], status: Sequence[int], length: int
+) -> tuple[int, int, int, int, list[int]]:
+    """What comes of one row, token by token as `generation.step` takes them."""
     target = [token if state == 0 else "fault" for token, state in zip(tokens, status, strict=True)]
     taken: list[int] = []
-    left = room
+    fault = 0
     for choice in coupled_match(list(draft), target[: len(draft) + 1]):
-        if left == 0:
-            break
         if not isinstance(choice, int):
-            left = 0
+            fault = status[len(taken)]
             break
         taken.append(choice)
-        left = 0 if choice == END else left - 1
-    accepted = num_equal(draft, taken)
     out = taken + [-1] * (len(tokens) - len(taken))
-    return accepted, len(taken), taken[-1] if taken else pending, length + len(taken), left, out
+    return len(taken), taken[-1] if taken else tokens[0], length + len(taken), fault, out
 
 
 def all_rows(width: int, values: Sequence[int]) -> Iterator[tuple[Any, ...]]:
     for tokens in itertools.product(values, repeat=width):
         for draft_length in range(width):
             for draft in itertools.product(values, repeat=draft_length):
-                for room in range(width + 2):
-                    yield tokens, draft, room
+                yield tokens, draft
 
 
 def inputs_of(rows: list[tuple[Any, ...]], statuses: list[tuple[int, ...]]) -> tuple[Tensor, ...]:
     width = len(rows[0][0])
-    ones = torch.ones(len(rows), dtype=torch.int32)
-    drafts = [[*draft, *[1] * (width - 1 - len(draft))] for _, draft, _ in rows]  # what is behind a draft is no draft
+    drafts = [[*draft, *[1] * (width - 1 - len(draft))] for _, draft in rows]  # what is behind a draft is no draft
     return (
-        torch.tensor([tokens for tokens, _, _ in rows]),
+        torch.tensor([tokens for tokens, _ in rows]),
         torch.tensor(drafts, dtype=torch.int64).view(len(rows), width - 1),
-        torch.tensor([len(draft) for _, draft, _ in rows], dtype=torch.int32),
+        torch.tensor([len(draft) for _, draft in rows], dtype=torch.int32),
         torch.tensor(statuses, dtype=torch.int32),
-        ones.long() * 3,
-        ones * 7,
-        torch.tensor([room for _, _, room in rows], dtype=torch.int32),
-        IS_END,
+        torch.full((len(rows),), 7, dtype=torch.int32),
     )
 
 
 def world(width: int) -> tuple[tuple[Tensor, ...], list[tuple[Any, ...]]]:
     """Rows with what comes of them: all of a width, with a fault in some."""
     draw = random.Random(width)
-    rows = list(all_rows(width, (0, 1, END)))
+    rows = list(all_rows(width, (0, 1, 2)))
     if len(rows) > 3000:
         rows = draw.sample(rows, 3000)
     statuses = [tuple(draw.choice((0, 0, 0, 0, 1, 2)) for _ in range(width)) for _ in rows]
-    found = [
-        row_by_row(tokens, draft, status, 3, 7, room)
-        for (tokens, draft, room), status in zip(rows, statuses, strict=True)
-    ]
+    found = [row_by_row(*row, status, 7) for row, status in zip(rows, statuses, strict=True)]
     return inputs_of(rows, statuses), found
 
 
@@ -103,7 +88,7 @@ def test_the_kernel_is_its_twin(width: int) -> None:
     some = random.Random(3).sample(range(len(expected)), min(60, len(expected)))
     kernel = interpreted("decodekit.kernels.verify_kernel")
     with interpreter():
-        found = kernel.launched(*(one[some] for one in inputs[:-1]), IS_END)
+        found = kernel.launched(*(one[some] for one in inputs))
     assert_as_expected(found, [expected[row] for row in some])
 
 
@@ -114,7 +99,7 @@ def test_it_compiles_for_an_h100(width: int) -> None:
     from decodekit.kernels import verify_kernel
     from tests.kernels.offline import compiled
 
-    inputs = inputs_of([((0,) * width, (), 1)] * 4, [(0,) * width] * 4)
+    inputs = inputs_of([((0,) * width, ())] * 4, [(0,) * width] * 4)
     _, arguments, constants, _ = verify_kernel.launch_of(*inputs)
     assert compiled(verify_kernel.match, arguments, constants, num_warps=1).spilled == 0
 

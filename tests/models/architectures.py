@@ -94,6 +94,34 @@ RAGGED: dict[str, Callable[[], Any]] = {
     ),
 }
 
+# Architectures on the ragged cache whose last layers read the keys and values of earlier ones.
+SHARING: dict[str, Callable[[], Any]] = {
+    "gemma3n": _config(
+        "Gemma3nTextConfig",
+        num_hidden_layers=4,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+        altup_num_inputs=2,
+        laurel_rank=4,
+    ),
+    # These layers run for the last tokens alone, where no logits of others are wanted.
+    "gemma4": _config(
+        "Gemma4TextConfig",
+        num_hidden_layers=4,
+        head_dim=8,
+        global_head_dim=16,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+    ),
+}
+
 # Architectures that ignore the attention interface, or bring masks of their own.
 MASKED: dict[str, Callable[[], Any]] = {
     "falcon": _config("FalconConfig"),
@@ -149,7 +177,7 @@ RECURRENT: dict[str, Callable[[], Any]] = {
 # Those of them that read several tokens after a state in one pass.
 IN_CHUNKS = ("lfm2", "qwen3_next", "minimax")
 
-ALL = {**RAGGED, **MASKED, **ROWWISE, **RECURRENT}
+ALL = {**RAGGED, **SHARING, **MASKED, **ROWWISE, **RECURRENT}
 
 # The twelve whose greedy tokens are compared with transformers' own `generate`, and some more.
 GREEDY = [name for name in RAGGED if name != "deepseek_v3"] + ["falcon", "gptj", "bloom", "lfm2", "qwen3_next"]

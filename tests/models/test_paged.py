@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
+from decodekit.models.tiers.paged_step import LayerProbe
 from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.tiers.step_state import StepState
 from tests.models import architectures
-from tests.models.architectures import CONTEXT_LENGTH, RAGGED, build, tokens
+from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
 from tests.models.recording import CaptureError, RecordedCapture
 from tests.sizes import thinned
 
@@ -81,7 +84,7 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.std())
 
 
-@thinned("name", RAGGED, keep=["llama", "gemma3", "opt", "gpt_oss", "deepseek_v3"])
+@thinned("name", [*RAGGED, *SHARING], keep=["llama", "gemma3", *SHARING, "opt", "gpt_oss", "deepseek_v3"])
 def test_pages_give_what_the_rectangle_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run as they are and replayed, with NaN in all pages that nobody has."""
     monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
@@ -98,6 +101,40 @@ def test_pages_give_what_the_rectangle_gives(name: str, monkeypatch: pytest.Monk
     assert model.paged is not None and model.paged.num_replays > 20 and len(capture.num_operations) >= 3
     ours.reset(range(ROWS))
     assert rows_of(model).num_pages_in_use == 0
+
+
+def test_layers_share_the_pages_of_earlier_ones() -> None:
+    """Two of four layers store keys and values; the others read them, each where its own kind is."""
+    for name in SHARING:
+        model = runner(name)
+        assert model.paged is not None and sorted(model.paged.plan.places) == [0, 1]
+        modules = [one for one in model.module.modules() if hasattr(one, "paged_group")]
+        places = [(one.paged_group, one.paged_keys, one.paged_values) for one in modules]
+        assert len(modules) == 4 and places[:2] == places[2:] and places[0] != places[1]
+
+
+def test_a_layer_that_reads_the_wrong_pages_shows() -> None:
+    """Negative control: the last layer at the place of the first, not of the second."""
+    model, plain = runner("gemma3n"), RaggedModel(build("gemma3n"))
+    wrong = [one for one in model.module.modules() if hasattr(one, "paged_group")]
+    vars(wrong[3]).update({name: value for name, value in vars(wrong[2]).items() if name.startswith("paged_")})
+    prompt, found = torch.tensor([tokens(0, 20)]), []
+    for one in (model, plain):
+        cache = one.new_cache(1, 64)
+        one.forward(prompt, [20], cache, None, "last")
+        found.append(one.forward(torch.tensor([[9]]), [1], cache, None, "last"))
+    assert difference(*found) > 1e-2
+
+
+def test_pages_stay_for_the_layer_that_looks_back_farthest() -> None:
+    """A layer without a window reads the keys of one with a window: their pages are not given back."""
+    step, keys, modules = LayerProbe(torch.zeros(1, 2)), torch.zeros(1, 2, 2, 8), [nn.Module(), nn.Module()]
+    shape = LayerShape(*[PlaneShape(2, 8, torch.float32, torch.device("cpu"))] * 2)
+    step.append(0, keys, keys, None)
+    assert step.reads(modules[0], keys, shape, 8) and step.layers[0].window == 8
+    assert step.reads(modules[1], keys, shape, None) and step.layers[0].window is None
+    assert step.readers[0] == modules
+    assert not step.reads(modules[1], keys.clone(), shape, None)  # nobody has shown these
 
 
 def test_a_baked_length_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +186,7 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = copy.copy(model.paged)
     assert counted is not None and counted.capture is not None
     replay = counted._steps[rows_of(model)].captured[4, 1]
-    assert replay is not None and replay.num_proven == paged.NUM_PROOFS
+    assert replay is not None and replay.proof.is_proven
     with torch.inference_mode():
         out = replay.run()
     monkeypatch.setattr(replay, "run", lambda: out)  # what the graph does is not the host's
@@ -252,6 +289,24 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
     assert model.paged is not None and model.paged.num_replays == 10
     kinds_of_layers = {"llama": 1, "gemma3": 2}[name]
     assert len(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
+
+
+def test_layers_are_compiled_once_before_a_capture_too() -> None:
+    """A step is run a few times before it is captured: each of its layers must not be compiled by itself then."""
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    torch._dynamo.reset()
+    model = RaggedModel(build("llama"), use_pages=True, compiler=backend)
+    cache: Any = model.new_cache(2, 8)
+    assert model.paged is not None and len(model.layers) > 1
+    cache.reach([1, 1], None)
+    with torch.inference_mode():
+        model.paged.read_compiled(StepState(cache.rows, 2, 1))
+    assert len(compiled) == 1
 
 
 def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:

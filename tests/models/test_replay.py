@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import replay
-from tests.models.architectures import RAGGED, build, tokens
+from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
 from tests.sizes import thinned
 
 NUM_STEPS = 24
@@ -118,7 +118,62 @@ def test_a_recording_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     runner(plain)._replays = None
     replays = runner(lm)._replays
     record = replays._record
-    monkeypatch.setattr(replays, "_record", lambda *kind: lambda *given: record(*kind)(*given) + 1e-6)
+    monkeypatch.setattr(replays, "_record", lambda *kind: lambda *given: [one + 1e-6 for one in record(*kind)(*given)])
+    for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert replays.num_replayable() == 0
+
+
+def test_a_branch_on_the_number_of_slots_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: what a model compares are shapes, but one that grows."""
+    append = replay._Slots.append
+
+    def branching(self: Any, layer: int, keys: Tensor, values: Tensor, step: Any) -> tuple[Tensor, Tensor]:
+        found = append(self, layer, keys, values, step)
+        return (found[0] * 2, found[1]) if found[0].shape[2] > 1000 else found
+
+    monkeypatch.setattr(replay._Slots, "append", branching)
+    lm = HuggingFaceLM(build("llama"), tier="ragged")
+    decoded(lm, [5])
+    assert runner(lm)._replays.num_replayable() == 0
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_comparisons_of_constant_shapes_are_recorded(name: str) -> None:
+    model = build(name)
+    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
+    runner(plain)._replays = None
+    for ours, theirs in zip(decoded(lm, [9]), decoded(plain, [9]), strict=True):
+        assert torch.equal(ours, theirs)
+    assert runner(lm)._replays.num_replayable() == 1
+
+
+@thinned("name", RECURRENT, keep=["mamba", "lfm2"])
+def test_steps_after_a_state_are_replayed_bit_for_bit(name: str) -> None:
+    """One row, level rows and ragged ones, and states that are put back between them."""
+    model = build(name)
+    lm, plain = HuggingFaceLM(model), HuggingFaceLM(copy.deepcopy(model))
+    runner(plain)._replays = None
+    for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
+        for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
+            assert torch.equal(ours, theirs)
+        for ours, theirs in zip(*(drafted(one, prompt_lengths, 3, "all") for one in (lm, plain)), strict=True):
+            assert torch.equal(ours, theirs)
+    assert runner(lm)._replays.num_replayable() >= 1
+
+
+def test_a_recording_that_leaves_another_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: the logits of the step are right, and those of the next one would not be."""
+    lm, plain = HuggingFaceLM(build("lfm2")), HuggingFaceLM(build("lfm2"))
+    runner(plain)._replays = None
+    replays = runner(lm)._replays
+    record = replays._record
+
+    def wrong(*kind: Any) -> Any:
+        graph = record(*kind)
+        return lambda *given: [one + 1e-6 * (place == 1) for place, one in enumerate(graph(*given))]
+
+    monkeypatch.setattr(replays, "_record", wrong)
     for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
         assert torch.equal(ours, theirs)
     assert replays.num_replayable() == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,8 +39,8 @@ def test_nothing_broken() -> None:
 def break_begin(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     real = RaggedCache.begin
 
-    def begin(self: RaggedCache, num_tokens: Sequence[int], rows: Sequence[int] | None) -> Step:
-        step = real(self, num_tokens, rows)
+    def begin(self: RaggedCache, *given: Any) -> Step:
+        step = real(self, *given)
         change(step)
         return step
 

@@ -19,11 +19,16 @@ Lengths live on the host, since the loop knows them; taking tokens back is lower
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
+
+MAX_KEPT: Final = 1 << 26
+"""Numbers of the masks of blocks of queries that a pass keeps for its next layers; what is more is made by each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +68,27 @@ class Step:
     windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
     hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
     given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
+    carried: Sequence[Tensor] = ()  # what came to the device with the rest, see `RaggedCache.begin`
     num_rows: int = field(init=False)
     end: int = field(init=False)  # slots [0, end) are read
     is_fresh: bool = field(init=False)  # nothing stored before: the new keys are all keys
     is_uniform: bool = field(init=False)  # each query sees exactly the slots [0, end)
-    _masks: dict[tuple[int | None, int, torch.dtype], tuple[int, int, Tensor]] = field(init=False, default_factory=dict)
+    _masks: dict[Hashable, tuple[int, int, Tensor]] = field(init=False, default_factory=dict)
+    _num_kept: int = field(init=False, default=0)  # numbers of the masks of blocks
+    _places: dict[torch.device, tuple[Tensor | None, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_rows, self.end = len(self.starts), max(self.row_ends)
         self.is_fresh = max(self.starts) == 0
         self.is_uniform = self.num_new == 1 and min(self.row_ends) == self.end
+
+    def places_on(self, device: torch.device) -> tuple[Tensor | None, ...]:
+        """`write_rows`, `write_slots` and `row_index` on the device of a layer, brought there once."""
+        found = self._places.get(device)
+        if found is None:
+            given = self.write_rows, self.write_slots, self.row_index
+            found = self._places[device] = tuple(None if one is None else one.to(device) for one in given)
+        return found
 
     def mask(
         self,
@@ -89,14 +105,14 @@ class Step:
         Args:
             window: tokens a query sees including itself, or None.
             repeats: how often the queries are repeated, for query heads that share one key head.
-            queries: only those from the first up to, not including, the second of the T; all if None. A mask of all
-                queries is kept for the next layer.
+            queries: only those from the first up to, not including, the second of the T; all if None. Masks are kept
+                for the next layer: of all queries, and of blocks up to `MAX_KEPT`.
 
         Returns:
             `(first, last, mask)` with mask [R or 1, 1, repeats * T, last - first], 0 where seen and -inf elsewhere.
         """
-        key = (window, repeats, dtype)
-        if queries is None and key in self._masks:
+        key = (window, repeats, dtype, queries)
+        if key in self._masks:
             return self._masks[key]
         begin, stop = queries or (0, self.num_new)
         first = 0 if window is None else max(0, min(self.starts) + begin - window + 1)
@@ -111,8 +127,11 @@ class Step:
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
         if repeats > 1:
             mask = mask.repeat(1, 1, repeats, 1)
-        if queries is None:
-            self._masks[key] = (first, last, mask)
+        if queries is not None:
+            if self._num_kept + mask.numel() > MAX_KEPT:
+                return first, last, mask
+            self._num_kept += mask.numel()
+        self._masks[key] = (first, last, mask)
         return first, last, mask
 
 
@@ -243,12 +262,13 @@ class RaggedCache:
         starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
         return [start + count for start, count in zip(starts, num_tokens, strict=True)]
 
-    def begin(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> Step:
+    def begin(self, num_tokens: Sequence[int], rows: Sequence[int] | None, carried: Sequence[Tensor] = ()) -> Step:
         """Plan the writing and reading of one forward pass; grows the cache if a row would run out of slots.
 
         Args:
             num_tokens: [R] new tokens of each row, at least 1; the pass is max(num_tokens) wide.
             rows: [R] distinct cache rows, or None for all.
+            carried: int64, what else the pass needs of the host. All goes to the device in one copy.
 
         Returns:
             The step; lengths change only when it is given to `commit`.
@@ -262,26 +282,29 @@ class RaggedCache:
         for row, start in zip(chosen, starts, strict=True):
             self._written[row] = max(self._written[row], min(start + width, self.capacity))
         # Rows that are consecutive are read without a copy.
-        row_slice, row_index = None, None
-        if rows is not None and all(row == rows[0] + i for i, row in enumerate(rows)):
-            row_slice = rows[0], len(rows)
-        elif rows is not None:
-            row_index = torch.tensor(list(rows), dtype=torch.int64)
-        if min(starts) == max(starts):
-            # Level rows: one row of positions, and a slice to write; padding lands in slots that are free anyway.
-            positions = self._positions[starts[0] : starts[0] + width].unsqueeze(0)
-            is_real = None
-        else:
-            last = torch.tensor(row_ends, device=self._device)[:, None] - 1
-            unclamped = torch.tensor(starts, device=self._device)[:, None] + self._positions[:width]
-            is_real = unclamped <= last
-            positions = torch.minimum(unclamped, last)  # padding stays inside the context of its row
-        write_rows = write_slots = None
-        if row_index is not None or is_real is not None:
-            write_rows = torch.tensor(list(chosen), device=self._device)[:, None]
+        is_next = rows is None or all(row == rows[0] + i for i, row in enumerate(rows))
+        row_slice = (rows[0], len(rows)) if rows is not None and is_next else None
+        is_level = min(starts) == max(starts)
+        given = list(carried)
+        if not is_next or not is_level:
+            given.append(torch.tensor(chosen)[:, None])
+        if not is_level:
+            last = np.array(row_ends)[:, None] - 1
+            unclamped = np.array(starts)[:, None] + np.arange(width)
+            clamped = np.minimum(unclamped, last)  # padding stays inside the context of its row
             # The scratch slot takes the padding of unequal rows.
-            write_slots = positions if is_real is None else torch.where(is_real, positions, self.capacity)
-        return Step(starts, row_ends, width, row_slice, row_index, write_rows, write_slots, positions)
+            given += map(torch.from_numpy, (clamped, np.where(unclamped <= last, clamped, self.capacity)))
+        found = uploaded(given, self._device)
+        carried, found = found[: len(carried)], found[len(carried) :]
+        write_rows = found[0] if found else None
+        if is_level:
+            # One row of positions, and a slice to write; padding lands in slots that are free anyway.
+            positions = self._positions[starts[0] : starts[0] + width].unsqueeze(0)
+            write_slots = None if is_next else positions
+        else:
+            positions, write_slots = found[1:]
+        row_index = None if is_next or write_rows is None else write_rows[:, 0]
+        return Step(starts, row_ends, width, row_slice, row_index, write_rows, write_slots, positions, carried=carried)
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Store the new keys [R, Hkv, T, Dk] and values [R, Hkv, T, Dv] of a layer; all that its queries may read.
@@ -441,15 +464,25 @@ class RaggedCache:
 def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
     # plane [num_rows, H, capacity + 1, D], new [R, H, T, D]
     mine = plane if step.row_slice is None else plane.narrow(0, *step.row_slice)
-    if step.write_rows is None or step.write_slots is None:
+    rows, slots, row_index = step.places_on(plane.device)
+    if rows is None or slots is None:
         mine.narrow(2, step.starts[0], step.num_new).copy_(new)
     else:
-        index = (step.write_rows.to(plane.device), step.write_slots.to(plane.device))
-        plane.transpose(1, 2).index_put_(index, new.transpose(1, 2))
+        plane.transpose(1, 2).index_put_((rows, slots), new.transpose(1, 2))
     if step.is_fresh:
         return new
     read = mine.narrow(2, 0, step.end)
-    return read if step.row_index is None else read.index_select(0, step.row_index.to(plane.device))
+    return read if row_index is None else read.index_select(0, row_index)
+
+
+def uploaded(given: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of int64 on a device; those of the host go there in one copy, which the host does not wait for."""
+    if device.type == "cpu" or not any(one.device.type == "cpu" for one in given):
+        return [one.to(device) for one in given]
+    of_host = [one for one in given if one.device.type == "cpu"]
+    packed = torch.cat([one.flatten() for one in of_host]).to(device, non_blocking=True)
+    parts = iter(torch.split(packed, [one.numel() for one in of_host]))
+    return [next(parts).view(one.shape) if one.device.type == "cpu" else one.to(device) for one in given]
 
 
 def shortened(lengths: Sequence[int], row_lengths: Sequence[int] | Tensor) -> list[int]:

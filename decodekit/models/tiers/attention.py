@@ -7,6 +7,7 @@ cases that need no mask at all are taken first: queries that see the same slots,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,7 +19,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from decodekit.kernels.paged_attention import paged_attention
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, Step
-from decodekit.models.caches.paged_rows import PagedLayer
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 
 ATTENTION_NAME = "decodekit"
@@ -54,6 +54,34 @@ def in_pass(step: Step) -> Iterator[None]:
         yield
     finally:
         current_step.reset(token)
+
+
+_in_passes, _had_cudnn = 0, True
+_lock = threading.Lock()
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """The time of passes over a rectangle on CUDA: attention by any backend but cuDNN's.
+
+    Its plans are made for one shape, in about 0.4 s each, and every step of a rectangle has another one; PyTorch
+    prefers it on some GPUs (`sdp_utils` of PyTorch). The others keep their order. As `torch.nn.attention.sdpa_kernel`
+    it sets a flag of the process, but threads may overlap: the last one out restores it.
+    """
+    global _in_passes, _had_cudnn
+    backends: Any = torch.backends.cuda
+    with _lock:
+        if not _in_passes:
+            _had_cudnn = backends.cudnn_sdp_enabled()
+            backends.enable_cudnn_sdp(False)
+        _in_passes += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_passes -= 1
+            if not _in_passes:
+                backends.enable_cudnn_sdp(_had_cudnn)
 
 
 def register() -> None:
@@ -111,8 +139,10 @@ def ragged_attention(
     if step.windows is not None and window is not None:
         step.windows.add(window)
     is_plain = softcap is None and s_aux is None
+    num_rows, num_heads, num_new, _ = query.shape
+    num_skipped = step.num_new - num_new  # layers that read an earlier layer's keys may run for the last tokens alone
     if step.given_mask is not None:
-        mask = step.given_mask
+        mask = step.given_mask[:, :, num_skipped:]
         if is_plain:  # the same mask for every head of a group; the queries of a head are neighbours
             group = query.shape[1] // key.shape[1]
             mask = mask.expand(-1, -1, group, -1) if mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
@@ -121,21 +151,21 @@ def ragged_attention(
         if window is not None and step.end > window:
             key, value = key[:, :, -window:], value[:, :, -window:]
         return _attend(query, key, value, None, False, scaling, softcap, s_aux), None
-    num_rows, num_heads, num_new, _ = query.shape
-    if is_plain and step.is_fresh and (window is None or num_new <= window):
+    if is_plain and step.is_fresh and not num_skipped and (window is None or num_new <= window):
         return _attend(query, key, value, None, True, scaling, None, None), None
     repeats = num_heads // key.shape[1] if is_plain else 1
     block = max(1, _MAX_SCORES // (num_rows * num_heads * step.end))
-    if block >= num_new:
+    if block >= step.num_new and not num_skipped:
         first, last, mask = step.mask(window, repeats, query.dtype, query.device)
         key, value = key[:, :, first:last], value[:, :, first:last]
         return _attend(query, key, value, mask, False, scaling, softcap, s_aux), None
     blocks = []
-    for begin in range(0, num_new, block):
-        stop = min(begin + block, num_new)
+    for begin in range(num_skipped, step.num_new, block):
+        stop = min(begin + block, step.num_new)
         first, last, mask = step.mask(window, repeats, query.dtype, query.device, (begin, stop))
         part = key[:, :, first:last], value[:, :, first:last]
-        blocks.append(_attend(query[:, :, begin:stop], *part, mask, False, scaling, softcap, s_aux))
+        own = query[:, :, begin - num_skipped : stop - num_skipped]
+        blocks.append(_attend(own, *part, mask, False, scaling, softcap, s_aux))
     return torch.cat(blocks, dim=1), None
 
 
@@ -150,17 +180,26 @@ def _over_pages(
     softcap: float | None,
     s_aux: Tensor | None,
 ) -> Tensor:
-    """[R, T, Hq, Dv]; keys and values are those of the new tokens, which go into the pages of their layer."""
+    """[R, T, Hq, Dv]; keys and values are those of the new tokens, which go into the pages of their layer.
+
+    A layer that reads an earlier layer's keys has that layer's place: it writes what is there already.
+    """
     if isinstance(step, LayerProbe):
         return _noted(module, query, key, value, step, window)
     place: Any = module
     group = step.rows.groups[place.paged_group]
+    starts, counts = step.starts_and_counts
+    num_skipped = key.shape[2] - query.shape[2]
+    if num_skipped:  # layers that read an earlier layer's keys may run for the last tokens alone (Gemma 4)
+        key, value = key[:, :, num_skipped:], value[:, :, num_skipped:]
+        starts, counts = starts + num_skipped, (counts - num_skipped).clamp_min(0)
     out: Tensor = paged_attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
         step.pages[place.paged_group],
-        *step.starts_and_counts,
+        starts,
+        counts,
         group.store.table,
         list(group.store.geometry),
         [place.paged_keys, place.paged_values, place.paged_key_scales, place.paged_value_scales],
@@ -177,12 +216,9 @@ def _noted(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, probe: LayerProbe, window: int | None
 ) -> Tensor:
     """Note what a layer stores; zeros [R, T, Hq, Dv]."""
-    layer, probe.layer = probe.layer, None
-    if layer is None or key.shape[2] != query.shape[2]:
-        raise UnsupportedAttentionError("a layer attends to keys that it has not shown to the cache")
     shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (key, value)]
-    probe.layers[layer] = PagedLayer(LayerShape(*shapes), window)
-    probe.readers.setdefault(layer, []).append(module)
+    if not probe.reads(module, key, LayerShape(*shapes), window) or key.shape[2] < query.shape[2]:
+        raise UnsupportedAttentionError("a layer attends to keys that no layer has shown to the cache")
     return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 

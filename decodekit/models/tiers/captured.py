@@ -37,24 +37,33 @@ class StepCapture(Protocol):
 
 
 class CudaCapture:
-    """Captures CUDA graphs that share one memory pool: they are replayed one after the other."""
+    """Captures CUDA graphs that share one memory pool: they are replayed one after the other.
+
+    Runs before a capture and the capture itself are on one stream of its own: what is kept for a stream, workspaces of
+    libraries and the counters of `kernels.programs`, is made before the capture and lies outside of the graph.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
+        self._stream: Any = None
 
     def __call__(self, run: Run) -> Run:
         """See `StepCapture`."""
         with torch.cuda.device(self._device):
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(NUM_WARMUPS):
-                    run()
-            torch.cuda.current_stream().wait_stream(side)
+            self._stream = side = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            current = torch.cuda.current_stream()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                out = run()
+            side.wait_stream(current)
+            try:
+                # Around the capture, too: one that fails leaves its stream the current one.
+                with torch.cuda.stream(side):
+                    for _ in range(NUM_WARMUPS):
+                        run()
+                    with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+                        out = run()
+            finally:
+                current.wait_stream(side)  # what ran there wrote into the state, which the caller puts right again
             self._pool = self._pool or graph.pool()
 
         def replay() -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from decodekit.models.caches.kv_cache import LayerShape
 from decodekit.models.caches.paged_rows import PagedLayer, PagedRows
 
 
@@ -51,9 +52,25 @@ class LayerProbe:
     """The attention modules of each layer."""
     layer: int | None = None
     """The layer that has shown its keys and values last, and whose attention follows."""
+    shown: list[tuple[Tensor, int]] = field(default_factory=list)
+    """The keys that layers have shown; later layers may attend to the same ones."""
     starts: tuple[int, ...] = (0,)
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: object) -> tuple[Tensor, Tensor]:
         """Note whose keys and values these are."""
         self.layer = layer
+        self.shown.append((keys, layer))
         return keys, values
+
+    def reads(self, module: nn.Module, keys: Tensor, shape: LayerShape, window: int | None) -> bool:
+        """Note that a module attends to keys; whether a layer has shown them."""
+        layer, self.layer = self.layer, None
+        if layer is None:  # layer 8 of Gemma 3n attends to the keys of layer 3
+            layer = next((index for shown, index in self.shown if shown is keys), None)
+        if layer is None:
+            return False
+        known = self.layers.get(layer)
+        is_narrow = known is not None and known.window != window
+        self.layers[layer] = PagedLayer(shape, None if is_narrow else window)  # pages stay for who looks back farthest
+        self.readers.setdefault(layer, []).append(module)
+        return True

@@ -20,6 +20,7 @@ from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.modules.few_rows import with_few_rows
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy
 from decodekit.models.tiers import attention
 from decodekit.models.tiers.captured import StepCapture
@@ -58,12 +59,13 @@ class RaggedModel:
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         attention.register()
-        self._module = shared_copy(model, None if own_attention else attention.ATTENTION_NAME)
+        self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
         """Whether the model lies on several devices; then every pass is run by its modules."""
         self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        self._is_cuda = self._device.type == "cuda"
         config = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameters = inspect.signature(type(model).forward).parameters
         self._takes_positions = "position_ids" in parameters
@@ -115,13 +117,17 @@ class RaggedModel:
         self._windows = frozenset(step.windows)
         return recorder.store.layers  # type: ignore[no-any-return]
 
-    def _run_last(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
+    def _run_last(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
         """Logits [R, V] of the last of equally many new tokens per row."""
-        return self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()
+        return [self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()]
 
-    def _run_every(self, module: nn.Module, tokens: Tensor, step: Step, store: Any) -> Tensor:
+    def _run_every(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
         """Logits [R, T, V] of all new tokens, padding too."""
-        return self._run(tokens, step, _transformers_cache(store, step), None, module).float()
+        return [self._run(tokens, step, _transformers_cache(store, step), None, module).float()]
 
     def _run(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
@@ -148,7 +154,8 @@ class RaggedModel:
             arguments["logits_to_keep"] = keep
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
-        with self._guard:
+        changes_shape = self._is_cuda and isinstance(step, Step)  # steps over pages are captured, and have a kernel
+        with self._guard, attention.without_cudnn() if changes_shape else nullcontext():
             if self._sets_step:
                 with attention.in_pass(step):
                     out = (module or self._module)(**arguments)
@@ -178,12 +185,16 @@ class RaggedModel:
         """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
         return self._run(tokens, step, _transformers_cache(store, step), keep, module)
 
-    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor) -> Tensor:
-        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows."""
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows.
+
+        `are_last` says that they are the last W columns of every row; before transformers 5.23 a model can leave out
+        the others only then.
+        """
         past = _transformers_cache(store, step)
         if self._keeps_per_row:
             return self._run(tokens, step, past, columns)
-        if len(tokens) == 1:  # its own tokens fill the pass
+        if are_last:
             return self._run(tokens, step, past, columns.shape[1])[:, -columns.shape[1] :]
         out = self._run(tokens, step, past, None)
         return out.take_along_dim(columns[:, :, None].to(out.device), dim=1)
@@ -224,24 +235,39 @@ class RaggedModel:
         if isinstance(cache, PagedCache):
             assert self.paged is not None
             return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
-        tokens = tokens.to(self._device)
         width = max(num_tokens)
+        wanted = self._wanted(num_tokens, width, logits)
         if tokens.shape[1] != width:
             tokens = tokens[:, :width]
-        step = cache.begin(num_tokens, rows)
+        step = cache.begin(num_tokens, rows, [tokens, *wanted])
+        tokens, *wanted = step.carried
         step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
             out = self._run(tokens, step, _transformers_cache(cache, step), None)
         elif logits != "last":
-            out = self._run_counts(tokens, num_tokens, logits, step, cache)
+            out = self._run_counts(tokens, num_tokens, logits, step, cache, wanted)
         elif self._can_replay(step) and min(num_tokens) == width:
             out = self._replayed("last", tokens, step, cache)
         elif min(num_tokens) == width:
-            out = self._run_last(self._module, tokens, step, cache)
+            [out] = self._run_last(self._module, tokens, step, cache)
         else:
-            out = self._run_ragged_last(tokens, num_tokens, step, _transformers_cache(cache, step))
+            out = self._run_ragged_last(tokens, step, _transformers_cache(cache, step), wanted)
         cache.commit(step, rows)
         return out.float()
+
+    def _wanted(self, num_tokens: Sequence[int], width: int, logits: LogitsKind) -> list[Tensor]:
+        """Where the wanted logits of a pass are, on the host: what `_run_ragged_last` and `_run_counts` take."""
+        if logits == "all" or (logits == "last" and min(num_tokens) == width):
+            return []
+        ends = torch.tensor(num_tokens)
+        if logits == "last":
+            columns = torch.tensor(sorted({count - 1 for count in num_tokens}))
+            return [ends - 1, columns, torch.searchsorted(columns, ends - 1)]
+        counts = torch.tensor(logits)
+        rows = torch.repeat_interleave(counts)
+        columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, logits, strict=True)])
+        starts = ends - max(logits)
+        return [rows, columns, columns - starts[rows], (starts[:, None] + torch.arange(max(logits))).clamp_min(0)]
 
     def _can_replay(self, step: Step) -> bool:
         return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh and step.hidden is None
@@ -249,40 +275,48 @@ class RaggedModel:
     def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
         assert self._replays is not None
         run = self._run_last if wanted == "last" else self._run_every
-        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))
+        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))[0]
 
-    def _run_ragged_last(self, tokens: Tensor, num_tokens: Sequence[int], step: Step, past: Any) -> Tensor:
-        """[R, V] logits at each row's own last token, with as little of the output projection as the model allows."""
-        last = torch.tensor([count - 1 for count in num_tokens], device=self._device)
+    def _run_ragged_last(self, tokens: Tensor, step: Step, past: Any, wanted: Sequence[Tensor]) -> Tensor:
+        """[R, V] logits at each row's own last token, with as little of the output projection as the model allows.
+
+        Args:
+            wanted: int64 columns of the last tokens [R]; these once each, in order; and which of them each is [R].
+        """
+        last, columns, places = wanted
         if self._keeps_per_row:
             return self._run(tokens, step, past, last[:, None])[:, 0]
-        wanted = sorted({count - 1 for count in num_tokens})
-        out = self._run(tokens, step, past, torch.tensor(wanted, device=self._device))
-        column = last
-        if out.shape[1] == len(wanted) != tokens.shape[1]:
-            place = {position: i for i, position in enumerate(wanted)}
-            column = torch.tensor([place[count - 1] for count in num_tokens], device=self._device)
-        return out[torch.arange(len(num_tokens), device=out.device), column.to(out.device)]
+        out = self._run(tokens, step, past, columns)
+        is_kept = out.shape[1] == len(columns) != tokens.shape[1]
+        return out[torch.arange(len(last), device=out.device), (places if is_kept else last).to(out.device)]
 
     def _run_counts(
-        self, tokens: Tensor, num_tokens: Sequence[int], counts: Sequence[int], step: Step, cache: RaggedCache
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        counts: Sequence[int],
+        step: Step,
+        cache: RaggedCache,
+        wanted: Sequence[Tensor],
     ) -> Tensor:
-        """[sum of counts, V] logits at the last `counts[i]` real tokens of row i."""
+        """[sum of counts, V] logits at the last `counts[i]` real tokens of row i.
+
+        Args:
+            wanted: int64 rows and columns of these tokens [sum of counts]; their columns among the last max(counts)
+                tokens of each row, and the columns of those [R, max(counts)].
+        """
         width, most = max(num_tokens), max(counts)
         past = _transformers_cache(cache, step)
         is_replayed = self._can_replay(step) and len(counts) * width <= 2 * sum(counts)
         if len(counts) == 1 and not is_replayed:
             return self._run(tokens, step, past, most)[0, -most:]
-        first = min(count - wanted for count, wanted in zip(num_tokens, counts, strict=True))
-        rows = torch.repeat_interleave(torch.tensor(counts))
-        columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, counts, strict=True)])
+        first = min(count - own for count, own in zip(num_tokens, counts, strict=True))
+        rows, columns, among_last, last = wanted
         if is_replayed:
             out = self._replayed("every", tokens, step, cache)
         elif 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
-            starts = torch.tensor(num_tokens) - most
-            kept = (starts[:, None] + torch.arange(most)).clamp_min(0)
-            columns = columns - starts[rows]
-            out = self._run(tokens, step, past, kept.to(self._device))
+            columns = among_last
+            out = self._run(tokens, step, past, last)
         else:
             out = self._run(tokens, step, past, width - first)
             columns = columns - (width - out.shape[1])

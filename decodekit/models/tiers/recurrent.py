@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step, checked_order, shortened
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.tiers.ragged import RaggedModel, Recorder, past_key_values_class
+from decodekit.models.tiers.replay import Replays
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""
@@ -106,7 +107,7 @@ class RecurrentCache:
         ends = [self._lengths[row] + count for row, count in zip(rows, num_tokens, strict=True)]
         if max(ends) > self.capacity:
             self.grow(max(max(ends), 2 * self.capacity))
-        starts = [self._lengths[row] for row in rows]
+        starts, tokens = [self._lengths[row] for row in rows], tokens.to(self._device)
         if len(rows) == self.num_rows and min(starts) == max(starts) and list(rows) == list(range(len(rows))):
             self._tokens[:, starts[0] : max(ends)] = tokens[:, : max(num_tokens)]
             return
@@ -142,7 +143,7 @@ class RecurrentCache:
                 raise RuntimeError(f"a state of {tuple(state.shape[1:])} per row became {tuple(new.shape[1:])}")
             if not is_slice:
                 state[list(rows)] = new.to(state.dtype)
-            elif not given or new is not given[i]:
+            elif not given or new.data_ptr() != given[i].data_ptr():  # a recording gives what it wrote into anew
                 state.narrow(0, rows[0], len(rows)).copy_(new)
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -248,7 +249,13 @@ class RecurrentModel(RaggedModel):
         """Forward calls of the model so far."""
         self._one_pass = threading.RLock()  # states in modules belong to one pass at a time
         super().__init__(model)
-        self._replays = None
+        self._replays = self._new_replays()
+
+    def _new_replays(self) -> Replays | None:
+        """Recorded steps of a token after a state, on a CPU; not where the modules hold their state themselves."""
+        if self._device.type != "cpu" or self._holders or self.is_spread:
+            return None
+        return Replays(self._module, {"next": self._run_next}, self._layers, self._windows)
 
     def _find_layers(self) -> dict[int, LayerShape]:
         with torch.inference_mode():
@@ -285,14 +292,20 @@ class RecurrentModel(RaggedModel):
         return [*_tensors(past), *(getattr(module, name) for module, name in self._holders)]
 
     def _pass(
-        self, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] | None, keep: int
+        self,
+        tokens: Tensor,
+        step: Step,
+        store: Any,
+        states: Sequence[Tensor] | None,
+        keep: int,
+        module: nn.Module | None = None,
     ) -> tuple[Tensor, Any]:
         """Logits of one pass, and what the model left; from a state, or from none."""
         past: Any
         if states is None:
             past = copy.deepcopy(self._empty)
-            for module, name in self._holders:
-                setattr(module, name, None)
+            for holder, name in self._holders:
+                setattr(holder, name, None)
         else:
             waiting = iter(states)
             leaves = (
@@ -300,13 +313,23 @@ class RecurrentModel(RaggedModel):
                 for leaf, is_state in zip(self._leaves(self._template), self._is_state, strict=True)
             )
             past = _with_tensors(self._template, leaves)
-            for module, name in self._holders:
-                setattr(module, name, next(leaves))
+            for holder, name in self._holders:
+                setattr(holder, name, next(leaves))
         if hasattr(past, "store"):
             past.store, past.step = store, step
-        out = self._call(tokens, step, past, keep or None)
-        self.num_passes += 1
+        out = self._call(tokens, step, past, keep or None, module)
         return out.logits, past if hasattr(past, "store") else getattr(out, self._argument, None)
+
+    def _run_next(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Logits [R, 1, V] of one new token of each row, and the states after it."""
+        out, left = self._pass(tokens, step, store, states, 1, module)
+        return [out, *self._states_in(left)]
+
+    def _states_in(self, left: Any) -> list[Tensor]:
+        """The states [R, ...] in what a pass has left."""
+        return [leaf for leaf, is_state in zip(self._leaves(left), self._is_state, strict=True) if is_state]
 
     def new_cache(self, num_rows: int, capacity: int) -> RecurrentCache:  # type: ignore[override]
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
@@ -400,8 +423,19 @@ class RecurrentModel(RaggedModel):
         step.is_strict, step.hidden = self.is_strict, hidden
         given = [] if is_fresh else cache.states_of(rows)
         num_kept = width - min(max(0, own - most[row]) for row, own in zip(rows, widths, strict=True))
-        out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, num_kept)
-        found = [leaf for leaf, is_state in zip(self._leaves(left), self._is_state, strict=True) if is_state]
+        self.num_passes += 1
+        if self._replays is not None and width == 1 and not is_fresh and hidden is None:
+            out, *found = self._replays.step(
+                tokens,
+                step,
+                cache.kv,
+                "next",
+                lambda: self._run_next(self._module, tokens, step, cache.kv, given),
+                given,
+            )
+        else:
+            out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, num_kept)
+            found = self._states_in(left)
         cache.put(rows, given, found)
         cache.kv.commit(step, None if is_all else rows)
         for row, own in zip(rows, widths, strict=True):
@@ -415,7 +449,7 @@ class RecurrentModel(RaggedModel):
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_one_pass", "_guard", "_empty", "_template")  # locks, and classes made at run time
+        left_out = ("_one_pass", "_guard", "_empty", "_template", "_replays")  # locks, and classes made at run time
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -423,6 +457,7 @@ class RecurrentModel(RaggedModel):
         self._one_pass = threading.RLock()
         self._guard = nullcontext()
         self._layers = self._find_layers()
+        self._replays = self._new_replays()
 
 
 def _joined(pieces: Sequence[Sequence[Tensor]], count: int) -> list[Tensor]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from decodekit.models.caches.paged_rows import PagedRows
 
 NUM_BUFFERS: Final = 4
-"""Copies on their way to the device at a time; a step is read by the host before the fourth one after it starts."""
+"""Copies on their way to the device at a time; the host waits for the oldest before it fills its buffer again."""
 
 
 class StepState:
@@ -38,20 +38,24 @@ class StepState:
         num_rows: B, rows of the pass.
         width: T, columns of tokens.
         num_values: further numbers of each row that the step hands on, for whoever takes tokens.
+        num_wanted: W, how many logits are wanted at most; None: of all tokens.
 
     Attributes:
         rows, starts, counts: int32 [B] on the device.
         tokens: int64 [B, T]; where the host gave -1, the token that the device has taken for the row.
-        wanted: int64 [B * T], the places of the pass [B * T] whose logits are wanted, in order.
+        wanted: int64 [W], the places of the pass [B * T] whose logits are wanted, in order.
         values: int32 [num_values, B].
     """
 
-    def __init__(self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0) -> None:
+    def __init__(
+        self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0, num_wanted: int | None = None
+    ) -> None:
         self.table_rows, self.num_rows, self.width = rows, num_rows, width
         num_groups, places = len(rows.groups), num_rows * width
+        num_wanted = places if num_wanted is None else num_wanted
         # A row enters a new page every 32 tokens; where more rows do so at once, `PagedRows.upload` is asked.
         self.max_entries = num_rows + width
-        sizes = [num_rows] * 3 + [places] * 2 + [num_values * num_rows] + [3 * self.max_entries] * num_groups
+        sizes = [*[num_rows] * 3, places, num_wanted, num_values * num_rows, *[3 * self.max_entries] * num_groups]
         ends = np.cumsum(sizes).tolist()
         self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
         device = rows.device
@@ -61,6 +65,7 @@ class StepState:
             torch.zeros(ends[-1], dtype=torch.int32, pin_memory=is_pinned)
             for _ in range(NUM_BUFFERS if is_pinned else 1)
         ]
+        self._copied: list[torch.cuda.Event | None] = [None] * len(self._buffers)
         self._next = 0
         self.rows, self.starts, self.counts, self._tokens, self._wanted, values, *self._entries = (
             self._packed[first:end] for first, end in self._spans
@@ -88,8 +93,11 @@ class StepState:
         store, (num_rows, width) = self.table_rows, (self.num_rows, self.width)
         if any(len(group.entries) > self.max_entries for group in store.groups):
             store.upload()
-        buffer = self._buffers[self._next]
-        self._next = (self._next + 1) % len(self._buffers)
+        place = self._next
+        buffer, copied = self._buffers[place], self._copied[place]
+        self._next = (place + 1) % len(self._buffers)
+        if copied is not None:
+            copied.synchronize()
         given: NDArray[np.int32] = buffer.numpy()
         parts = [given[first:end] for first, end in self._spans]
         for part, column, rest in zip(parts, (rows, starts, counts), (store.scratch_row, 0, 0), strict=False):
@@ -111,6 +119,9 @@ class StepState:
             if entries:
                 columns[:, : len(entries)] = np.array(entries, dtype=np.int32).T
         self._packed.copy_(buffer, non_blocking=True)
+        if self._packed.is_cuda:
+            self._copied[place] = event = copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._packed.device))
 
     def write_tables(self) -> list[Tensor]:
         """Enter the new pages into the tables; those of the rows of the pass, int32 [B, slots] for each group."""
@@ -141,14 +152,19 @@ class StepState:
         finally:
             self._packed.copy_(kept)
 
-    def advance(self) -> None:
-        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host."""
-        self.starts.add_(self.counts)
+    def advance(self, lengths: Tensor) -> None:
+        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host.
+
+        Args:
+            lengths: int32 [B], what the rows hold from now on; that of a row without new tokens stays.
+        """
+        self.starts.copy_(torch.where(self.counts > 0, lengths, self.starts))
+        self.counts.clamp_(max=1)
         self._tokens.fill_(-1)
 
     @property
     def wanted(self) -> Tensor:
-        """int64 [B * T]."""
+        """int64 [W]."""
         return self._wanted.long()
 
     def positions(self) -> Tensor:

@@ -1,0 +1,78 @@
+"""When a replay is trusted: its first outputs are compared with those of the modules that it was recorded from.
+
+A step recorded with rows of no token, of which three replays are compared:
+
+    length of the longest row   0          17         18         19         20
+    replayed                    yes        yes        yes        yes        yes
+    compared with the modules   yes        yes        yes        yes        no: it is proven
+    counts as a proof           no         first      second     third
+
+A number that was baked in when the step was recorded (a length, a position) is right for the length of the recording,
+and shows at every other one. The first replay that differs refuses the recording for good, and the modules go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import torch
+from torch import Tensor
+
+Output = TypeVar("Output", Tensor, list[Tensor])
+
+NUM_PROOFS: Final = 3
+"""Replays that are compared at other lengths; the second and later ones run what a compiler made of the recording."""
+
+
+@dataclass(slots=True)
+class Proof:
+    """What is known of one recording.
+
+    Args:
+        recorded_at: tokens of the longest row when it was recorded.
+        tolerance: largest root mean square of the difference, in deviations of the modules' output; 0 is bit for bit.
+
+    Attributes:
+        num_equal: replays at other lengths that were those of the modules.
+        is_refused: whether one was not.
+    """
+
+    recorded_at: int
+    tolerance: float = 0.0
+    num_equal: int = 0
+    is_refused: bool = False
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether replays are no longer compared."""
+        return self.num_equal >= NUM_PROOFS and not self.is_refused
+
+    def output(self, replay: Callable[[], Output], modules: Callable[[], Output], length: int) -> Output:
+        """The output of a step, one tensor or several: replayed where that is proven, else that of the modules.
+
+        Args:
+            replay: runs the recording.
+            modules: runs the modules on the same inputs. A step that runs twice writes the same keys and values twice.
+            length: tokens of the longest row.
+        """
+        if self.is_proven:
+            return replay()
+        if self.is_refused:
+            return modules()
+        replayed = replay()
+        expected = modules()  # afterwards: it overwrites what a wrong recording has written
+        if not self._is_equal(replayed, expected):
+            self.is_refused = True  # never cleared: threads may prove one recording together
+        elif length != self.recorded_at:
+            self.num_equal += 1
+        return expected
+
+    def _is_equal(self, replayed: Output, expected: Output) -> bool:
+        if not isinstance(replayed, Tensor) or not isinstance(expected, Tensor):
+            return all(self._is_equal(one, other) for one, other in zip(replayed, expected, strict=True))
+        if not self.tolerance:
+            return torch.equal(replayed, expected)
+        error = (replayed - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
+        return bool(error < self.tolerance)  # of NaN: no

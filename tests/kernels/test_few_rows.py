@@ -1,0 +1,127 @@
+"""Products of a few rows beside sums in float64, bit for bit the same whatever rows stand beside one, and only where
+they are meant to be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from decodekit.kernels import few_rows
+from decodekit.kernels.few_rows import MAX_ROWS, few_rows_linear
+from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.modules.few_rows import FewRowsLinear, with_few_rows
+from decodekit.models.tiers import replay
+from tests.models.architectures import build, tokens
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """Rows, outputs and width of every product that is made here."""
+    seen: list[tuple[int, int, int]] = []
+    multiply = few_rows._multiply
+
+    def counted(*arguments: int) -> None:
+        seen.append(arguments[-3:])  # type: ignore[arg-type]
+        multiply(*arguments)
+
+    monkeypatch.setattr(few_rows, "_multiply", counted)
+    return seen
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_products_are_those_of_float64(calls: list[Any]) -> None:
+    shapes = [*product(range(1, MAX_ROWS + 1), (1, 3, 17), (1, 2, 7, 8, 31, 33, 64, 129))]
+    for num_rows, num_outs, width in shapes:
+        x, weight, bias = numbers(num_rows, 1, width), numbers(num_outs, width), numbers(num_outs)
+        for added in (None, bias):
+            found = few_rows_linear(x, weight, added)
+            expected = linear(x.double(), weight.double(), None if added is None else added.double())
+            most = linear(x.abs().double(), weight.abs().double()) + 1
+            assert found.shape == (num_rows, 1, num_outs)
+            assert bool(((found - expected).abs() <= (width + 1) * 2.0**-24 * most).all()), (num_rows, num_outs, width)
+    assert calls == [shape for shape in shapes for _ in range(2)]
+
+
+def test_a_row_is_the_same_beside_any_others() -> None:
+    x, weight = numbers(MAX_ROWS, 300), numbers(50, 300)
+    alone = torch.cat([few_rows_linear(row[None], weight) for row in x])
+    for num_rows in range(1, MAX_ROWS + 1):
+        assert torch.equal(few_rows_linear(x[:num_rows], weight), alone[:num_rows])
+    # The comparison sees an order of addition: the same products from the last to the first.
+    assert not torch.equal(few_rows_linear(x.flip(1), weight.flip(1)), alone)
+
+
+def test_what_is_not_a_number_goes_through() -> None:
+    x, weight = torch.ones(2, 40), torch.ones(4, 40)
+    weight[0, 3], weight[1, 5], weight[2, 7], weight[2, 8] = torch.inf, torch.nan, torch.inf, -torch.inf
+    found = few_rows_linear(x, weight)
+    assert found[:, 0].tolist() == [torch.inf] * 2 and bool(found[:, 1:3].isnan().all())
+    assert found[:, 3].tolist() == [40.0] * 2
+
+
+def test_all_else_is_left_to_torch(calls: list[Any]) -> None:
+    x, weight, bias = numbers(3, 16), numbers(5, 16), numbers(5)
+    others = [
+        (numbers(MAX_ROWS + 1, 16), weight, bias),
+        (x[:0], weight, None),
+        (x.double(), weight.double(), None),
+        (x.bfloat16(), weight.bfloat16(), bias.bfloat16()),
+        (numbers(16, 3).T, weight, None),
+        (x, numbers(16, 5).T, bias),
+    ]
+    for arguments in others:
+        assert torch.equal(few_rows_linear(*arguments), linear(*arguments))
+    torch.set_num_threads(2)
+    assert torch.equal(few_rows_linear(x, weight, bias), linear(x, weight, bias))
+    assert calls == []
+    torch.set_num_threads(1)
+    few_rows_linear(x, weight, bias)
+    assert calls == [(3, 5, 16)]
+
+
+def test_only_plain_layers_become_others() -> None:
+    class Scaled(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    model = nn.Sequential(nn.Linear(4, 4), Scaled(4, 4), nn.Linear(4, 4).bfloat16(), nn.Linear(4, 4, device="meta"))
+    assert [type(one) for one in with_few_rows(copy.deepcopy(model))] == [FewRowsLinear, Scaled, nn.Linear, nn.Linear]
+
+
+def test_steps_use_them_recorded_or_not_and_the_model_stays(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "RECORD_AFTER", 3)
+    model = build("llama")
+    kinds = [type(module) for module in model.modules()]
+    num_layers = kinds.count(nn.Linear)
+    prompt = torch.tensor([tokens(0, 6)])
+    with torch.inference_mode():
+        before = model(prompt).logits
+    lm = HuggingFaceLM(model, tier="ragged")
+    cache = lm.new_cache(1, 32)
+    lm.forward(prompt, [6], cache)
+    for _ in range(12):
+        calls.clear()
+        lm.forward(prompt[:, :1], [1], cache)
+    assert lm._runner._replays.num_replayable() == 1  # type: ignore[union-attr]
+    assert len(calls) == num_layers and {num_rows for num_rows, *_ in calls} == {1}
+    with torch.inference_mode():
+        assert torch.equal(model(prompt).logits, before)
+    assert [type(module) for module in model.modules()] == kinds
