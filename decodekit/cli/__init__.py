@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import bench, demo, doctor, extract, folder, generate, grammar, schema, strategies
+from decodekit.cli import bench, demo, doctor, eval, extract, folder, generate, grammar, schema, strategies
 from decodekit.cli.command import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
@@ -35,6 +35,7 @@ for function in (
     strategies.strategies,
 ):
     app.command(cls=Command)(function)
+app.command("eval", cls=Command)(eval.evaluate)
 app.add_typer(schema.app, name="schema")
 app.add_typer(grammar.app, name="grammar")
 

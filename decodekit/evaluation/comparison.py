@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from decodekit.errors import OutputError
+from decodekit.evaluation.files import write_bytes
 from decodekit.evaluation.report import report_html
 from decodekit.evaluation.summary import Results
 from decodekit.evaluation.tables import table
@@ -30,7 +30,7 @@ class Comparison(Results):
         Raises:
             OutputError: the file cannot be written.
         """
-        _write(Path(path), b"".join(map(encode_line, self.records())))
+        write_bytes(Path(path), b"".join(map(encode_line, self.records())))
 
     def to_html(self, path: str | Path) -> None:
         """Write one page without scripts: tables, the front of quality against time, acceptance, passes saved.
@@ -38,12 +38,4 @@ class Comparison(Results):
         Raises:
             OutputError: the file cannot be written.
         """
-        _write(Path(path), page_bytes(report_html(self)))
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as error:
-        raise OutputError(f"the file cannot be written: {error.strerror or error}", at=str(path)) from error
+        write_bytes(Path(path), page_bytes(report_html(self)))
