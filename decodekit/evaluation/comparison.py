@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from decodekit.evaluation.files import write_bytes
 from decodekit.evaluation.report import report_html
@@ -39,3 +40,20 @@ class Comparison(Results):
             OutputError: the file cannot be written.
         """
         write_bytes(Path(path), page_bytes(report_html(self)))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Quality against time with error bars and the Pareto front, by matplotlib (extra `plots`); see `plots.plot`.
+
+        Args:
+            path: where the picture goes, as png, pdf or svg; None only draws it.
+
+        Returns:
+            The `matplotlib.figure.Figure`.
+
+        Raises:
+            OptionError: matplotlib is not installed, or there is nothing to draw.
+            OutputError: the file cannot be written.
+        """
+        from decodekit.evaluation.plots import plot
+
+        return plot(self, path)
