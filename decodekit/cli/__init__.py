@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__
-from decodekit.cli import bench, demo, doctor, exchange, extract, folder, generate, grammar, schema, serve, strategies
+from decodekit.cli import (
+    bench,
+    demo,
+    doctor,
+    eval,
+    exchange,
+    extract,
+    folder,
+    generate,
+    grammar,
+    schema,
+    serve,
+    strategies,
+)
 from decodekit.cli.command import Command
 from decodekit.cli.console import EXIT_CODES_HELP
 
@@ -39,6 +52,7 @@ for function in (
 ):
     app.command(cls=Command)(function)
 app.command("import", cls=Command)(exchange.take_back)
+app.command("eval", cls=Command)(eval.evaluate)
 app.add_typer(schema.app, name="schema")
 app.add_typer(grammar.app, name="grammar")
 

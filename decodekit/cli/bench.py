@@ -87,6 +87,10 @@ def bench(
         typer.Option(metavar="module.py:FUNCTION", help="Your own measure, of (text, reference); may be repeated."),
     ] = None,
     layout: o.SchemaOptions,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=o.output_path, help="The Pareto front as png, pdf or svg (extra `plots`)."),
+    ] = None,
     fresh: o.Fresh = False,
     as_json: o.Json = False,
 ) -> int:
@@ -100,6 +104,10 @@ def bench(
     from decodekit.spelling import split_calls
 
     # Before a model is loaded: faults are reported at once.
+    if plot is not None:
+        from decodekit.evaluation.plots import require_matplotlib
+
+        require_matplotlib()
     chosen = named_strategies([one for text in strategies for one in split_calls(text)])
     options: Any = {
         "tasks": examples.load(layout),
@@ -119,10 +127,12 @@ def bench(
     check_free(output)
     llm = load_model(model.model, model.dtype, model.device_map)
     options["judge"] = None if judge is None else load_model(judge, model.dtype, model.device_map)
-    return _compare(llm, chosen, output, as_json=as_json, **options)
+    return _compare(llm, chosen, output, plot, as_json=as_json, **options)
 
 
-def _compare(llm: LLM, chosen: Mapping[str, Any], output: Path, *, as_json: bool, **options: Any) -> int:
+def _compare(
+    llm: LLM, chosen: Mapping[str, Any], output: Path, plot: Path | None, *, as_json: bool, **options: Any
+) -> int:
     """Measure what is not measured yet, and print the table; the exit code."""
     from decodekit.evaluation.comparing import compare
     from decodekit.evaluation.keeping import REPORT, ROWS, count_rows
@@ -139,6 +149,8 @@ def _compare(llm: LLM, chosen: Mapping[str, Any], output: Path, *, as_json: bool
         )
         return INTERRUPTED
     comparison.to_html(output / REPORT)
+    if plot is not None:
+        comparison.plot(plot)
     if as_json:
         print_json(comparison.records())
     else:

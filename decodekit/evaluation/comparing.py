@@ -214,10 +214,10 @@ def _planned(
     if max_new_tokens is not None:
         found = [replace(task, max_new_tokens=max_new_tokens) for task in found]
     settings = {
-        "model": _name(llm),
+        "model": name_of(llm),
         "dtype": str(llm.model.dtype).removeprefix("torch."),
         "device": str(llm.model.device),
-        "judge": _name(judge),
+        "judge": name_of(judge),
         "seeds": seeds,
         "repeats": repeats,
         "batch_size": batch_size,
@@ -294,7 +294,7 @@ class _Bench:
         return [
             task.prompt_of(
                 example,
-                is_bundled=_name(self.llm) in BUNDLED,
+                is_bundled=name_of(self.llm) in BUNDLED,
                 has_chat_template=bool(getattr(self.llm.tokenizer, "chat_template", None)),
             )
             for example in task.examples
@@ -402,7 +402,7 @@ def _check_constraint(llm: LLM, task: Task, constraint: Constraint) -> None:
         raise
 
 
-def _name(llm: LLM) -> str:
+def name_of(llm: LLM) -> str:
     """Of a bundled model its name, not the folder of this machine."""
     name = llm.model.name
     folder = Path(name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from decodekit.errors import OutputError
+from decodekit.evaluation.files import write_bytes
 from decodekit.evaluation.report import report_html
 from decodekit.evaluation.summary import Results
 from decodekit.evaluation.tables import table
@@ -30,7 +31,7 @@ class Comparison(Results):
         Raises:
             OutputError: the file cannot be written.
         """
-        _write(Path(path), b"".join(map(encode_line, self.records())))
+        write_bytes(Path(path), b"".join(map(encode_line, self.records())))
 
     def to_html(self, path: str | Path) -> None:
         """Write one page without scripts: tables, the front of quality against time, acceptance, passes saved.
@@ -38,12 +39,21 @@ class Comparison(Results):
         Raises:
             OutputError: the file cannot be written.
         """
-        _write(Path(path), page_bytes(report_html(self)))
+        write_bytes(Path(path), page_bytes(report_html(self)))
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Quality against time with error bars and the Pareto front, by matplotlib (extra `plots`); see `plots.plot`.
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as error:
-        raise OutputError(f"the file cannot be written: {error.strerror or error}", at=str(path)) from error
+        Args:
+            path: where the picture goes, as png, pdf or svg; None only draws it.
+
+        Returns:
+            The `matplotlib.figure.Figure`.
+
+        Raises:
+            OptionError: matplotlib is not installed, or there is nothing to draw.
+            OutputError: the file cannot be written.
+        """
+        from decodekit.evaluation.plots import plot
+
+        return plot(self, path)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from decodekit.errors import DecodekitError
@@ -37,6 +38,8 @@ class Measurement:
         gaps: between the pieces of the stream after the first: seconds, and the tokens that came at its end.
         wall_s: seconds of the call that decoded the example, shared among the examples of the call.
         kv_bytes: largest size of the cache of the call; None if the model does not tell.
+        cpu_s: seconds that the cores spent on this process meanwhile, shared like `wall_s`; None if not measured.
+        gpu_utilisation: share of the last moments of the call in which the GPU was busy, from 0 to 1; None without one.
     """
 
     text: str | None
@@ -47,6 +50,8 @@ class Measurement:
     gaps: tuple[tuple[float, int], ...]
     wall_s: float
     kv_bytes: int | None
+    cpu_s: float | None = None
+    gpu_utilisation: float | None = None
 
     @property
     def s_per_token(self) -> float | None:
@@ -57,9 +62,10 @@ class Measurement:
 
 
 class Meter:
-    """Notes how large the caches of a model become."""
+    """Notes how large the caches of a model become, and where it computes."""
 
     def __init__(self) -> None:
+        self.device = torch.device("cpu")
         self.begin()
 
     def begin(self) -> None:
@@ -74,6 +80,7 @@ class Meter:
         A copy of the same class, for there are proposers that ask what kind of model they draft for. A model that has
         no attributes of its own to be copied is not watched.
         """
+        self.device = torch.device(model.device)
         if not hasattr(model, "__dict__"):
             return model
         twin: CausalLM = object.__new__(type(model))
@@ -126,7 +133,7 @@ def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) ->
     completions: list[Any] = [None] * len(prompts)
     failure: str | None = None
     meter.begin()
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     try:
         for chunk in llm.stream(list(prompts), **options):
             if chunk.token_ids:
@@ -138,11 +145,13 @@ def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) ->
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     wall_s = (time.perf_counter() - begin) / len(prompts)
+    cpu_s = (time.process_time() - cpu_begin) / len(prompts)
+    call = (wall_s, meter.peak_bytes, cpu_s, gpu_utilisation(meter.device))
     measured = []
     for completion, arrivals in zip(completions, pieces, strict=True):
         if completion is None:
             fault = failure or "no text came"
-            measured.append(Measurement(None, (), "error", fault, None, (), wall_s, meter.peak_bytes))
+            measured.append(Measurement(None, (), "error", fault, None, (), *call))
             continue
         # A row that failed before its first token has no text that could be judged.
         text = None if completion.finish_reason == "error" and not completion.token_ids else completion.text
@@ -154,8 +163,20 @@ def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) ->
                 None if completion.error is None else str(completion.error),
                 completion.stats,
                 tuple((now - before, num_tokens) for (before, _), (now, num_tokens) in pairwise(arrivals)),
-                wall_s,
-                meter.peak_bytes,
+                *call,
             )
         )
     return measured
+
+
+def gpu_utilisation(device: torch.device) -> float | None:
+    """The share of the last sampling period (a sixth of a second to a second) in which a kernel ran, from 0 to 1.
+
+    What NVIDIA's driver tells; None for other devices, and where its library (nvidia-ml-py) is missing.
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.utilization(device) / 100
+    except Exception:  # no library, no permission, or a device without a counter: nothing is known
+        return None

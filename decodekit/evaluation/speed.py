@@ -37,6 +37,8 @@ class Speed:
         num_tokens: generated tokens.
         num_forwards: forward passes, a row of a batch counted by itself.
         wall_s: time of all calls.
+        cpu_cores: how many cores were busy with this process, on average over the calls.
+        gpu_utilisation: mean share of time in which the GPU was busy, from 0 to 1.
     """
 
     s_per_token: float | None
@@ -61,6 +63,8 @@ class Speed:
     num_tokens: int
     num_forwards: int
     wall_s: float
+    cpu_cores: float | None = None
+    gpu_utilisation: float | None = None
 
 
 def speed_of(measurements: Sequence[Measurement]) -> Speed:
@@ -106,6 +110,11 @@ def speed_of(measurements: Sequence[Measurement]) -> Speed:
         num_tokens=num_tokens,
         num_forwards=num_forwards,
         wall_s=wall_s,
+        cpu_cores=ratio(
+            math.fsum(one.cpu_s for one in measurements if one.cpu_s is not None),
+            math.fsum(one.wall_s for one in measurements if one.cpu_s is not None),
+        ),
+        gpu_utilisation=mean(one.gpu_utilisation for one in measurements),
     )
 
 

@@ -56,6 +56,7 @@ def grids(comparison: Results, task: str) -> Iterator[Grid]:
                 "p50": _value(one, "token_p50_s", 1e3, 2),
                 "p95": _value(one, "token_p95_s", 1e3, 2),
                 "p99": _value(one, "token_p99_s", 1e3, 2),
+                "ITL ms": _value(one, "itl_mean_s", 1e3, 2),
                 "ITL p50": _value(one, "itl_p50_s", 1e3, 2),
                 "p95 ": _value(one, "itl_p95_s", 1e3, 2),
                 "p99 ": _value(one, "itl_p99_s", 1e3, 2),
@@ -77,6 +78,8 @@ def grids(comparison: Results, task: str) -> Iterator[Grid]:
                 "acceptance length": _value(one, "mean_acceptance_length", 1, 2),
                 "mask µs/token": _value(one, "mask_s_per_token", 1e6, 1),
                 "KV MiB": _value(one, "kv_bytes", 2**-20, 2),
+                "CPU cores": _value(one, "cpu_cores", 1, 2),
+                "GPU busy %": _value(one, "gpu_utilisation", 100, 0),
             }
             for one in summaries
         ],

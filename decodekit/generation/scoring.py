@@ -16,13 +16,20 @@ SCORE_LOGITS = 1 << 26
 """Most logits of one forward pass (256 MiB in float32): with a large vocabulary the pass has fewer tokens."""
 
 
-@torch.inference_mode()
 def token_logprobs(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list[float]]:
     """For every text, the natural log-probability of each token after the first, given the tokens before it."""
+    return [[logprob for logprob, _ in scores] for scores in token_scores(model, texts)]
+
+
+@torch.inference_mode()
+def token_scores(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
+    """For every text, of each token after the first: its natural log-probability given the tokens before it, and
+    whether it is the likeliest one, so that greedy decoding takes it.
+    """
     max_tokens = max(1, min(SCORE_TOKENS, SCORE_LOGITS // model.vocab_size))
     # The last token of a text is predicted, never read.
     inputs = [list(text[:-1]) for text in texts]
-    scores: list[list[float]] = [[] for _ in texts]
+    scores: list[list[tuple[float, bool]]] = [[] for _ in texts]
     readable = [index for index, tokens in enumerate(inputs) if tokens]
     for positions in similar_lengths([len(inputs[index]) for index in readable], max_tokens):
         group = [readable[position] for position in positions]
@@ -37,7 +44,9 @@ def token_logprobs(model: CausalLM, texts: Sequence[Sequence[int]]) -> list[list
                 right_padded(reading), [len(tokens) for tokens in reading], cache, rows, logits="all"
             )  # [R, T, V]
             log_probs = torch.log_softmax(logits, dim=-1)
-            taken = log_probs.gather(2, right_padded(following).to(model.device)[:, :, None])[:, :, 0].tolist()
-            for row, tokens, logprobs in zip(rows, reading, taken, strict=True):
-                scores[group[row]] += logprobs[: len(tokens)]
+            wanted = right_padded(following).to(model.device)
+            taken = log_probs.gather(2, wanted[:, :, None])[:, :, 0].tolist()
+            is_likeliest = (log_probs.argmax(dim=-1) == wanted).tolist()
+            for row, tokens, *found in zip(rows, reading, taken, is_likeliest, strict=True):
+                scores[group[row]] += list(zip(*found, strict=True))[: len(tokens)]
     return scores

@@ -1,20 +1,25 @@
 """Checks that the author of a constraint, matcher, processor, strategy or proposer runs in a test: examples and laws.
 
-Every check raises `AssertionError` with the law that was broken and the place, and returns nothing. `toy_llm` is a
-model that needs no weights.
+Every check raises `AssertionError` with the law that was broken and the place, and returns nothing but what it
+measured. `toy_llm` is a model that needs no weights, `SmallWorld` one whose texts can all be listed.
 """
 
+from decodekit.testing.distribution import DistributionReport, check_distribution
 from decodekit.testing.guard import check_guard
 from decodekit.testing.matcher import check_language, check_matcher
 from decodekit.testing.processor import PROCESSOR_LAWS, check_processor
 from decodekit.testing.proposer import PROPOSER_LAWS, check_proposer
 from decodekit.testing.strategy import STRATEGY_LAWS, check_strategy
 from decodekit.testing.toy import toy_llm
+from decodekit.testing.world import SmallWorld
 
 __all__ = [
     "PROCESSOR_LAWS",
     "PROPOSER_LAWS",
     "STRATEGY_LAWS",
+    "DistributionReport",
+    "SmallWorld",
+    "check_distribution",
     "check_guard",
     "check_language",
     "check_matcher",

@@ -183,7 +183,15 @@ def test_the_records_say_all_that_is_needed(comparison: Comparison, tmp_path: Pa
 def test_the_table_holds_quality_and_speed(comparison: Comparison) -> None:
     table = comparison.table()
     assert str(comparison) == table
-    for heading in ("field-f1", "field-f1 - plain", "same text as", "TTFT ms", "times faster than plain", "KV MiB"):
+    for heading in (
+        "field-f1",
+        "field-f1 - plain",
+        "same text as",
+        "TTFT ms",
+        "times faster than plain",
+        "KV MiB",
+        "CPU cores",
+    ):
         assert heading in table, heading
     [line] = [line for line in table.splitlines() if line.strip().startswith("drafts") and "plain: " in line]
     assert "plain: 9/9" in line and "0/9" in line

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import decodekit as dk
 from decodekit.errors import DeadEndError
-from decodekit.evaluation.measuring import decode, metered
+from decodekit.evaluation.measuring import decode, gpu_utilisation, metered
 from decodekit.generation.completion import Chunk
 
 PROMPTS = ["Invoice A-17, total 40.20 EUR.\n", "Name: Ada Lund\nCity: Graz\n"]
@@ -36,6 +37,23 @@ def test_gaps_are_the_times_after_the_first_piece(llm: dk.LLM) -> None:
     assert all(seconds > 0 and count > 0 for seconds, count in one.gaps)
     assert sum(seconds for seconds, _ in one.gaps) <= one.wall_s
     assert one.stats.duration_s <= one.wall_s
+
+
+def test_the_use_of_the_processor_is_measured_and_that_of_a_gpu_where_there_is_one(
+    llm: dk.LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, meter = metered(llm)
+    measured = decode(watched, meter, PROMPTS, max_new_tokens=20, batch_size=2)
+    assert all(one.cpu_s is not None and one.cpu_s > 0 and one.gpu_utilisation is None for one in measured)
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 40 if device == gpu else 0)
+    assert gpu_utilisation(gpu) == 0.4
+
+    def fails(device: object) -> int:
+        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
+
+    monkeypatch.setattr(torch.cuda, "utilization", fails)
+    assert gpu_utilisation(gpu) is None
 
 
 def test_memory_is_that_of_the_largest_cache(llm: dk.LLM) -> None:

@@ -40,6 +40,15 @@ TWO = replace(
 FAILED = Measurement(None, (), "error", "DK601 dead", None, (), 0.5, None)
 
 
+def test_use_of_the_machine_by_hand() -> None:
+    used = speed_of(
+        [replace(ONE, cpu_s=0.75, gpu_utilisation=0.5), replace(TWO, cpu_s=0.75, gpu_utilisation=1.0), FAILED]
+    )
+    assert used.cpu_cores == pytest.approx(1.5 / 1.5)  # what was not measured counts neither above nor below
+    assert used.gpu_utilisation == pytest.approx(0.75)
+    assert speed_of([ONE]).cpu_cores is speed_of([ONE]).gpu_utilisation is None
+
+
 def test_figures_by_hand() -> None:
     speed = speed_of([ONE, TWO])
     assert speed.s_per_token == pytest.approx((0.4 / 4 + 0.8 / 6) / 2)

@@ -7,7 +7,7 @@ import torch
 
 from decodekit.generation import scoring
 from decodekit.generation.padding import right_padded, similar_lengths
-from decodekit.generation.scoring import token_logprobs
+from decodekit.generation.scoring import token_logprobs, token_scores
 from tests.reference.generation import ToyLM, hashed_law
 
 V = 16
@@ -24,6 +24,12 @@ def test_equals_brute_force(max_tokens: int, monkeypatch: pytest.MonkeyPatch) ->
     for text, score in zip(TEXTS, scores, strict=True):
         expected = [float(torch.log_softmax(law(text[:i]), -1)[text[i]]) for i in range(1, len(text))]
         assert score == pytest.approx(expected, abs=1e-6)
+    # Of a text that is greedy where its index is even, whether each token is the likeliest.
+    greedy = [3]
+    for index in range(1, 9):
+        best = law(greedy).argsort(descending=True)
+        greedy.append(int(best[index % 2]))
+    assert [is_likeliest for _, is_likeliest in token_scores(ToyLM(law, V), [greedy])[0]] == [False, True] * 4
     assert all(sum(call) <= max(max_tokens, 1) for call in model.calls)
 
 
