@@ -14,7 +14,7 @@ from decodekit.generation import samples
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
-from tests.generation.test_sampled_law import VOCABULARY as LETTERS
+from tests.generation.pairs import VOCABULARY as LETTERS
 from tests.generation.test_scheduler import VOCABULARY, V, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
 from tests.reference.speculation import text_law

@@ -21,7 +21,7 @@ from decodekit.generation.sequence import Sequence as Row
 from decodekit.generation.settings import Settings
 from decodekit.sampling import History, Temperature, sample
 from decodekit.strategy import Mirostat, can_redraw
-from tests.generation.test_sampled_law import VOCABULARY as LETTERS
+from tests.generation.pairs import VOCABULARY as LETTERS
 from tests.generation.test_scheduler import EOS, TOKENS, VOCABULARY, V, settings_of
 from tests.reference.generation import TextsMatcher, ToyLM, hashed_law, reference_decode
 from tests.speculation.test_same_text import GUARDED, Prophet, decode

@@ -26,7 +26,7 @@ from decodekit.speculation.canonical import Canonical
 from decodekit.strategy import Sample, Strategy
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema.corpora import needs_corpus, sample
-from tests.generation.test_sampled_law import THRESHOLD, p_value
+from tests.generation.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.speculation.test_canonical import canonical
 

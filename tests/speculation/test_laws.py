@@ -40,7 +40,7 @@ from decodekit.speculation.canonical import Canonical
 from decodekit.speculation.verification import Verify
 from decodekit.strategy import Mirostat, Sample, Strategy
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_sampled_law import THRESHOLD, p_value
+from tests.generation.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.reference.speculation import text_law
 from tests.sizes import thinned

@@ -25,8 +25,8 @@ from decodekit.sampling.noise import Stream, host_keys, uniforms
 from decodekit.speculation import Adaptive, Chain, Draft, DraftModel, PromptLookup, Suffix, SuffixCorpus, coupled_match
 from decodekit.speculation.verification import is_accepted, residual
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw, resolve_strategy
-from tests.generation.test_sampled_law import THRESHOLD, p_value
-from tests.generation.test_sampled_law import VOCABULARY as LETTERS
+from tests.generation.pairs import THRESHOLD, p_value
+from tests.generation.pairs import VOCABULARY as LETTERS
 from tests.generation.test_scheduler import EOS, VOCABULARY, V, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
 from tests.sizes import sized

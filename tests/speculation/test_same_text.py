@@ -26,9 +26,9 @@ from decodekit.generation.token_table import TokenTable
 from decodekit.sampling import Pipeline, Watermark, apply_bitmask
 from decodekit.speculation import Chain, Context, Draft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
-from tests.generation.test_sampled_law import START, THRESHOLD, joint_law, p_value
-from tests.generation.test_sampled_law import TABLE as LAW_TABLE
-from tests.generation.test_sampled_law import VOCABULARY as LETTERS
+from tests.generation.pairs import START, THRESHOLD, joint_law, p_value
+from tests.generation.pairs import TABLE as LAW_TABLE
+from tests.generation.pairs import VOCABULARY as LETTERS
 from tests.generation.test_scheduler import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law, reference_decode
 
