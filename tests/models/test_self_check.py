@@ -17,11 +17,11 @@ from decodekit.models.checks import known
 from decodekit.models.checks.self_check import TOLERANCES, Plain, largest_error, small_windows
 from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers import attention
 from decodekit.models.tiers.attention import ragged_attention
 from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
+from tests.models.other_attention import use_attention
 from tests.sizes import thinned
 
 FAULT = 3 * TOLERANCES[torch.bfloat16]  # seen even by the widest tolerance
@@ -225,7 +225,7 @@ def test_faults_below_the_rounding_of_half_precision_are_seen(
     name, attend = FAULTS[fault]
     model = as_initialised(name, dtype)
     assert HuggingFaceLM(model).tier.name == "ragged"
-    monkeypatch.setattr(attention, "ragged_attention", attend)
+    use_attention(monkeypatch, attend)
     # The coarse check alone would let it pass: the control, without which the twin would prove nothing.
     assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < TOLERANCES[torch.bfloat16]
     known.forget(model)
@@ -250,7 +250,7 @@ def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("decodekit.models.checks.self_check.twin_of", lambda model: 1 / 0)
     assert HuggingFaceLM(model).tier.twin_error is None
     known.forget(model)
-    monkeypatch.setattr(attention, "ragged_attention", widened)
+    use_attention(monkeypatch, widened)
     assert "differ from the model's own" in HuggingFaceLM(model).tier.refused[0]
 
 

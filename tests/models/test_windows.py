@@ -11,10 +11,10 @@ import torch
 from decodekit.models.checks.self_check import Plain
 from decodekit.models.checks.shrinking import WINDOW
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers import attention
 from decodekit.models.tiers.attention import ragged_attention
 from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import survey
+from tests.models.other_attention import use_attention
 from tests.sizes import thinned
 
 WINDOWED = (
@@ -67,5 +67,7 @@ def test_without_windows_it_would_be_seen(monkeypatch: pytest.MonkeyPatch, name:
     def everything(*args: Any, sliding_window: int | None = None, **kwargs: Any) -> Any:
         return ragged_attention(*args, **kwargs)
 
-    monkeypatch.setattr(attention, "ragged_attention", everything)
-    assert furthest(lm, RaggedModel(lm.model)) > 0.1
+    with monkeypatch.context() as patch:
+        use_attention(patch, everything)
+        assert furthest(lm, RaggedModel(lm.model)) > 0.1
+    assert furthest(lm, lm._runner) < 1e-3  # and nothing is left of it for what this process runs next
