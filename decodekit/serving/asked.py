@@ -91,15 +91,16 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
     return options
 
 
-def text_options(fields: TextFields, max_new_tokens: int) -> dict[str, Any]:
-    """The further options of chats and completions.
+def text_options(fields: TextFields, max_new_tokens: int | None, limits: Limits, name: str) -> dict[str, Any]:
+    """The options of chats and completions; see `sampling_options`.
 
     Raises:
-        InvalidRequestError: a field has no effect, or contradicts the most tokens of a text.
+        InvalidRequestError: as there; or a field has no effect, or contradicts the most tokens of a text.
     """
-    options: dict[str, Any] = {}
-    if (fields.min_tokens or 0) > max_new_tokens:
-        cause = f"min_tokens={fields.min_tokens:,} is more than the {max_new_tokens:,} tokens that there may be"
+    options = sampling_options(fields, max_new_tokens, limits, name)
+    most = options["max_new_tokens"]
+    if (fields.min_tokens or 0) > most:
+        cause = f"min_tokens={fields.min_tokens:,} is more than the {most:,} tokens that there may be"
         raise InvalidRequestError(cause, at="min_tokens")
     if fields.min_tokens:
         options["min_tokens"] = fields.min_tokens
@@ -119,7 +120,20 @@ def seed_of(fields: SamplingFields) -> int:
     return secrets.randbits(31) if fields.seed is None else fields.seed
 
 
-def guided_structures(fields: TextFields) -> list[Structure]:
+def structure_of(fields: TextFields) -> Structure | None:
+    """The constraint of a chat or completion, if there is one.
+
+    Raises:
+        InvalidRequestError: there are several, or one that asks for nothing.
+    """
+    structures = [*filter(None, [_format_structure(fields.response_format)]), *_guided_structures(fields)]
+    if len(structures) > 1:
+        names = " and ".join(one.field for one in structures)
+        raise InvalidRequestError(f"{names} cannot be combined: a text has one constraint", at=structures[1].field)
+    return structures[0] if structures else None
+
+
+def _guided_structures(fields: TextFields) -> list[Structure]:
     """The constraints in vLLM's fields, in the old spelling and in the new one."""
     found = []
     for name, kind in (("json", "json_schema"), ("regex", "regex"), ("choice", "choice"), ("grammar", "grammar")):
@@ -152,7 +166,7 @@ def _structure(kind: Any, value: Any, field: str) -> Structure:
     return Structure(kind, read_json(value, field) if is_text else value, field)
 
 
-def format_structure(given: ResponseFormat | None) -> Structure | None:
+def _format_structure(given: ResponseFormat | None) -> Structure | None:
     """The constraint of a `response_format`."""
     at = "response_format"
     if isinstance(given, AnyObjectFormat):
@@ -162,15 +176,3 @@ def format_structure(given: ResponseFormat | None) -> Structure | None:
     if isinstance(given, StructuralTagFormat):
         return Structure("structural_tag", given.model_dump(), at)
     return None
-
-
-def only_one(structures: list[Structure]) -> Structure | None:
-    """The constraint, if there is one.
-
-    Raises:
-        InvalidRequestError: there are several.
-    """
-    if len(structures) > 1:
-        names = " and ".join(one.field for one in structures)
-        raise InvalidRequestError(f"{names} cannot be combined: a text has one constraint", at=structures[1].field)
-    return structures[0] if structures else None

@@ -11,15 +11,7 @@ from pydantic import Field
 
 from decodekit.errors import InvalidRequestError
 from decodekit.llm import Completion
-from decodekit.serving.asked import (
-    Asked,
-    format_structure,
-    guided_structures,
-    only_one,
-    sampling_options,
-    seed_of,
-    text_options,
-)
+from decodekit.serving.asked import Asked, seed_of, structure_of, text_options
 from decodekit.serving.calls import CallSplitter, TextEnd
 from decodekit.serving.fields import (
     CallFields,
@@ -27,7 +19,6 @@ from decodekit.serving.fields import (
     JsonObject,
     NamedToolChoice,
     ReplyModel,
-    ResponseFormat,
     TextFields,
     ToolFields,
     UsageReply,
@@ -45,7 +36,6 @@ class ChatBody(TextFields):
     max_completion_tokens: int | None = Field(None, ge=1, description="Newer name of `max_tokens`.")
     logprobs: bool | None = Field(None, description="Log-probabilities of the tokens under the model itself.")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="With so many alternatives; needs `logprobs`.")
-    response_format: ResponseFormat | None = Field(None, description="What the text must be.")
     tools: list[ToolFields] | None = Field(None, min_length=1, max_length=128, description="What may be called.")
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = Field(
         None, description="`auto` if left out."
@@ -153,12 +143,10 @@ class ChatRoute(Route[ChatBody]):
             raise InvalidRequestError("max_tokens says something else", at="max_completion_tokens")
         if body.top_logprobs is not None and not body.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs=true", at="top_logprobs")
-        options = sampling_options(body, getattr(body, name), limits, name)
-        options |= text_options(body, options["max_new_tokens"])
+        options = text_options(body, getattr(body, name), limits, name)
         if body.logprobs:
             options["logprobs"] = body.top_logprobs or True
-        found = [*filter(None, [format_structure(body.response_format)]), *guided_structures(body)]
-        structure = only_one(found)
+        structure = structure_of(body)
         tools = None if body.tools is None else [one.model_dump(exclude_none=True) for one in body.tools]
         choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedToolChoice) else body.tool_choice
         if tools is not None:

@@ -10,16 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from decodekit.llm import Completion
-from decodekit.serving.asked import (
-    Asked,
-    format_structure,
-    guided_structures,
-    only_one,
-    sampling_options,
-    seed_of,
-    text_options,
-)
-from decodekit.serving.fields import ReplyModel, ResponseFormat, TextFields, TokenId, UsageReply
+from decodekit.serving.asked import Asked, seed_of, structure_of, text_options
+from decodekit.serving.fields import ReplyModel, TextFields, TokenId, UsageReply
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
 from decodekit.serving.tokens import TokenWriter, as_event
@@ -38,7 +30,6 @@ class CompletionBody(TextFields):
         | Annotated[list[list[TokenId]], Field(min_length=1, max_length=128)]
     ) = Field(description="A text, token ids, or a list of these.")
     logprobs: int | None = Field(None, ge=0, le=20, description="Log-probabilities, with so many alternatives.")
-    response_format: ResponseFormat | None = Field(None, description="What the text must be.")
     echo: Literal[False] | None = Field(None, description="The prompt is not repeated.")
     best_of: Literal[1] | None = Field(None, description="Every text is returned.")
     suffix: None = Field(None, description="Texts are continued at their end.")
@@ -89,12 +80,10 @@ class CompletionsRoute(Route[CompletionBody]):
         """See `Route`."""
         limits = self.service.limits
         num_tokens = body.max_tokens or min(DEFAULT_TOKENS, limits.max_new_tokens)
-        options = sampling_options(body, num_tokens, limits, "max_tokens")
-        options |= text_options(body, options["max_new_tokens"])
+        options = text_options(body, num_tokens, limits, "max_tokens")
         if body.logprobs is not None:
             options["logprobs"] = body.logprobs or True
-        structure = only_one([*filter(None, [format_structure(body.response_format)]), *guided_structures(body)])
-        return Asked(lambda: self._read(body.prompt), body.n or 1, options, structure, seed_of(body))
+        return Asked(lambda: self._read(body.prompt), body.n or 1, options, structure_of(body), seed_of(body))
 
     def _read(self, given: Any) -> list[list[int]]:
         prompts = self.service.prompts

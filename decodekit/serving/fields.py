@@ -72,26 +72,6 @@ class StreamFields(WireModel):
     include_obfuscation: Literal[False] | None = Field(None, description="Chunks are not padded.")
 
 
-class TextFields(SamplingFields):
-    """What chats and completions share beyond."""
-
-    n: int | None = Field(None, ge=1, le=128, description="How many texts.")
-    max_tokens: int | None = Field(None, ge=1, description="Most tokens of a text.")
-    min_tokens: int | None = Field(None, ge=0, description="Least tokens before a text may end.")
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = Field(
-        None, description="Texts that end a text; not with a constraint."
-    )
-    stop_token_ids: list[TokenId] | None = Field(
-        None, max_length=64, description="Tokens that end a text; not with a constraint."
-    )
-    stream_options: StreamFields | None = Field(None, description="Only with `stream`.")
-    guided_json: JsonObject | str | bool | None = Field(None, description="A JSON Schema, or its text.")
-    guided_regex: str | None = Field(None, description="A pattern that the whole text matches.")
-    guided_choice: list[str] | None = Field(None, min_length=1, description="The text is one of these.")
-    guided_grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
-    structured_outputs: StructuredOutputs | None = Field(None, description="The same, as newer clients write it.")
-
-
 class TextFormat(WireModel):
     """`response_format` of free text."""
 
@@ -131,6 +111,27 @@ class StructuralTagFormat(WireModel):
 ResponseFormat: TypeAlias = Annotated[
     TextFormat | AnyObjectFormat | SchemaFormat | StructuralTagFormat, Field(discriminator="type")
 ]
+
+
+class TextFields(SamplingFields):
+    """What chats and completions share beyond."""
+
+    n: int | None = Field(None, ge=1, le=128, description="How many texts.")
+    max_tokens: int | None = Field(None, ge=1, description="Most tokens of a text.")
+    min_tokens: int | None = Field(None, ge=0, description="Least tokens before a text may end.")
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = Field(
+        None, description="Texts that end a text; not with a constraint."
+    )
+    stop_token_ids: list[TokenId] | None = Field(
+        None, max_length=64, description="Tokens that end a text; not with a constraint."
+    )
+    response_format: ResponseFormat | None = Field(None, description="What the text must be.")
+    stream_options: StreamFields | None = Field(None, description="Only with `stream`.")
+    guided_json: JsonObject | str | bool | None = Field(None, description="A JSON Schema, or its text.")
+    guided_regex: str | None = Field(None, description="A pattern that the whole text matches.")
+    guided_choice: list[str] | None = Field(None, min_length=1, description="The text is one of these.")
+    guided_grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
+    structured_outputs: StructuredOutputs | None = Field(None, description="The same, as newer clients write it.")
 
 
 class FunctionFields(WireModel):

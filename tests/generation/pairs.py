@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from scipy.stats import chisquare
 
 from decodekit.strategy import Sample
 from decodekit.vocabulary import Vocabulary
+from tests.reference.law_of_sampling import law_of
 
 V = 8
 THRESHOLD = 1e-4
@@ -19,28 +18,10 @@ VOCABULARY = Vocabulary([bytes([c]) for c in b"abcdefgh"], ())
 
 
 def law(strategy: Sample, last: int, allowed: list[int] | None) -> np.ndarray:
-    """The probabilities of the next token, step by step in float64: mask, temperature, top-k, top-p, min-p."""
-    z = [float(x) for x in TABLE[last]]
-    kept = set(range(V) if allowed is None else allowed)
-    z = [x / strategy.temperature for x in z]
-    if strategy.top_k is not None:
-        kept = set(sorted(kept, key=lambda t: -z[t])[: strategy.top_k])
-
-    def normalised() -> dict[int, float]:
-        total = sum(math.exp(z[t]) for t in kept)
-        return {t: math.exp(z[t]) / total for t in kept}
-
-    if strategy.top_p is not None:
-        mass, nucleus = 0.0, set()
-        for token, p in sorted(normalised().items(), key=lambda item: -item[1]):
-            if mass < strategy.top_p:
-                nucleus.add(token)
-            mass += p
-        kept = nucleus
-    if strategy.min_p is not None:
-        p = normalised()
-        kept = {t for t in kept if p[t] >= strategy.min_p * max(p.values())}
-    return np.array([normalised().get(t, 0.0) for t in range(V)])
+    """The probabilities of the next token after one, of those that a mask leaves."""
+    kept = range(V) if allowed is None else allowed
+    masked = torch.full([V], -torch.inf).index_copy(0, torch.tensor(kept), TABLE[last][torch.tensor(kept)])
+    return law_of(strategy, masked).numpy()
 
 
 def joint_law(strategy: Sample, texts: list[str] | None) -> np.ndarray:

@@ -6,13 +6,11 @@ time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
-import torch
 from torch import Tensor
 
 from decodekit import testing
@@ -23,34 +21,11 @@ from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
 from decodekit.strategy import Sample
 from decodekit.testing import SmallWorld
+from tests.reference.law_of_sampling import law_of
 from tests.sizes import sized
 
 WORLD = SmallWorld(6, 2)
 TEXTS = ("ab", "ac", "ad", "ae", "bd", "be", "ca", "cb", "cf")  # "e", a likely token, is not allowed at first
-
-
-def law_of(strategy: Sample, logits: Tensor) -> Tensor:
-    """The probabilities of the next token, step by step: temperature, top-k, top-p, min-p of what the mask left."""
-    z = [float(x) / strategy.temperature for x in logits]
-    kept = {t for t, x in enumerate(z) if x > -math.inf}
-    if strategy.top_k is not None:
-        kept = set(sorted(kept, key=lambda t: -z[t])[: strategy.top_k])
-
-    def normalised() -> dict[int, float]:
-        total = sum(math.exp(z[t]) for t in kept)
-        return {t: math.exp(z[t]) / total for t in kept}
-
-    if strategy.top_p is not None:
-        mass, nucleus = 0.0, set()
-        for token, p in sorted(normalised().items(), key=lambda item: -item[1]):
-            if mass < strategy.top_p:
-                nucleus.add(token)
-            mass += p
-        kept = nucleus
-    if strategy.min_p is not None:
-        p = normalised()
-        kept = {t for t in kept if p[t] >= strategy.min_p * max(p.values())}
-    return torch.tensor([normalised().get(t, 0.0) for t in range(len(z))], dtype=torch.float64)
 
 
 CASES: list[tuple[Sample, Choices | None]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
 from typing import Any
 
 import pytest
@@ -22,29 +21,17 @@ import decodekit as dk
 from decodekit.errors import LengthError, OptionError, UselessOptionError
 from decodekit.integrations.call import Caller
 from decodekit.integrations.folder import FOLDER
+from tests.integrations.calls import CONSTRAINT, TOKENIZER, WIDTH, model_of, prompts
 from tests.models.architectures import build
-from tests.reference.generation_tokenizer import small_tokenizer
 from tests.sizes import thinned
 
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "gemma2", "opt", "gpt_neox", "mixtral", "bloom", "lfm2"]
 ARCHITECTURE = thinned("name", ARCHITECTURES, keep=("llama",))
-WIDTH, NEW = 7, 8
-TOKENIZER = small_tokenizer()
-CONSTRAINT = dk.Regex(r"(ab|cd)[0-9]{2,8}(th|x)+!")
+NEW = 8
 
 
-@cache
-def model_of(name: str) -> Any:
-    return build(name)
-
-
-@cache
 def inputs() -> dict[str, Any]:
-    """Two prompts, of which the second has two tokens of padding on the left."""
-    ids = torch.randint(5, 120, (2, WIDTH), generator=torch.Generator().manual_seed(3))
-    mask = torch.ones_like(ids)
-    ids[1, :2] = mask[1, :2] = 0
-    return {"input_ids": ids, "attention_mask": mask, "max_new_tokens": NEW}
+    return {**prompts(), "max_new_tokens": NEW}
 
 
 def both(name: str, **options: Any) -> tuple[Any, Any]:

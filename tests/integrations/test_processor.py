@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ import torch
 
 import decodekit as dk
 from decodekit.errors import OptionError, VocabularyMismatchError
-from tests.models.architectures import VOCAB_SIZE, build
-from tests.reference.generation_tokenizer import EOS, PAD, small_tokenizer
+from tests.integrations.calls import CONSTRAINT, TOKENIZER, WIDTH, model_of, prompts
+from tests.models.architectures import VOCAB_SIZE
+from tests.reference.generation_tokenizer import EOS, PAD
 
-TOKENIZER = small_tokenizer()
-CONSTRAINT = dk.Regex(r"(ab|cd)[0-9]{2,8}(th|x)+!")
-WIDTH, NEW = 7, 14
+NEW = 14
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sample": {"do_sample": True, "num_return_sequences": 2},
@@ -29,17 +27,8 @@ ASSISTED: dict[str, dict[str, Any]] = {
 }
 
 
-@cache
-def model_of(name: str) -> Any:
-    return build(name)
-
-
-@cache
 def inputs() -> dict[str, Any]:
-    ids = torch.randint(5, 120, (2, WIDTH), generator=torch.Generator().manual_seed(3))
-    mask = torch.ones_like(ids)
-    ids[1, :2] = mask[1, :2] = 0
-    return {"input_ids": ids, "attention_mask": mask, "max_new_tokens": NEW}
+    return {**prompts(), "max_new_tokens": NEW}
 
 
 def num_legal(tokens: list[int]) -> int:
