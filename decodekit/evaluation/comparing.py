@@ -37,6 +37,7 @@ from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
 from decodekit.evaluation.task import Task, named_tasks
 from decodekit.evaluation.values import is_valid
+from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.prompt import Prompt, is_messages
 from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
@@ -295,7 +296,7 @@ class _Bench:
             task.prompt_of(
                 example,
                 is_bundled=name_of(self.llm) in BUNDLED,
-                has_chat_template=bool(getattr(self.llm.tokenizer, "chat_template", None)),
+                has_chat_template=has_chat_template(self.llm.tokenizer),
             )
             for example in task.examples
         ]

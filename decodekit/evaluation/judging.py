@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError
+from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.scoring import token_logprobs
 from decodekit.llm import LLM
@@ -66,7 +67,7 @@ class JudgeModel:
 
     def _readable(self, prompt: Prompt) -> Prompt:
         """Messages as they are for a judge with a chat template, as plain text for another one."""
-        has_template = bool(getattr(self.llm.tokenizer, "chat_template", None))
+        has_template = has_chat_template(self.llm.tokenizer)
         return _plain(prompt) if is_messages(prompt) and not has_template else prompt
 
 

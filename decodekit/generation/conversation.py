@@ -17,7 +17,7 @@ from typing import Any, Final
 from decodekit.errors import ChatTemplateError, DecodekitError, OptionError, UselessOptionError
 from decodekit.models.encoding import encode_text
 
-_OWN: Final = frozenset({"continue_final_message", "chat_template"})
+OWN_OPTIONS: Final = frozenset({"continue_final_message", "chat_template"})
 """Options of `apply_chat_template` that may stand beside the variables of a template."""
 
 _GIVEN: Final = frozenset({"messages", "tools", "add_generation_prompt"})
@@ -50,9 +50,9 @@ class Telling:
 
     def faults(self, tokenizer: Any) -> list[DecodekitError]:
         """What the template of a tokenizer does not read."""
-        if not self or not has_chat_template(tokenizer):
+        if not self or not self.can_write(tokenizer):
             return []  # a conversation is refused by name, and nothing else can be told anything
-        reads = self._variables(tokenizer)
+        reads = self.variables_of(tokenizer)
         found: list[DecodekitError] = []
         if self.tools and "tools" not in reads:
             cause = "tools= has no effect: the chat template of the tokenizer reads no tools"
@@ -63,7 +63,7 @@ class Telling:
                 cause = f"{name} is not for chat_template_kwargs"
                 hint = "tools=" if name == "tools" else "continue_final_message" if "prompt" in name else "the prompt"
                 found.append(OptionError(cause, at="chat_template_kwargs", hint=hint))
-            elif name not in reads and name not in _OWN:
+            elif name not in reads and name not in OWN_OPTIONS:
                 known = sorted(one for one in reads - _GIVEN if not one.endswith("_token"))
                 cause = f"{name} has no effect: the chat template of the tokenizer does not read it"
                 hint = f"its variables: {', '.join(known)}" if known else "it has no variables"
@@ -76,7 +76,7 @@ class Telling:
         Raises:
             ChatTemplateError: there is no chat template, or it refuses the messages.
         """
-        if not has_chat_template(tokenizer):
+        if not self.can_write(tokenizer):
             raise ChatTemplateError(
                 "messages were given and the tokenizer has no chat template",
                 at=at,
@@ -103,14 +103,23 @@ class Telling:
             return tokenizer.encode_chat_completion(request).tokens  # type: ignore[no-any-return]
         continues = bool(self.options.get("continue_final_message"))
         told = {"tools": tools, "add_generation_prompt": not continues, **self.options}
-        if getattr(tokenizer, "chat_template", None):
+        if self._has_text(tokenizer):
             return str(tokenizer.apply_chat_template(messages, tokenize=False, **told))
         ids: Any = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **told)
         return [*(ids[0] if ids and not isinstance(ids[0], int) else ids)]
 
-    def _variables(self, tokenizer: Any) -> frozenset[str]:
-        """The names that the template reads."""
-        if not getattr(tokenizer, "chat_template", None):
+    def can_write(self, tokenizer: Any) -> bool:
+        """Whether a tokenizer can write conversations, by itself or by the template that is told."""
+        return has_chat_template(tokenizer) or self._has_text(tokenizer)
+
+    def _has_text(self, tokenizer: Any) -> bool:
+        """Whether there is a template in Jinja."""
+        is_told = "chat_template" in self.options and hasattr(tokenizer, "apply_chat_template")
+        return bool(getattr(tokenizer, "chat_template", None)) or is_told
+
+    def variables_of(self, tokenizer: Any) -> frozenset[str]:
+        """The names that the template of a tokenizer reads."""
+        if not self._has_text(tokenizer):
             return frozenset({"tools", *_OF_MISTRAL})
         template = tokenizer.chat_template
         if hasattr(tokenizer, "get_chat_template"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from decodekit.errors import ChatTemplateError, ContextLengthError, InvalidRequestError, OptionError
+from decodekit.errors import ContextLengthError, InvalidRequestError, OptionError
+from decodekit.generation.conversation import OWN_OPTIONS, Telling
 from decodekit.llm import LLM
 from decodekit.models.encoding import encode_text
 from decodekit.serving.fields import AssistantMessage, ChatMessage, ContentPart, ToolMessage
@@ -31,13 +30,13 @@ class Prompts:
             cause = f"a {type(llm.tokenizer).__name__} takes no chat template"
             raise OptionError(cause, at="chat_template", hint="a tokenizer of transformers")
         self._llm = llm
-        self._template = template or getattr(llm.tokenizer, "chat_template", None)
+        self._own: dict[str, Any] = {} if template is None else {"chat_template": template}
         self._lock = threading.Lock()  # tokenizers of transformers keep options in the tokenizer
 
     @property
     def has_template(self) -> bool:
         """Whether chats go through a template; otherwise the messages are put one after the other."""
-        return bool(self._template)
+        return Telling(options=self._own).can_write(self._llm.tokenizer)
 
     def of_text(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer adds.
@@ -84,37 +83,25 @@ class Prompts:
             OptionError, ContextLengthError: as `of_ids`.
         """
         listed = [_for_template(message, place) for place, message in enumerate(messages)]
-        if not self._template:
+        if not self.has_template:
             if options:
                 cause = "this model has no chat template, so that there is nothing to set"
                 raise InvalidRequestError(cause, at="chat_template_kwargs")
             return self.of_text(_plain(listed))
-        self._check_options(options or {})
-        tokenizer = self._llm.tokenizer
+        telling, tokenizer = self._telling(tools or [], options or {}), self._llm.tokenizer
         with self._lock:
-            try:
-                text = tokenizer.apply_chat_template(
-                    listed,
-                    tools=tools or None,
-                    chat_template=self._template,
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    **(options or {}),
-                )
-            except Exception as error:  # a template is a program of the model's author and raises what it likes
-                cause = f"the chat template refuses the messages: {type(error).__name__}: {str(error)[:300]}"
-                raise ChatTemplateError(cause, at="messages") from error
-            ids = encode_text(tokenizer, str(text), "messages", add_special_tokens=False)
-        return self.of_ids(ids)
+            return self.of_ids(telling.encode(tokenizer, listed, "messages"))
 
-    def _check_options(self, options: Mapping[str, Any]) -> None:
-        own = inspect.signature(self._llm.tokenizer.apply_chat_template).parameters
-        for name in options:
-            if name in own or name in ("messages", "tools"):
-                raise InvalidRequestError(f"{name!r:.60} is not for clients to set", at="chat_template_kwargs")
-            if not re.search(rf"\b{re.escape(name)}\b", str(self._template)):
-                cause = f"the chat template of the model has no variable {name!r:.60}"
-                raise InvalidRequestError(cause, at="chat_template_kwargs")
+    def _telling(self, tools: list[dict[str, Any]], options: Mapping[str, Any]) -> Telling:
+        """What the template is told; of tools only one that reads them, since calls are constrained in any case."""
+        tokenizer = self._llm.tokenizer
+        refused = next((name for name in options if name in OWN_OPTIONS), None)
+        if refused is not None:
+            raise InvalidRequestError(f"{refused} is not for clients to set", at="chat_template_kwargs")
+        telling = Telling(options={**options, **self._own})
+        for fault in telling.faults(tokenizer):
+            raise InvalidRequestError(str(fault.cause), at="chat_template_kwargs", hint=fault.hint)
+        return Telling(tools, telling.options) if "tools" in telling.variables_of(tokenizer) else telling
 
 
 def _for_template(message: ChatMessage, place: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 
 import decodekit.errors
 from decodekit.errors import ChatTemplateError, InvalidRequestError, OptionError
+from decodekit.generation.conversation import Telling
 from decodekit.llm import LLM
 from decodekit.serving.bodies import field_of
 from decodekit.serving.fields import SpokenMessage
@@ -19,8 +20,10 @@ from decodekit.serving.limits import Limits
 from decodekit.serving.prompts import Prompts
 from decodekit.serving.refusals import ERROR_TABLE, body_of, status_of
 from decodekit.testing.toy import toy_llm
+from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import BOS, EOS, small_tokenizer
+from tests.reference.vocabularies import mistral_data
 from tests.serving.conftest import LIMITS, Endpoint, endpoint_of
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -264,6 +267,33 @@ def test_the_chat_template() -> None:
         refusing.of_chat([SpokenMessage(role="user", content="th")], None, None)
     with pytest.raises(OptionError, match="takes no chat template"):
         Prompts(toy_llm(), template)
+
+
+def test_a_tokenizer_of_mistral_common_writes_its_chats() -> None:
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    theirs = MistralTokenizer.from_file(str(mistral_data("mistral_instruct_tokenizer_241114.model.v7")))
+    vocabulary = Vocabulary.from_tokenizer(theirs)
+    prompts = Prompts(LLM(ToyLM(hashed_law(vocabulary.size), vocabulary.size, vocabulary.eos_token_ids), theirs))
+    told = prompts.of_chat([SpokenMessage(role="user", content="the")], [TOOL], None)
+    assert prompts.has_template
+    assert told == Telling([TOOL]).encode(theirs, [{"role": "user", "content": "the"}], "prompt")
+    assert len(told) > len(prompts.of_chat([SpokenMessage(role="user", content="the")], None, None))
+    with pytest.raises(InvalidRequestError, match="enable_thinking has no effect"):
+        prompts.of_chat([SpokenMessage(role="user", content="the")], None, {"enable_thinking": True})
+
+
+def test_tools_are_told_to_templates_that_read_them() -> None:
+    tokenizer = small_tokenizer()
+    size = len(tokenizer)
+    llm = LLM(ToyLM(hashed_law(size), size, frozenset({EOS})), tokenizer)
+    message = [SpokenMessage(role="user", content="th")]
+    for template, is_told in (
+        ("{{ messages[0].content }}{{ tools | length }}", True),
+        ("{{ messages[0].content }}", False),
+    ):
+        told = Prompts(llm, template).of_chat(message, [TOOL], None)
+        assert told == tokenizer("th1" if is_told else "th", add_special_tokens=False)["input_ids"]
 
 
 def test_limits_are_checked() -> None:
