@@ -44,6 +44,7 @@ class GenerateCall:
         contrasted: the model under the contrast, or `model` without one.
         pipeline: the processors of the strategy, for this vocabulary.
         recommended: options of the strategy that are taken from the generation config of the model.
+        proposer: of the strategy, made once: its model is loaded when it is first used, for checks or for drafts.
     """
 
     model: CausalLM
@@ -54,6 +55,7 @@ class GenerateCall:
     contrasted: CausalLM
     pipeline: tuple[LogitsProcessor, ...]
     recommended: Mapping[str, Any]
+    proposer: Proposer | None
 
     @classmethod
     def of(
@@ -80,7 +82,8 @@ class GenerateCall:
         for processor in () if strategy is None else strategy.pipeline:
             with collecting(faults):
                 pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
-        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline), taken)
+        proposer = None if strategy is None else strategy.proposer
+        call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline), taken, proposer)
         faults += (fault for rule in RULES for fault in rule(call))
         return call
 
@@ -123,8 +126,8 @@ class GenerateCall:
 
     @property
     def proposers(self) -> Sequence[Proposer]:
-        """The proposers of drafts."""
-        return () if self.strategy is None else each_proposer(self.strategy.proposer)
+        """All proposers of drafts, those inside of others as well."""
+        return each_proposer(self.proposer)
 
     @property
     def left_out(self) -> tuple[frozenset[int], tuple[LogitsProcessor, ...]]:

@@ -169,7 +169,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         lead=lead_of(strategy),
         masks=options.masks,
         traces=options.trace,
-        proposer=strategy.proposer,
+        proposer=call.proposer,
         verify=getattr(strategy, "verify", "coupled"),  # a search has none
         mirostat=getattr(strategy, "mirostat", None),  # beams have none
         canonical=canonical,

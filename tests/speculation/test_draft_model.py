@@ -15,7 +15,7 @@ from decodekit.errors import OptionError, VocabularyMismatchError
 from decodekit.generation import drawing
 from decodekit.generation.sequence import Request
 from decodekit.generation.settings import Settings
-from decodekit.speculation import Context, DraftModel
+from decodekit.speculation import Context, DraftModel, draft_model
 from decodekit.speculation.draft_engine import num_common
 from decodekit.speculation.draft_model import first_difference
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
@@ -174,6 +174,15 @@ def test_copies_load_their_model_anew() -> None:
 @functools.cache
 def llm() -> Any:
     return dk.LLM.load("tiny")
+
+
+def test_a_call_loads_a_model_by_its_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+    own = draft_model._load
+    monkeypatch.setattr(draft_model, "_load", lambda model: loaded.append(model) or own(model))
+    given: dict[str, Any] = {"speculate": "draft-model:tiny-draft", "max_new_tokens": 4}
+    assert llm().generate("Dear", **given).stats.num_drafts > 0
+    assert loaded == ["tiny-draft"]
 
 
 @thinned("temperature", [None, 0.7], keep=[0.7])
