@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from decodekit.errors import JobError
 from decodekit.records.ledger import output_error
+
+_URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
+"""As `pathlib` leaves it of a URL; of more than a letter, which may be a drive."""
 
 
 def lock_folder(path: Path) -> IO[str]:
@@ -19,9 +23,10 @@ def lock_folder(path: Path) -> IO[str]:
         What holds the lock until it is closed.
 
     Raises:
-        JobError: another process has locked it.
+        JobError: another process has locked it, or it is a URL.
         OutputError: it cannot be made or written.
     """
+    _refuse_url(path)
     file_path = path / ".lock"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -62,6 +67,7 @@ def check_free(path: Path) -> None:
     Raises:
         JobError, OutputError: as `lock_folder`.
     """
+    _refuse_url(path)
     if os.path.lexists(path):
         lock_folder(path).close()
         return
@@ -71,6 +77,12 @@ def check_free(path: Path) -> None:
         code = errno.EACCES
     if code is not None:
         raise output_error(path, OSError(code, os.strerror(code)))
+
+
+def _refuse_url(path: Path) -> None:
+    if _URL.match(path.as_posix()):
+        cause = f"{path.as_posix().replace(':/', '://', 1)} is a URL, and a folder that is resumed must be a local one."
+        raise JobError(cause, hint="a folder of this machine; its files can be copied when the run is done.")
 
 
 def remove_files(path: Path, names: list[str]) -> None:

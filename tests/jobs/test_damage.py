@@ -307,6 +307,17 @@ def test_a_file_system_without_locks_is_not_taken_for_another_run(
         lock_folder(tmp_path / "b")
 
 
+def test_a_folder_behind_a_url_is_refused_and_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from decodekit.records.folder import check_free, lock_folder
+
+    monkeypatch.chdir(tmp_path)
+    for act in (check_free, lock_folder):
+        with pytest.raises(JobError, match="s3://bucket/job is a URL"):
+            act(Path("s3://bucket/job"))
+    assert not any(tmp_path.iterdir())
+    check_free(Path("a:b"))  # a name with a colon is one
+
+
 # --- deep values ------------------------------------------------------------------------------------------------------
 
 
