@@ -35,7 +35,7 @@ TASK = Task(
         Example("three", "Invoice number: 4711\nTotal: 12.00\n", {"number": "4711", "total": 12}),
     ),
     constraint=SCHEMA,
-    max_new_tokens=60,
+    max_new_tokens=40,
 )
 FREE = Task("free", (Example("x", "The old harbour\n"), Example("y", "Met a baker\n")), max_new_tokens=12)
 

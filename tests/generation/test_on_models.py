@@ -71,7 +71,7 @@ def generated(name: str, prompt: Sequence[int], **options: Any) -> tuple[int, ..
     return tuple(out[0, len(prompt) :].tolist())
 
 
-@thinned("name", TWELVE, keep=["llama", "mistral", "gemma2", "opt", "mixtral"])
+@thinned("name", TWELVE, keep=["llama", "gemma2", "mixtral"])
 def test_greedy_tokens_equal_generate(name: str) -> None:
     """Alone and all five at once; 64 tokens each."""
     expected = [generated(name, prompt) for prompt in PROMPTS]
@@ -86,7 +86,7 @@ def test_greedy_with_a_repetition_penalty_equals_generate() -> None:
     assert decode("llama", PROMPTS, Greedy(repetition_penalty=1.3), 3) == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "lfm2"])
+@thinned("name", ["llama", "gpt2", "lfm2"], keep=["llama", "lfm2"])
 def test_sampled_tokens_do_not_depend_on_the_batch(name: str) -> None:
     strategy = Sample(temperature=1.2, top_k=50, top_p=0.95)
     seeds = [5, 6, 7, 8, 9]
@@ -141,7 +141,7 @@ SCHEMA = {
 }
 
 
-@pytest.mark.parametrize("name", ["llama", "falcon", "mamba"])
+@thinned("name", ["llama", "falcon", "mamba"], keep=["falcon", "mamba"])
 def test_constrained_texts_are_valid_or_cut(name: str) -> None:
     import jsonschema
 

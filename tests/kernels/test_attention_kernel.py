@@ -13,7 +13,7 @@ import torch
 from decodekit.kernels import paged_attention
 from decodekit.kernels.pages import Stored
 from tests.kernels.worlds import World, drawn_world
-from tests.sizes import sized
+from tests.sizes import sized, thinned
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton: pip install triton", allow_module_level=True)
@@ -63,7 +63,7 @@ def test_the_kernel_is_its_twin(kernel: Any, num_worlds: int) -> None:
     assert most >= 4  # parts were merged
 
 
-@pytest.mark.parametrize("stored", Stored)
+@thinned("stored", Stored, keep=[Stored.AS_GIVEN, Stored.INT8])
 def test_a_prompt_in_blocks_of_queries(kernel: Any, stored: Stored) -> None:
     """More queries than one program has; a part of a prompt behind what the row holds, with a window in the second."""
     assert_same(kernel, World([0, 20], [50, 33], width=50, group=3, num_heads=1, page_size=16, stored=stored))

@@ -20,6 +20,7 @@ from decodekit.models.tiers import attention
 from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import RAGGED, tokens
+from tests.sizes import thinned
 
 # In inference mode the composite operations are seen, else those that they consist of.
 WAITS = {
@@ -137,7 +138,7 @@ def uploads_of(lm: Any, cache: Any, num_tokens: list[int], rows: list[int] | Non
     return watch.names + made
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@thinned("name", ["llama", "gemma3", "gpt2"], keep=["gemma3"])
 @pytest.mark.parametrize("rows", [None, [0, 2], [1, 2]], ids=["all", "scattered", "neighbours"])
 def test_a_step_of_a_rectangle_is_one_upload(name: str, rows: list[int] | None) -> None:
     """Whatever the lengths, rows and wanted logits, and none of a layer."""

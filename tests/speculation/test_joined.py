@@ -254,5 +254,5 @@ RESTS: dict[str, Any] = {
 @thinned("name", RESTS, keep=["draft-model"])
 def test_the_laws_of_proposers(name: str) -> None:
     rest = RESTS[name]
-    check_proposer(Joined((GrammarDraft(), rest), 8), max_new_tokens=12)
-    check_proposer(Joined((PromptLookup(num_tokens=2), Adaptive(rest)), 8), max_new_tokens=8)
+    check_proposer(Joined((GrammarDraft(), rest), 8), max_new_tokens=8)
+    check_proposer(Joined((PromptLookup(num_tokens=2), Adaptive(rest)), 8), max_new_tokens=6)

@@ -214,7 +214,7 @@ def test_a_draft_model_that_is_the_target_is_always_right() -> None:
         assert all(result.stats.num_forwards <= -(-len(result.token_ids) // 3) for result in results)
 
 
-@sized("num_samples", 1500, slow=4000)
+@sized("num_samples", 1000, slow=4000)
 def test_a_guard_leaves_the_exact_conditional_law(num_samples: int) -> None:
     """What the guard refuses is cleared and drawn again."""
     constraint = Guarded(Regex("[a-d]{2}"), lambda text: text not in ("ab", "cc", "dd", "da"))
@@ -248,7 +248,7 @@ def test_a_guard_leaves_the_exact_conditional_law(num_samples: int) -> None:
         assert p_value(found.numpy(), law.numpy()) > THRESHOLD
 
 
-@sized("num_samples", 1500, slow=4000)
+@sized("num_samples", 1000, slow=4000)
 def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there(num_samples: int) -> None:
     """No text with an "a" in front passes, so that the first token is drawn again among the others.
 
