@@ -59,7 +59,7 @@ def test_steps_over_eight_bits_are_replayed_bit_for_bit(name: str) -> None:
     assert runner(lm)._replays.num_replayable() >= 2
 
 
-@pytest.mark.parametrize(("name", "kinds"), [("llama", 3), ("qwen3", 3), ("opt", 3), ("mistral", 2)])
+@pytest.mark.parametrize(("name", "kinds"), [("llama", 3), ("gpt2", 3), ("opt", 3), ("mistral", 2)])
 def test_what_is_expected_to_replay_does(name: str, kinds: int) -> None:
     # llama: one row, two level rows, three ragged rows. mistral: one row before and after its window is crossed.
     lm = HuggingFaceLM(build(name), tier="ragged")

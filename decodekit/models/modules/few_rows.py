@@ -17,14 +17,19 @@ class FewRowsLinear(nn.Linear):
 
 
 def with_few_rows(model: nn.Module) -> nn.Module:
-    """The model, of which plain linear layers with float32 weights on a CPU have become `FewRowsLinear`.
+    """The model, of which linear layers with float32 weights on a CPU have become those of this room.
 
     Args:
         model: a copy (see `shared_copy`): its modules are changed, its weights are not.
     """
+    from transformers.pytorch_utils import Conv1D
+
+    from decodekit.models.modules.transposed_linear import TransposedLinear
+
+    replacements = {nn.Linear: FewRowsLinear, Conv1D: TransposedLinear}
     for module in model.modules():
-        if type(module) is nn.Linear and "forward" not in vars(module):
+        if type(module) in replacements and "forward" not in vars(module):
             weight = module.weight
             if type(weight) is nn.Parameter and weight.dtype is torch.float32 and weight.device.type == "cpu":
-                module.__class__ = FewRowsLinear
+                module.__class__ = replacements[type(module)]
     return model
