@@ -340,18 +340,23 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(one)
 
 
-@torch.no_grad()
 def _passed(model: nn.Module, num_tokens: int, state: str) -> Any:
     """A pass of a row through the model with a cache as `rowwise.RowwiseModel` makes it, which comes back."""
     from transformers import DynamicCache
 
     parameters = inspect.signature(type(model).forward).parameters
     past = DynamicCache() if state == "full" else DynamicCache(config=model.config)
-    arguments: dict[str, Any] = {"cache_params" if "cache_params" in parameters else "past_key_values": past}
-    if "logits_to_keep" in parameters:
-        arguments["logits_to_keep"] = 1
-    model(input_ids=torch.zeros(1, num_tokens, dtype=torch.int64, device="meta"), use_cache=True, **arguments)
+    name = "cache_params" if "cache_params" in parameters else "past_key_values"
+    _pass(model, num_tokens, use_cache=True, **{name: past})
     return past
+
+
+@torch.no_grad()
+def _pass(model: nn.Module, num_tokens: int, **arguments: Any) -> None:
+    """A pass of a row through the model, to the logits of the last token where they are computed alone."""
+    if "logits_to_keep" in inspect.signature(type(model).forward).parameters:
+        arguments["logits_to_keep"] = 1
+    model(input_ids=torch.zeros(1, num_tokens, dtype=torch.int64, device="meta"), **arguments)
 
 
 def windows_of(config: Any) -> dict[int, int | None]:
@@ -519,8 +524,12 @@ def operations(model: nn.Module) -> Operations:
 def _counted(model: nn.Module, num_tokens: int) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
-        _passed(model, num_tokens, "own")
+    try:
+        with FlopCounterMode(display=False) as counter:
+            _passed(model, num_tokens, "own")
+    except ValueError:  # a model with a class of caches of its own makes one, if it is given none (MiniMax)
+        with FlopCounterMode(display=False) as counter:
+            _pass(model, num_tokens, use_cache=True)
     return int(counter.get_total_flops())
 
 
