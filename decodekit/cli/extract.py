@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from decodekit.llm import LLM
 
 
+ExecutorOption: TypeAlias = Annotated[
+    Literal["local", "ray"],
+    typer.Option(help="In this process, or in workers of the Ray cluster of RAY_ADDRESS (else of this machine)."),
+]
+WorkersOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Workers of Ray, each with its model: by default one per GPU or CPU.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentOptions:
     """Which documents are done, and what of them."""
@@ -40,13 +49,8 @@ class DocumentOptions:
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
     max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
-    executor: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="In this process, or in workers of the Ray cluster of RAY_ADDRESS (else of this machine)."),
-    ] = "local"
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Workers of Ray, each with its model: by default one per GPU or CPU.")
-    ] = None
+    executor: ExecutorOption = "local"
+    workers: WorkersOption = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ def extract(
         "limit": documents.limit,
         "shard": part,
         "batch_size": rows,
+        "executor": documents.executor,
+        "num_workers": documents.workers,
     }
     if output_format == "parquet":
         needed("pyarrow", "tables", "--output-format parquet")
@@ -196,13 +202,16 @@ def retry(
     max_retries: Annotated[int | None, typer.Option(min=0, help="How often each is asked for again.")] = None,
     batch_size: o.BatchSize = "auto",
     device_map: o.DeviceMap = None,
+    executor: ExecutorOption = "local",
+    workers: WorkersOption = None,
 ) -> int:
     """Run the failed documents of a job again; those that succeed move to results.jsonl.
 
     Settings are the job's own, but for the options given here; each row names the settings it was made with.
     """
-    from decodekit.jobs.extraction import Extraction, ExtractionOptions
+    from decodekit.jobs.extraction import Extraction, ExtractionOptions, check_executor
 
+    check_executor(executor, workers, None)
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -223,7 +232,8 @@ def retry(
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
     # The settings may differ: every line names its own.
     with JobFolder.create_or_resume(directory, extraction.settings, force=True)[0] as folder:
-        return run(extraction, folder, list(found.values()), batch_size=rows, retries=True)
+        selection: dict[str, Any] = {"batch_size": rows, "executor": executor, "num_workers": workers}
+        return run(extraction, folder, list(found.values()), retries=True, **selection)
 
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ import decodekit as dk
 from decodekit.cli import console
 from decodekit.errors import DecodekitError, JobError, OptionError
 from decodekit.jobs.documents import Input, scan
-from decodekit.jobs.executors import DocumentTask
+from decodekit.jobs.executors import DocumentTask, LocalExecutor
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.ray import ModelOnWorker, RayExecutor, Worker
 from decodekit.jobs.runner import JobRunner, Observer
@@ -89,6 +90,32 @@ def test_options_of_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     done = Result(*arguments, "--executor", "ray")
     assert done.code == console.USAGE and "pip install 'decodekit[ray]'" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_decodes_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM
+) -> None:
+    started: list[tuple[int | None, int | None]] = []
+
+    class Recorded(LocalExecutor):
+        def __init__(self, load: ModelOnWorker, options: Any, batch_size: int | None, workers: int | None):
+            started.append((batch_size, workers))
+            super().__init__(llm, 1, options)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(sys.modules, "ray.data", ModuleType("ray.data"))
+    monkeypatch.setattr("decodekit.jobs.ray.RayExecutor", Recorded)
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.txt").write_text("one CUT")
+    where = ("--executor", "ray", "--workers", "2", "--batch-size", "3")
+    arguments = ("extract", tmp_path / "a.txt", tmp_path / "b.txt", "--schema", "first, words int, seed int")
+    assert Result(*arguments, "-o", tmp_path / "local").code == console.SOME_FAILED
+    assert not started
+    assert Result(*arguments, "-o", tmp_path / "out", *where).code == console.SOME_FAILED
+    assert started == [(3, 2)]
+    assert row_set(tmp_path / "out" / RESULTS) == row_set(tmp_path / "local" / RESULTS)
+    Result("retry", tmp_path / "out", *where)
+    assert started == [(3, 2)] * 2
+    assert Result("retry", tmp_path / "out", "--workers", "2").code == console.USAGE
 
 
 def test_another_model_on_a_worker_is_refused() -> None:
