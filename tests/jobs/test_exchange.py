@@ -269,9 +269,9 @@ def test_a_document_that_is_cut_is_done_where_the_job_says_so(work: Path) -> Non
 def test_our_own_model_behind_a_batch_runner(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The requests say all that our engine needs for the same texts: prompt, schema, strategy, seed, length."""
     monkeypatch.chdir(tmp_path)
-    texts = [f"Invoice A-{n}, total {n}.50 EUR, due 2024-0{n}-11." for n in range(1, 6)]
+    texts = [f"Invoice A-{n}, total {n}.50 EUR." for n in range(1, 6)]
     write_jsonl(tmp_path / "d.jsonl", [{"id": f"d{n}", "text": text} for n, text in enumerate(texts)])
-    options = ["--schema", "number, total float, due date?", "--strategy", strategy, "--max-new-tokens", "80"]
+    options = ["--schema", "number, total float", "--strategy", strategy, "--max-new-tokens", "80"]
     for folder, more in (("here", ()), ("there", ("--limit", "1"))):
         assert Result("extract", "d.jsonl", "-o", folder, *options, *more).code == DONE
     llm = dk.LLM.load("tiny")
