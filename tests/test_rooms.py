@@ -64,7 +64,8 @@ INSIDE: dict[str, list[set[str]]] = {
         {"document"},
         {"meaning"},
         {"frames"},
-        {"guard", "messages", "python_types"},
+        {"guard", "messages", "typed_dicts"},
+        {"python_types"},
         {"schema"},
     ],
 }

@@ -46,7 +46,7 @@ def coerce(value: object) -> Constraint:
         return found
     # Not every user needs this front end.
     from decodekit.constraints.json_schema import JsonSchema
-    from decodekit.constraints.json_schema.python_types import is_type
+    from decodekit.constraints.json_schema.python_types import class_meant, is_type
 
     if isinstance(value, Mapping):
         if value.get("type") == "structural_tag" or isinstance(value.get("tools"), list):
@@ -57,6 +57,9 @@ def coerce(value: object) -> Constraint:
         return JsonSchema(_response_format(value))
     if isinstance(value, bool) or is_type(value):
         return JsonSchema(value)
+    meant = class_meant(value)
+    if meant is not None:
+        raise InvalidConstraintError(f"a value of the class {meant} is no constraint", hint=f"the class {meant} itself")
     raise InvalidConstraintError(
         f"{type(value).__name__} is no constraint",
         hint="a JSON Schema as a dict, a Pydantic model, or one of Regex, Choices, JsonSchema",

@@ -77,6 +77,12 @@ def test_other_values_are_refused_with_a_hint(value: object, message: str) -> No
     assert caught.value.hint
 
 
+def test_a_value_in_place_of_its_class() -> None:
+    with pytest.raises(InvalidConstraintError, match="a value of the class Point") as caught:
+        as_constraint(Point(1))
+    assert caught.value.hint == "the class Point itself"
+
+
 def test_exports() -> None:
     for name in constraints.__all__:
         assert getattr(constraints, name) is not None

@@ -11,10 +11,13 @@ import json
 import os
 import sys
 import typing
+from collections.abc import Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.json_schema.typed_dicts import readable
 from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ def _adapter(python_type: Any) -> TypeAdapter[Any]:
     if is_adapter(python_type):
         adapter: TypeAdapter[Any] = python_type
         return adapter
+    python_type = readable(python_type)
     try:
         return _cached_adapter(python_type)
     except TypeError:  # an unhashable annotation, such as Annotated with a list
@@ -50,11 +54,11 @@ def _cached_adapter(python_type: Any) -> TypeAdapter[Any]:
 def _generator() -> type[Any]:
     from pydantic.json_schema import GenerateJsonSchema
 
-    class ClosedObjects(GenerateJsonSchema):
-        """Objects with the declared fields only, unless the type says ``extra="allow"``.
+    class WrittenValues(GenerateJsonSchema):
+        """What to write, where Pydantic would read more.
 
-        Pydantic ignores other keys when it reads, so its schemas leave them open; but a model that is asked for a
-        type has no reason to write what would be thrown away.
+        Objects have the declared fields only, unless the type says ``extra="allow"``: Pydantic ignores other keys, but
+        a model that is asked for a type has no reason to write what would be thrown away. Decimals are numbers.
         """
 
         def model_schema(self, schema: Any) -> dict[str, Any]:
@@ -66,7 +70,35 @@ def _generator() -> type[Any]:
         def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
             return _closed(super().typed_dict_schema(schema))
 
-    return ClosedObjects
+        def decimal_schema(self, schema: Any) -> dict[str, Any]:
+            return _decimal(schema)
+
+    return WrittenValues
+
+
+def _decimal(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A number within the limits of a Decimal, which Pydantic would read from a string as well.
+
+    Of ``max_digits=6, decimal_places=2`` there are at most four digits before the point.
+    """
+    names = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+    parts: list[dict[str, Any]] = [{names[name]: _json_number(schema[name])} for name in names if name in schema]
+    if schema.get("multiple_of"):
+        parts.append({"multipleOf": _json_number(schema["multiple_of"])})
+    digits, places = schema.get("max_digits"), schema.get("decimal_places")
+    if digits is not None:
+        limit = 10 ** max(0, digits - (places or 0))
+        parts.append({"exclusiveMinimum": -limit, "exclusiveMaximum": limit})
+    finest = digits if places is None else places
+    if finest is not None:
+        parts.append({"multipleOf": _json_number(Decimal(1).scaleb(-finest))})
+    return {"type": "number", **(parts[0] if len(parts) == 1 else {"allOf": parts} if parts else {})}
+
+
+def _json_number(value: Any) -> int | float:
+    """A bound as JSON has it: as digits that read as the same value."""
+    number = Decimal(str(value))
+    return int(number) if number == number.to_integral_value() else float(number)
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +179,16 @@ def _meant(value: object) -> str:
         return "JsonSchema(json.loads(path.read_text())) for the schema in a file"
     if isinstance(value, Constraint):
         return "the constraint itself in place of JsonSchema(...)"
-    if dataclasses.is_dataclass(value) or hasattr(type(value), "model_fields"):
-        return f"the class {type(value).__name__} in place of one of its values"
+    meant = class_meant(value)
+    if meant is not None:
+        return f"the class {meant} in place of one of its values"
     return f"a schema as a dict, or {_TYPES}"
+
+
+def class_meant(value: object) -> str | None:
+    """The name of the class of a value, if the class would be a constraint."""
+    is_value = dataclasses.is_dataclass(value) or hasattr(type(value), "model_fields")
+    return type(value).__name__ if is_value and not isinstance(value, type) else None
 
 
 def _quoted(form: object) -> str | None:

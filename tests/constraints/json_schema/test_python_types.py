@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import decimal
 import enum
 import pickle
 import typing
@@ -194,6 +195,54 @@ def test_objects_have_the_declared_fields_only_unless_the_type_says_otherwise() 
     assert accepts(any_json(dict[str, Closed]), b'{"a":{"x":1},"b":{"x":2}}')
     assert accepts(any_json(Open), b'{"item":{"x":1},"y":2}')
     assert not accepts(any_json(Open), b'{"item":{"x":1,"y":2}}')
+
+
+class Leaf(typing.TypedDict, total=False):
+    name: typing.Required[str]
+    size: int
+
+
+class Tree(typing.TypedDict):
+    leaf: Leaf
+    trees: list["Tree"]
+    others: typing.NotRequired[list[Leaf] | None]
+    last: Leaf | None
+    count: typing.Annotated[int, Field(ge=1)]
+
+
+def test_typed_dicts_of_typing_are_read_before_python_3_12_too() -> None:
+    rule = JsonSchema(Tree)
+    whole = '{"leaf":{"name":"a"},"trees":[%s],"last":{"name":"b","size":2},"count":1}'
+    inner = whole % ""
+    assert accepts(rule, (whole % inner).encode())
+    assert rule.parse(inner) == {
+        "leaf": {"name": "a"}, "trees": [], "last": {"name": "b", "size": 2}, "count": 1
+    }  # fmt: skip
+    assert accepts(rule, inner.replace('"last"', '"others":[{"name":"c"}],"last"').encode())
+    for wrong in (inner.replace('"name":"a"', '"size":1'), inner.replace('"count":1', '"count":0'), "{}"):
+        assert not accepts(rule, wrong.encode())
+    assert accepts(JsonSchema(list[Leaf]), b'[{"name":"a"}]') and not accepts(JsonSchema(list[Leaf]), b"[{}]")
+
+
+class Price(BaseModel):
+    value: decimal.Decimal = Field(max_digits=6, decimal_places=2, gt=0)
+
+
+def test_decimals_are_numbers_within_their_limits() -> None:
+    texts = ["0.01", "37.5", "37.50", "9999.99", "37.501", "10000", "12345.6", "0", "-1", '"37.5"', '"abc"']
+    for text in texts:
+        whole = f'{{"value":{text}}}'
+        try:
+            is_read = Price.model_validate_json(whole) is not None
+        except ValueError:
+            is_read = False
+        assert accepts(JsonSchema(Price), whole.encode()) == (is_read and text[0] != '"'), text
+    assert JsonSchema(Price).parse('{"value":37.10}').value == decimal.Decimal("37.1")  # type: ignore[attr-defined]
+    assert accepts(JsonSchema(decimal.Decimal), b"1.25") and not accepts(JsonSchema(decimal.Decimal), b'"1.25"')
+    three = JsonSchema(typing.Annotated[decimal.Decimal, Field(max_digits=3)])
+    assert accepts(three, b"999") and accepts(three, b"0.125") and not accepts(three, b"1000")
+    stepped = JsonSchema(typing.Annotated[decimal.Decimal, Field(multiple_of=decimal.Decimal("0.25"), le=1)])
+    assert accepts(stepped, b"0.75") and not accepts(stepped, b"0.7") and not accepts(stepped, b"1.25")
 
 
 @pytest.mark.parametrize("text", ["1e97", "1e2", "1.0", "-0.0", "1E5"])
