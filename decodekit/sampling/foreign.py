@@ -21,7 +21,7 @@ from torch import Tensor
 from decodekit.errors import OptionError, ProcessorError
 from decodekit.sampling.base import LogitsProcessor, Stage
 from decodekit.sampling.history import History
-from decodekit.sampling.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP
+from decodekit.sampling.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP, with_history
 
 
 class RowLayout(Protocol):
@@ -67,8 +67,7 @@ class Foreign(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """The scores that the processor gives, rows of one length at a time."""
-        if history is None:
-            raise OptionError(f"{self!r} needs the tokens before each row", at="history")
+        history = with_history(self, history)
         out = logits.clone()
         lengths = history.lengths.tolist()
         if self.layout is None and len(set(lengths)) == 1:
@@ -210,9 +209,11 @@ class PlainFunction(LogitsProcessor):
         Raises:
             ProcessorError: it raises, gives something of another shape, or two answers to one question.
         """
+        history = with_history(self, history)
         made = self._called(logits, history)
         if not self._checked:
-            if not torch.equal(made, self._called(logits, history)):
+            again = self._called(logits, history)
+            if not torch.allclose(made, again, rtol=0, atol=0, equal_nan=True):
                 cause = f"{_name(self.function)} gave two answers to the same logits and history"
                 hint = "a function of its arguments alone, without a state or random numbers"
                 raise ProcessorError(cause, at=f"processor {self!r}", hint=hint)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from decodekit.sampling import (
     TopK,
 )
 from decodekit.sampling.certificates import Standing
+from decodekit.sampling.foreign import of_function
 from decodekit.sampling.wide import WIDE
 from decodekit.testing.laws import Subject, check_value
 
@@ -52,7 +54,11 @@ PROCESSOR_LAWS: Final[Mapping[str, str]] = {
 
 
 def check_processor(
-    processor: LogitsProcessor, *, vocab_size: int = 64, end_ids: Collection[int] | None = None, seed: int = 0
+    processor: LogitsProcessor | Callable[..., Tensor],
+    *,
+    vocab_size: int = 64,
+    end_ids: Collection[int] | None = None,
+    seed: int = 0,
 ) -> None:
     """The laws of `LogitsProcessor` (`PROCESSOR_LAWS`), on some dozen kinds of rows and four sets of histories.
 
@@ -60,7 +66,7 @@ def check_processor(
     candidates are checked on wide rows too if the processor is `OrderPreserving`.
 
     Args:
-        processor: what is checked, as an option would take it.
+        processor: what is checked, as an option would take it: a plain function, too.
         vocab_size: V, above every token id that the processor names, at least 32.
         end_ids: the tokens that end a text; the last one if left out.
         seed: of rows and histories.
@@ -69,7 +75,8 @@ def check_processor(
         AssertionError: a law is broken; with its name and the place.
     """
     subject = Subject(processor, PROCESSOR_LAWS)
-    check_value(subject)
+    is_function = inspect.isroutine(processor)
+    processor = of_function(processor) if is_function else cast("LogitsProcessor", processor)
     ends = [vocab_size - 1] if end_ids is None else [*end_ids]
     resolved = _for_vocabulary(subject, processor, vocab_size, ends)
     _check_small_vocabulary(subject, processor, seed)
@@ -94,6 +101,8 @@ def check_processor(
         width = 2 * WIDE
         wide = _ProcessorCase(subject, _for_vocabulary(subject, processor, width, [width - 1]), *_rows(width, seed))
         wide.check_fused(_history(len(wide.rows), width, seed))
+    if not is_function:  # which is equal to itself alone
+        check_value(subject)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def test_both_kinds_give_the_same_texts(seed: int) -> None:
         (lambda logits, history: None, "a NoneType"),
         (lambda logits, history: logits / 0 + missing, "raised NameError"),  # type: ignore[name-defined] # noqa: F821
         (lambda logits, history: logits + torch.rand(1), "two answers"),
+        (lambda logits, history: logits * float("nan"), r"made NaN or \+inf"),
     ],
 )
 def test_what_a_function_does_wrong_is_named(function: Any, says: str) -> None:

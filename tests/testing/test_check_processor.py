@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from decodekit import sampling
+from decodekit.errors import OptionError
 from decodekit.sampling import (
     DRY,
     XTC,
@@ -525,3 +526,21 @@ def test_the_checks_are_at_hand() -> None:
     code = "import sys, decodekit as dk; print('torch' in sys.modules, dk.testing.check_processor.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "check_processor"]
+
+
+def test_plain_functions_are_checked_as_they_are() -> None:
+    def without_evens(logits: torch.Tensor, history: History) -> torch.Tensor:
+        logits[:, ::2] = -INF
+        return logits
+
+    def by_call(logits: torch.Tensor, history: History, seen: list[int] = []) -> torch.Tensor:  # noqa: B006
+        seen.append(1)
+        return logits + len(seen)
+
+    check_processor(without_evens)
+    with pytest.raises(AssertionError, match="'finite'"):
+        check_processor(lambda logits, history: logits * float("nan"))
+    with pytest.raises(AssertionError, match="two answers"):
+        check_processor(by_call)
+    with pytest.raises(OptionError, match="is no processor"):
+        check_processor(lambda a, b: a)
