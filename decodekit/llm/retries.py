@@ -169,7 +169,7 @@ def value_error(error: Exception, text: str, at: str) -> ConstraintError:
     fault = InvalidValueError(
         f"the text satisfies the constraint and has no value: {type(error).__name__}: {error}",
         at=f"{at}, {text[:80]!r}",
-        hint="max_retries=1 to ask again with the reason, or constraint=dk.Guarded(...) to take such a text back",
+        hint="max_retries= (more of them) to ask again with the reason, or constraint=dk.Guarded(...) to take it back",
     )
     fault.__cause__ = error
     return fault
