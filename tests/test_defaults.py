@@ -199,6 +199,8 @@ def test_remarks_name_the_option_that_helps() -> None:
     assert 'whitespace="compact"' in str(remark(schema, blanks))
     assert 'escapes="needed"' in str(remark(dk.Guarded(schema, bool), escapes))
     assert "maxLength" in str(remark(schema, '"' + "\\n" * 10))
+    assert "digits of one number" in str(remark(schema, '{"total":3.5' + "0" * 60))
+    assert remark(schema, '{"a":"' + "0" * 60) is None and remark(schema, '{"total":3.5000000000') is None
     assert remark(schema, '{"a": "a long text of words"') is None and remark(schema, "[  ") is None
     assert remark(dk.Regex(" *a"), blanks) is None
 

@@ -85,4 +85,4 @@ def _length_error(plan: Plan, index: int, text: str, result: Result) -> LengthEr
     if plan.grammar is not None and plan.on_length != "close":
         hints.append('on_length="close" to end in time')
     at = f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}"
-    return LengthError(cause, at=at, hint=", ".join([*hints, 'or on_length="return"']))
+    return LengthError(cause, at=at, hint=", ".join([*dict.fromkeys(hints), 'or on_length="return"']))

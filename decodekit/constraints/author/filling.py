@@ -1,4 +1,4 @@
-r"""What of a JSON text says nothing: the white space between its tokens, and the escapes in its strings.
+r"""What of a JSON text says nothing: the white space between its tokens, escapes in its strings, digits without end.
 
 A model that may write either as it likes can spend its whole budget on them (``"\u006c\u006f…"``, a page of blanks),
 and the text that is cut shows it. `remark` says so, and names the option that forbids it.
@@ -14,10 +14,13 @@ from decodekit.constraints.constraint import Constraint
 
 MOSTLY: Final = 0.5
 """Share of the characters from which on a text is mostly of a kind."""
+DOUBLE_DIGITS: Final = 17
+"""What a double is written with at most."""
 MIN_CHARACTERS: Final = 16
 """Shorter texts are too short to say what they are made of."""
 
 _PART: Final = re.compile(r'"(?:[^"\\]|\\(?:u[0-9A-Fa-f]{0,4}|.|$))*(?:"|$)|[ \t\r\n]+', re.DOTALL)
+_LAST_NUMBER: Final = re.compile(r"[\[:,\s]-?(\d[\d.]*)$")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9A-Fa-f]{0,4}|.|$)", re.DOTALL)
 _NEEDED: Final = re.compile(r'\\(?:["\\bfnrt]?|u?|u0{0,2}|u00(?:[01][0-9A-Fa-f]?|2|22|5|5[cC]))')
 
@@ -30,11 +33,13 @@ class Filling:
         blanks: white space between the tokens of JSON.
         needless: escapes of characters that JSON can write as themselves.
         needed: other escapes, such as line breaks.
+        digits: of the number at the end, beyond those that a double has.
     """
 
     blanks: int = 0
     needless: int = 0
     needed: int = 0
+    digits: int = 0
 
 
 def filling(text: str) -> Filling:
@@ -49,7 +54,8 @@ def filling(text: str) -> Filling:
                 needed += len(escape)
             else:
                 needless += len(escape)
-    return Filling(blanks, needless, needed)
+    last = _LAST_NUMBER.search(text)
+    return Filling(blanks, needless, needed, max(0, len(last[1]) - DOUBLE_DIGITS) if last else 0)
 
 
 def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
@@ -65,6 +71,7 @@ def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
         "white space between the values": (found.blanks, f'whitespace="{blanks}" (--whitespace {blanks})'),
         "escapes that JSON does not need": (found.needless, 'escapes="needed" (--escapes needed)'),
         "escapes in strings": (found.needed, "maxLength or a pattern for the strings"),
+        "digits of one number": (found.digits, 'on_length="close" to end in time'),
     }
     kind, (number, hint) = max(kinds.items(), key=lambda item: item[1][0])
     return (f"{number / len(text):.0%} of it is {kind}", hint) if number >= MOSTLY * len(text) else None
