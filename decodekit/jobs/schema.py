@@ -32,7 +32,8 @@ _TYPES: dict[str, dict[str, Any]] = {
     **{kind: {"type": kind} for kind in ("string", "integer", "number", "boolean")},
     **{kind: {"type": "string", "format": kind} for kind in ("date", "time", "date-time", "email")},
 }
-_ALIASES = {"str": "string", "text": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_ALIASES = {"str": "string", "text": "string", "int": "integer", "bool": "boolean"}
+_ALIASES |= {"float": "number", "decimal": "number", "datetime": "date-time"}
 FIELDS_HELP = (
     "fields are written 'name, total float, due date?, tags string[], kind invoice|receipt': a name, a type "
     "(string when left out), [] for a list, | between choices, ? where null is allowed"
@@ -343,7 +344,7 @@ def fields_schema(text: str) -> dict[str, Any]:
         schema = _field_type(match["type"] or "string")
         if schema is None:
             near = difflib.get_close_matches(match["type"], [*_TYPES, *_ALIASES], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_TYPES)}"
             faults.append(f"field {match['name']!r} has the unknown type {match['type']!r}{hint}")
         elif match["name"] in properties:
             faults.append(f"field {match['name']!r} stands twice")

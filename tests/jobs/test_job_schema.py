@@ -75,11 +75,17 @@ def test_choices_may_be_written_with_spaces() -> None:
     }
 
 
+def test_types_by_the_names_of_python() -> None:
+    found = fields_schema("a float, b decimal, c datetime")["properties"]
+    assert found["a"] == found["b"] == {"type": "number"} and found["c"]["format"] == "date-time"
+
+
 def test_all_faults_of_the_fields_are_told_together() -> None:
     with pytest.raises(InvalidConstraintError) as caught:
-        fields_schema("total flaot, , name, name int, 7up, kind a||b")
+        fields_schema("total flaot, , name, name int, 7up, kind a||b, x colour")
     message = str(caught.value)
     assert "unknown type 'flaot'; did you mean 'float'?" in message
+    assert "unknown type 'colour'; there are string, integer, number, boolean, date" in message
     assert "field 2 ''" in message and "'name' stands twice" in message and "'7up'" in message and "'kind'" in message
 
 
