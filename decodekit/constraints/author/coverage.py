@@ -227,6 +227,9 @@ def _budgets(constraint: JsonSchema, tokenizer: object) -> tuple[int | None, int
 # -- the text form: a tree of the schemas with their keywords, then what stands in the way
 
 _STATUSES: Final = ("mask", "guard", "annotation", "refused")
+NO_BOUND: Final = (
+    "no bound above (digits of numbers have none, nor strings without maxLength, nor lists without maxItems)"
+)
 _WIDEST: Final = 40  # columns of a place that the others are aligned with
 
 
@@ -289,6 +292,6 @@ def _tail(coverage: Coverage) -> list[str]:
     if not coverage.is_complete:
         lines.append("the schema is large: not every part was asked whether a value fits")
     if coverage.least_tokens is not None:
-        most = "no bound above" if coverage.most_tokens is None else f"at most {coverage.most_tokens:,}"
+        most = NO_BOUND if coverage.most_tokens is None else f"at most {coverage.most_tokens:,}"
         lines.append(f"tokens: {coverage.least_tokens:,} for the smallest value, {most}")
     return lines + [f"warning: {warning}" for warning in coverage.warnings]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 
 import decodekit as dk
+from decodekit.constraints.author.coverage import NO_BOUND
 from decodekit.errors import InvalidConstraintError, UnknownNameError
 from tests.reference.any_json import any_json
 from tests.reference.vocabularies import byte_vocabulary
@@ -90,7 +91,7 @@ def test_the_report() -> None:
         "    $defs/tags       mask type, items; guard uniqueItems",
         "      items          mask type",
         "no value fits #/properties/age: minimum 5 > maximum 3",
-        "tokens: 2 for the smallest value, no bound above",
+        f"tokens: 2 for the smallest value, {NO_BOUND}",
         'warning: #/requird: "requird" is no keyword of draft 2020-12: it is an annotation; did you mean "required"?',
         'warning: #/properties/at/format: the format "date" is an annotation; '
         'JsonSchema(..., format="assert") enforces it',
