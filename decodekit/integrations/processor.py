@@ -142,7 +142,7 @@ def processor(
 ) -> Any:
     """A constraint as a logits processor for somebody else's loop.
 
-    model.generate(**inputs, logits_processor=[dk.processor(constraint=Invoice, tokenizer=tokenizer)])
+    ``model.generate(**inputs, logits_processor=[dk.processor(constraint=Invoice, tokenizer=tokenizer)])``
 
     Args:
         constraint: what the text must be, as `LLM.generate` takes it.
