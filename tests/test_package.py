@@ -117,3 +117,13 @@ def test_types_are_seen_by_its_users(python: Path, tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert 'has type "str", variable has type "int"' in done.stdout, done.stdout + done.stderr
+
+
+def test_the_documentation_site_is_built_with_every_link(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="needs the extra `docs`")
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
+    build = [sys.executable, "docs/site/build.py"]
+    done = subprocess.run(build, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (copy / "build" / "site" / "index.html").is_file()
