@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from decodekit.constraints.tool_calls import tools
 from decodekit.errors import NonFiniteLogitsError, ResourceLimitError
 from decodekit.llm import LLM, Handle
 from decodekit.serving.calls import CallSplitter
@@ -266,10 +267,10 @@ def decodekit_error() -> type[Exception]:
 
 
 def test_content_is_told_as_soon_as_it_is_certain() -> None:
-    splitter = CallSplitter("hermes")
+    splitter = CallSplitter(tools([{"name": "now"}]))
     told = [splitter.push(piece) for piece in ("I look", " it <t", "ool> up <tool_", "call>\n{", '"name"')]
     assert told == ["I look", " it ", "<tool> up ", "", ""]
-    alone = CallSplitter("llama3")
+    alone = CallSplitter(tools([{"name": "now"}], "llama3"))
     assert [alone.push(piece) for piece in (" ", "no", " call")] == ["", " no", " call"]
-    brace = CallSplitter("llama3")
+    brace = CallSplitter(tools([{"name": "now"}], "llama3"))
     assert [brace.push(piece) for piece in (" ", '{"name"', ": 1}")] == ["", "", ""]
