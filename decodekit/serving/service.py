@@ -209,7 +209,7 @@ class Running:
 
     def _fault(self, error: DecodekitError) -> DecodekitError:
         if isinstance(error, EngineClosedError) and self._service.is_draining:
-            return ShutdownError("the endpoint was shut down before the text was done", hint="again in a moment")
+            return ended()
         return error
 
     def usage(self, completions: list[Completion]) -> dict[str, Any]:
@@ -224,6 +224,11 @@ class Running:
             "total_tokens": num_prompt + num_new,
             "prompt_tokens_details": {"cached_tokens": num_cached},
         }
+
+
+def ended() -> ShutdownError:
+    """The error of a request that the end of the endpoint cuts short."""
+    return ShutdownError("the endpoint was shut down before the text was done", hint="again in a moment")
 
 
 def _without_grammar(proposer: str) -> str:
