@@ -105,7 +105,7 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
         note(f"serving {name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
 
     app = make_app(service, api_key=address.api_key, cors=address.cors or ())
-    is_well = run(app, service, listening, limits.grace, ready)
+    is_well = run(app, service, listening, limits.grace, ready, note)
     note("stopped")
     return DONE if is_well else CRASH
 

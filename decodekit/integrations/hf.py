@@ -8,10 +8,13 @@ and returned as `generate` returns it, by `outputs`. No option is dropped: it is
 
 from __future__ import annotations
 
+import sys
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, Unpack
 
 import torch
@@ -27,7 +30,7 @@ from decodekit.integrations.call import TheirCall
 from decodekit.integrations.outputs import ReturnedText, TokenStreamer, output_of
 from decodekit.integrations.recording import Taps, WatchedBeams
 from decodekit.integrations.translation import Translation
-from decodekit.llm.completions import completed
+from decodekit.llm.completions import completed, length_error
 from decodekit.llm.option_rules import seeds_fit
 from decodekit.llm.plan import Plan
 from decodekit.llm.tokenizers import facts_of
@@ -48,6 +51,8 @@ UNUSED: Final = {
     "on_error": "nothing: generate has no place for the error of a row, so an error is raised",
 }
 """Options of `LLM.generate` that `generate` of transformers has no place for, and what to use."""
+
+_FRAMEWORKS: Final = ("decodekit", "transformers", "transformers_modules", "torch")
 
 
 def hf(
@@ -70,7 +75,8 @@ def hf(
         assistant_model: a smaller model of transformers that drafts; the same.
         options: those of `LLM.generate`. ``seed`` None: with sampling, every prompt has a seed of its own, drawn from
             torch's generator, so that ``torch.manual_seed`` fixes the texts; an integer gives the texts of
-            `LLM.generate` with that seed. ``on_length`` is "return" unless given.
+            `LLM.generate` with that seed. ``on_length`` is "return" unless given, with a
+            warning for a text that was cut before its constraint was satisfied.
 
     Raises:
         OptionError: (when called, with all faults) an option of `generate` that decodekit does not have, or two that
@@ -147,7 +153,11 @@ class Decoding:
         plan = Plan.of(lm, vocabulary, lambda: canonical, options, faults)
         plan = replace(plan, settings=replace(plan.settings, stop_rules=(*plan.settings.stop_rules, *rules)))
         is_bound, is_batch_given = self.streamer is not None, "batch_size" in self.given
-        return _Run(call, plan, streamer, self.tokenizer, is_bound, is_batch_given).output()
+        run_of_call = _Run(call, plan, streamer, self.tokenizer, is_bound, is_batch_given)
+        output = run_of_call.output()
+        if run_of_call.cut and "on_length" not in self.given:
+            _warn_of_cut(run_of_call.cut)
+        return output
 
 
 @dataclass
@@ -161,6 +171,8 @@ class _Run:
         tokenizer: or None.
         is_bound: whether `generate` knows nothing of the streamer, and has not shown it the prompts.
         is_batch_given: whether the plan says how many prompts decode at a time; otherwise all do.
+        cut: the returned texts that were cut before their constraint was satisfied, in the order in which they ended:
+            the number of the prompt, and what `LLM.generate` would say.
     """
 
     call: TheirCall
@@ -169,6 +181,7 @@ class _Run:
     tokenizer: Any
     is_bound: bool
     is_batch_given: bool
+    cut: list[tuple[int, LengthError]] = field(default_factory=list)
 
     def output(self) -> Any:
         """Decode, and return what `generate` returns."""
@@ -240,7 +253,9 @@ class _Run:
                 if streamer is not None:
                     streamer.push(update.index, update.token_ids, is_last=update.result is not None)
                 if update.result is not None:
-                    results[update.index] = self._checked(update, update.result, update.index // num_samples)
+                    prompt = update.index // num_samples
+                    result = results[update.index] = self._checked(update, update.result, prompt)
+                    self._note(prompt, result.token_ids, result.finish_reason, result.is_satisfied)
         finally:
             if streamer is not None:
                 streamer.end()  # whoever waits for the rest must not wait for ever
@@ -269,10 +284,20 @@ class _Run:
             best = completed(self.plan, prompt, "", result)
             if best.error is not None:
                 raise best.error
-            every = [best, *best.others]
-            return [ReturnedText(prompt, one.token_ids, one.score) for one in every[: self.call.num_returned]]
+            every = [best, *best.others][: self.call.num_returned]
+            for one in every:
+                self._note(prompt, one.token_ids, one.finish_reason, one.value is not None)
+            return [ReturnedText(prompt, one.token_ids, one.score) for one in every]
         results = [result, *(one.result for one in result.others if one.result is not None)]
+        for each in results:
+            self._note(prompt, each.token_ids, each.finish_reason, each.is_satisfied)
         return [ReturnedText(prompt, one.token_ids, one.score) for one in results]
+
+    def _note(self, prompt: int, tokens: Sequence[int], reason: str, is_satisfied: bool) -> None:
+        """Remember a returned text that was cut before its constraint was satisfied."""
+        if self.plan.grammar is not None and reason == "length" and not is_satisfied:
+            text = self.plan.settings.vocabulary.decode(tokens).decode(errors="replace")
+            self.cut.append((prompt, length_error(self.plan, prompt, text, len(tokens), is_satisfied)))
 
     def _checked(self, update: Update, result: Result, prompt: int) -> Result:
         """The result; its error, and what `on_length` makes one, is raised."""
@@ -283,6 +308,16 @@ class _Run:
             if isinstance(error, LengthError):
                 raise error
         return result
+
+
+def _warn_of_cut(cut: Sequence[tuple[int, LengthError]]) -> None:
+    """Say what the texts cannot: `generate` returns tokens, and has no place for an error beside them."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
+        level, frame = level + 1, frame.f_back
+    _, first = min(cut, key=itemgetter(0))
+    what = "a text does" if len(cut) == 1 else f"{len(cut):,} texts do"
+    warnings.warn(f"{what} not satisfy the constraint: {first}", UserWarning, stacklevel=level)
 
 
 _vocabularies: weakref.WeakKeyDictionary[Any, dict[object, Vocabulary]] = weakref.WeakKeyDictionary()

@@ -36,7 +36,7 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
     if plan.grammar is not None and error is None and is_whole:
         value, error = _parse(plan.grammar.constraint, text, index)
     if error is None and result.finish_reason == "length" and plan.on_length != "return":
-        error = _length_error(plan, index, text, result)
+        error = length_error(plan, index, text, len(result.token_ids), result.is_satisfied)
     settings = plan.settings
     has_logprobs = settings.num_alternatives is not None and (plan.options.logprobs or plan.choice is not None)
     others = tuple(
@@ -66,13 +66,21 @@ def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, Decodeki
         return None, value_error(error, text, f"prompt {index}")
 
 
-def _length_error(plan: Plan, index: int, text: str, result: Result) -> LengthError:
-    """The error of a text that was cut, with what the text was spent on and what would help."""
+def length_error(plan: Plan, index: int, text: str, num_tokens: int, is_satisfied: bool) -> LengthError:
+    """The error of a text that was cut, with what the text was spent on and what would help.
+
+    Args:
+        plan: of the call.
+        index: of the prompt.
+        text: as far as it goes, of `num_tokens` tokens.
+        num_tokens: of the text.
+        is_satisfied: whether the text satisfies its constraint as it is.
+    """
     limit = plan.options.max_new_tokens
-    is_full = len(result.token_ids) < limit
+    is_full = num_tokens < limit
     cause = "the model's context was full" if is_full else f"the text was cut at max_new_tokens={limit:,}"
     hints = ["a shorter prompt" if is_full else "a larger max_new_tokens", "bounds on lengths in the constraint"]
-    if plan.grammar is not None and result.is_satisfied:
+    if plan.grammar is not None and is_satisfied:
         cause += "; as it is it satisfies the constraint, and it might have gone on"
     elif plan.grammar is not None:
         from decodekit.constraints.author.filling import remark  # which not every user needs
@@ -84,5 +92,5 @@ def _length_error(plan: Plan, index: int, text: str, result: Result) -> LengthEr
             hints.insert(0, spent_on[1])
     if plan.grammar is not None and plan.on_length != "close":
         hints.append('on_length="close" to end in time')
-    at = f"prompt {index}, after {len(result.token_ids):,} tokens, {text[-40:]!r}"
+    at = f"prompt {index}, after {num_tokens:,} tokens, {text[-40:]!r}"
     return LengthError(cause, at=at, hint=", ".join([*dict.fromkeys(hints), 'or on_length="return"']))

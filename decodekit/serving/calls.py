@@ -4,6 +4,9 @@
     ->   content "I look it up.", then one call
 
 What may be the beginning of a call waits. A call is handed out whole, at the end, when all of it is known.
+
+Of a text that was cut inside of a call, the calls that are whole are handed out, with the reason "length". The one that
+was broken off is not, since its arguments are no JSON: every call that a client gets can be made as it stands.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import json
 import uuid
 from typing import Any, NamedTuple
 
-from decodekit.constraints.tool_calls import FORMATS, ToolResponse
+from decodekit.constraints.composition.combinators import OneOf
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.tool_calls import FORMATS, ToolResponse, Tools
 from decodekit.llm import Completion
 
 
@@ -36,11 +41,12 @@ class CallSplitter:
     """Divides one text, as it grows, into content and calls.
 
     Args:
-        format: how calls are written; None for a text without calls.
+        constraint: of the text; None for none.
     """
 
-    def __init__(self, format: str | None) -> None:
-        self._format = None if format is None else FORMATS[format]
+    def __init__(self, constraint: Constraint | None) -> None:
+        self._tools, self._has_schema = _tools_in(constraint), isinstance(constraint, OneOf)
+        self._format = None if self._tools is None else FORMATS[self._tools.format]
         self._text = ""
         self._num_told = 0
 
@@ -60,18 +66,33 @@ class CallSplitter:
         return new
 
     def end(self, completion: Completion) -> TextEnd:
-        """The rest, with the last chunk. A text that was cut inside of a call is content as it stands."""
+        """The rest, with the last chunk. A text that is whole where it was cut is a whole one."""
         reason = "length" if completion.finish_reason == "length" else "stop"
-        if self._format is None:
+        if self._tools is None:
             return TextEnd("", [], reason)
         value = completion.value
-        if not isinstance(value, ToolResponse):
+        if isinstance(value, ToolResponse):
+            reason = "tool_calls" if value.calls else reason
+        elif completion.finish_reason == "length" and not self._is_json():
+            value = self._tools.parse_cut(self._text)
+        else:
             return TextEnd(self._text[self._num_told :], [], reason)
         calls = [
             WrittenCall(one.id or f"call_{uuid.uuid4().hex[:24]}", one.name, _json(one.arguments))
             for one in value.calls
         ]
-        return TextEnd(value.content[self._num_told :], calls, "tool_calls" if calls else reason)
+        return TextEnd(value.content[self._num_told :], calls, reason)
+
+    def _is_json(self) -> bool:
+        """Whether the text is JSON of a schema, where it might have been calls: none of it begins as a call does."""
+        return self._has_schema and self._format is not None and not self._text.startswith(self._format.trigger)
+
+
+def _tools_in(constraint: Constraint | None) -> Tools | None:
+    """What a text may call, if it may call something; it may be JSON of a schema instead."""
+    options = constraint.options if isinstance(constraint, OneOf) else (constraint,)
+    found = (one for one in options if isinstance(one, Tools) and one.choice != "none")
+    return next(found, None)
 
 
 def _num_held(text: str, trigger: str) -> int:

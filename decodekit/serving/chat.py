@@ -164,13 +164,10 @@ class ChatRoute(Route[ChatBody]):
             seed_of(body),
         )
 
-    def _splitter(self, body: ChatBody) -> CallSplitter:
-        return CallSplitter(None if body.tools is None else self.service.limits.tool_format)
-
     async def reply(self, body: ChatBody, running: Running) -> dict[str, Any]:
         """See `Route`."""
         completions = await running.completions()
-        choices = [self._choice(body, index, one) for index, one in enumerate(completions)]
+        choices = [self._choice(body, running, index, one) for index, one in enumerate(completions)]
         return {**self._head("chat.completion"), "choices": choices, "usage": running.usage(completions)}
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -181,8 +178,8 @@ class ChatRoute(Route[ChatBody]):
             "model": self.service.name,
         }
 
-    def _choice(self, body: ChatBody, index: int, completion: Completion) -> dict[str, Any]:
-        splitter = self._splitter(body)
+    def _choice(self, body: ChatBody, running: Running, index: int, completion: Completion) -> dict[str, Any]:
+        splitter = CallSplitter(running.constraint)
         content = splitter.push(completion.text)
         outcome = splitter.end(completion)
         message: dict[str, Any] = {"role": "assistant", "content": content + outcome.rest, "refusal": None}
@@ -208,7 +205,7 @@ class ChatRoute(Route[ChatBody]):
             choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             return as_event({**head, "choices": [choice], **usage})
 
-        splitters = [self._splitter(body) for _ in running.handles]
+        splitters = [CallSplitter(running.constraint) for _ in running.handles]
         for index in range(len(splitters)):
             yield event(index, {"role": "assistant", "content": "", "refusal": None})
         ended: dict[int, Completion] = {}

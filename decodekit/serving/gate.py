@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -11,10 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decodekit.errors import AccessError, DecodekitError, ServerBusyError
 from decodekit.serving.refusals import CLIENT_CLOSED, refused
-from decodekit.serving.service import Service
+from decodekit.serving.service import Service, ended
 
 OPEN_PATHS: Final = frozenset(("/health",))
 """Paths that need no key."""
+_LAST_WORD_S: Final = 0.5
+"""So long at most a client may take for the answer to a request that is cancelled."""
 _READING: Final = frozenset(("/health", "/metrics", "/v1/models", "/openapi.json"))
 _WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses"))
 
@@ -55,6 +59,11 @@ class Gate:
                 await refused(fault, service.limits.retry_s)(scope, receive, counted)
             else:
                 await self._app(scope, receive, counted)
+        except asyncio.CancelledError:
+            if not service.is_draining:
+                raise
+            # The endpoint ends while this request still runs, and nobody is there to whom the cancellation is news.
+            await _end_at_once(status, service, scope, receive, counted)
         finally:
             service.num_requests -= is_writing
             if scope.get("decodekit.client_closed"):
@@ -81,6 +90,16 @@ class Gate:
             except DecodekitError as error:
                 return error
         return None
+
+
+async def _end_at_once(status: int, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    """The answer to a request that is cancelled because the endpoint ends; the end of one that has begun."""
+    with suppress(Exception):  # the client may have gone, or take nothing
+        async with asyncio.timeout(_LAST_WORD_S):
+            if status == CLIENT_CLOSED:
+                await refused(ended(), service.limits.retry_s)(scope, receive, send)
+            else:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _digest(key: str) -> bytes:

@@ -221,9 +221,6 @@ class ResponsesRoute(Route[ResponseBody]):
         read = self.service.prompts.of_chat
         return Asked(lambda: [read(messages, told, None)], 1, options, structure, seed_of(body))
 
-    def _splitter(self, body: ResponseBody) -> CallSplitter:
-        return CallSplitter(self.service.limits.tool_format if body.tools else None)
-
     def _head(self, body: ResponseBody) -> dict[str, Any]:
         return {
             "id": f"resp_{uuid.uuid4().hex}",
@@ -258,7 +255,7 @@ class ResponsesRoute(Route[ResponseBody]):
     async def reply(self, body: ResponseBody, running: Running) -> dict[str, Any]:
         """See `Route`."""
         (completion,) = await running.completions()
-        splitter = self._splitter(body)
+        splitter = CallSplitter(running.constraint)
         content = splitter.push(completion.text)
         outcome = splitter.end(completion)
         content += outcome.rest
@@ -271,7 +268,7 @@ class ResponsesRoute(Route[ResponseBody]):
         stream = _Stream(self._head(body))
         yield stream.event("response.created", response=stream.head)
         yield stream.event("response.in_progress", response=stream.head)
-        splitter = self._splitter(body)
+        splitter = CallSplitter(running.constraint)
         try:
             async for _, chunk in running.chunks():
                 content = splitter.push(chunk.text)

@@ -1,7 +1,8 @@
 """An endpoint that listens: uvicorn, and an end that lets texts be finished.
 
 At SIGTERM or SIGINT the endpoint goes on listening, answers new requests with 503, and waits for those that run. Those
-that have not ended after `grace_s` seconds end with an error; a second signal ends everything at once.
+that have not ended after `grace_s` seconds, or at a second signal, end with an error that their clients get. A third
+signal waits for no client.
 """
 
 from __future__ import annotations
@@ -37,11 +38,21 @@ class Server(uvicorn.Server):
         service: behind it.
         grace_s: seconds for what runs.
         ready: called when requests are taken.
+        say: called with a line for whoever has sent a signal.
     """
 
-    def __init__(self, app: FastAPI, service: Service, grace_s: float, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        service: Service,
+        grace_s: float,
+        ready: Callable[[], None],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         super().__init__(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False))
-        self._service, self._grace_s, self._ready = service, grace_s, ready
+        self._service, self._grace_s, self._ready, self._say = service, grace_s, ready, say
+        self._num_signals = 0
+        self._is_hurried = False
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -52,25 +63,46 @@ class Server(uvicorn.Server):
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Let it end in an orderly way; the second time at once."""
-        if self._service.is_draining or self._loop is None:
+        """Let it end in an orderly way; the second time without waiting for texts, the third time for nobody."""
+        self._num_signals += 1
+        if self._loop is None or self._num_signals > 2:
             self.should_exit = self.force_exit = True
-            return
-        self._service.is_draining = True
-        self._loop.call_soon_threadsafe(self._end)
+        elif self._num_signals == 2:
+            self._loop.call_soon_threadsafe(self._hurry)
+        else:
+            self._service.is_draining = True
+            self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
+        num_requests = self._service.num_requests
+        if not num_requests:
+            self._say("stopping: no request runs")
+        elif self._grace_s > 0:
+            given = f"{_told(num_requests)} finished off, for {self._grace_s:g} s at most"
+            self._say(f"stopping: {given}; Ctrl-C again ends {'it' if num_requests == 1 else 'them'} at once")
+        else:
+            self._say(f"stopping: {_told(num_requests)} ended by an error")
         self._ending = asyncio.get_running_loop().create_task(self._drain())
+
+    def _hurry(self) -> None:
+        if self._service.num_requests and not self._is_hurried:
+            self._say(f"stopping at once: {_told(self._service.num_requests)} ended by an error")
+        self._is_hurried = True
 
     async def _drain(self) -> None:
         deadline = monotonic() + self._grace_s
-        while self._service.num_requests and monotonic() < deadline:
+        while self._service.num_requests and monotonic() < deadline and not self._is_hurried:
             await asyncio.sleep(0.02)
         await asyncio.to_thread(self._service.engine.close, drain=False)
         deadline = monotonic() + _LAST_ANSWERS_S
         while self._service.num_requests and monotonic() < deadline:
             await asyncio.sleep(0.02)
+        self.force_exit = self._service.num_requests > 0  # a client that does not take its answer
         self.should_exit = True
+
+
+def _told(num_requests: int) -> str:
+    return "1 request is" if num_requests == 1 else f"{num_requests:,} requests are"
 
 
 @contextmanager
@@ -119,7 +151,14 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: float, ready: Callable[[], None]) -> bool:
+def serve(
+    app: FastAPI,
+    service: Service,
+    listening: socket.socket,
+    grace_s: float,
+    ready: Callable[[], None],
+    say: Callable[[str], None],
+) -> bool:
     """Serve until a signal; whether the engine was well to the end.
 
     Args:
@@ -127,9 +166,10 @@ def serve(app: FastAPI, service: Service, listening: socket.socket, grace_s: flo
         listening: of `bound`.
         grace_s: seconds for what runs when the signal comes.
         ready: called when requests are taken.
+        say: called with a line for whoever has sent a signal.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    server = Server(app, service, grace_s, ready)
+    server = Server(app, service, grace_s, ready, say)
     try:
         server.run(sockets=[listening])
     finally:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, EngineClosedError, InvalidRequestError, NotServedError, ShutdownError
 from decodekit.llm import LLM, Chunk, Completion, Engine, Handle
 from decodekit.serving.asked import Asked
@@ -109,11 +110,15 @@ class Running:
     Args:
         service: counts them.
         asked: what was asked for.
+
+    Attributes:
+        constraint: of each text, once they were handed over; None for none.
     """
 
     def __init__(self, service: Service, asked: Asked) -> None:
         self._service, self.asked = service, asked
         self.handles: list[Handle] = []
+        self.constraint: Constraint | None = None
         self.num_prompt_tokens = 0
         self._lock = threading.Lock()
         self._is_cancelled = False
@@ -127,7 +132,7 @@ class Running:
         asked = self.asked
         options = dict(asked.options)
         if asked.structure is not None:
-            options["constraint"] = asked.structure.constraint()
+            options["constraint"] = self.constraint = asked.structure.constraint()
         else:
             speculate = tuple(filter(None, map(_without_grammar, speculate)))
         if speculate:
@@ -204,7 +209,7 @@ class Running:
 
     def _fault(self, error: DecodekitError) -> DecodekitError:
         if isinstance(error, EngineClosedError) and self._service.is_draining:
-            return ShutdownError("the endpoint was shut down before the text was done", hint="again in a moment")
+            return ended()
         return error
 
     def usage(self, completions: list[Completion]) -> dict[str, Any]:
@@ -219,6 +224,11 @@ class Running:
             "total_tokens": num_prompt + num_new,
             "prompt_tokens_details": {"cached_tokens": num_cached},
         }
+
+
+def ended() -> ShutdownError:
+    """The error of a request that the end of the endpoint cuts short."""
+    return ShutdownError("the endpoint was shut down before the text was done", hint="again in a moment")
 
 
 def _without_grammar(proposer: str) -> str:

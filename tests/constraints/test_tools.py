@@ -162,6 +162,41 @@ def _completion(constraint: Tools) -> tuple[Vocabulary, tuple[int, ...]]:
     return BYTES, compile(constraint, BYTES).matcher().completion()
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_between_the_parts_stands_at_most_what_templates_write(format: str) -> None:
+    """Nowhere in a text of calls may two blanks stand, or a tab: a model that loops in them would never end."""
+    constraint = tools([{"name": "now"}], format, "required")
+    text = BYTES.decode(compile(constraint, BYTES).matcher().completion()).decode()
+    if format == "mistral":
+        text = f"{text[:-1]},{text.removeprefix('[TOOL_CALLS][')}"
+    elif format != "llama3":
+        text += text
+    grammar = compile(constraint, BYTES)
+    assert grammar.matcher().validate([*text.encode()]) == len(text)
+    for place in range(len(text) + 1):
+        for blanks in ("  ", "\n\n", " \n", "\t", "\r"):
+            begun = f"{text[:place]}{blanks}".encode()
+            assert grammar.matcher().validate([*begun]) < len(begun), begun
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_cut_text_has_the_calls_that_are_whole(format: str) -> None:
+    """Wherever it is cut; the content is there as soon as it is written, and no part of a call is taken for content."""
+    text, _ = CALLS[format]
+    whole, trigger = expected(format), FORMATS[format].trigger
+    for choice, cut in (("auto", text), ("required", text.removeprefix("Let me see.\n"))):
+        constraint = tools([WEATHER, {"name": "now"}], format, choice)
+        found = [constraint.parse_cut(cut[:end]) for end in range(len(cut) + 1)]
+        numbers = [len(one.calls) for one in found]
+        assert numbers == sorted(numbers) and found[-1].calls == whole.calls and set(numbers) >= {0, 1}
+        begin = cut.find(trigger) + len(trigger) if trigger in cut else 1
+        assert {one.content for one in found[begin:]} == {whole.content if choice == "auto" else ""}
+        assert all(one.calls == whole.calls[: len(one.calls)] for one in found)
+        if choice == "auto" and format != "llama3":
+            assert [one.content for one in found[: begin - len(trigger)]] == [cut[:end] for end in range(12)]
+    assert tools(TOOLS, format, "none").parse_cut("Hel") == ToolResponse("Hel")
+
+
 def test_calls_of_llama3_may_follow_its_tag_and_other_texts_do_not_begin_with_a_brace() -> None:
     call = '{"name": "now", "parameters": {}}'
     check_language(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tests.sizes import thinned
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "gemma2", "opt", "gpt_neox", "mixtral", "bloom", "lfm2"]
 ARCHITECTURE = thinned("name", ARCHITECTURES, keep=("llama",))
 NEW = 8
+pytestmark = pytest.mark.filterwarnings("ignore:.*not satisfy the constraint")  # short texts, of which some are cut
 
 
 def inputs() -> dict[str, Any]:
@@ -302,6 +304,22 @@ def test_options_that_belong_to_no_call() -> None:
         model_of("llama").generate(
             **inputs(), custom_generate=dk.hf(constraint=CONSTRAINT, tokenizer=TOKENIZER, on_length="error")
         )
+
+
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_texts_that_were_cut_are_warned_of_once(kind: str) -> None:
+    """What is returned does not satisfy the constraint, unless that was asked for or it fits by chance."""
+    given: dict[str, Any] = {"tokenizer": TOKENIZER, "strategy": STRATEGIES[kind]}
+    cut = dk.Regex("[ab]{40}")
+    with pytest.warns(UserWarning, match=r"(?s)not satisfy the constraint: DK101 .*max_new_tokens=8 .* try a la") as w:
+        rows = model_of("llama").generate(**inputs(), custom_generate=dk.hf(constraint=cut, **given))
+    (warning,) = w
+    assert warning.filename == __file__ and f"{len(rows)} texts" in str(warning.message)
+    assert "prompt 0" in str(warning.message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model_of("llama").generate(**inputs(), custom_generate=dk.hf(constraint=cut, on_length="return", **given))
+        model_of("llama").generate(**inputs(), custom_generate=dk.hf(constraint=dk.Regex("[ab]*"), **given))
 
 
 def test_the_configuration_of_a_model_holds_unless_a_strategy_is_a_value() -> None:

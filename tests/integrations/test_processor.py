@@ -75,7 +75,9 @@ def test_assisted_texts_are_those_without(way: str) -> None:
 def test_the_mask_comes_last_of_what_changes_single_scores() -> None:
     """In our loop a greedy text under the constraint is the one of their loop with our mask."""
     theirs = model_of("llama").generate(**inputs(), logits_processor=[processor()])
-    ours = model_of("llama").generate(**inputs(), custom_generate=dk.hf(constraint=CONSTRAINT, tokenizer=TOKENIZER))
+    ours = model_of("llama").generate(
+        **inputs(), custom_generate=dk.hf(constraint=CONSTRAINT, tokenizer=TOKENIZER, on_length="return")
+    )
     width = min(theirs.shape[1], ours.shape[1])
     assert theirs[:, :width].tolist() == ours[:, :width].tolist()
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from torch import Tensor
 
+from decodekit.constraints.tool_calls import tools
 from decodekit.errors import NonFiniteLogitsError, ResourceLimitError
 from decodekit.llm import LLM, Handle
 from decodekit.serving.calls import CallSplitter
 from decodekit.serving.compiler import Compiler
 from decodekit.serving.limits import Limits
+from decodekit.serving.server import Server, bound
 from decodekit.serving.structure import Structure
 from decodekit.testing.toy import ToyLM, ToyTokenizer
 from tests.serving.conftest import LIMITS, Endpoint, endpoint_of, events_of
@@ -189,6 +195,57 @@ def test_an_endpoint_that_ends(slow: Endpoint) -> None:
     asyncio.run(act())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_is_cancelled_by_the_end(slow: Endpoint, stream: bool) -> None:
+    """What the event loop cancels when it ends gets the error, or the end of its stream, and nobody a traceback."""
+
+    async def act() -> None:
+        caller = Caller(slow, {"prompt": "abc", "max_tokens": 5000, "stream": stream})
+        await until(lambda: slow.service.engine.stats().running == 1 and (caller.sent or not stream))
+        slow.service.is_draining = True
+        caller.task.cancel()
+        await caller.task
+        assert caller.sent[0]["status"] == (200 if stream else 503)
+        assert stream or b"DK806" in caller.sent[1]["body"]
+        assert not caller.sent[-1].get("more_body")
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_second_signal(slow: Endpoint, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The first one says what is waited for; at the second one clients get the error in place of their texts."""
+    is_ready, said = threading.Event(), list[str]()
+    listening = bound("127.0.0.1", 0)
+    server = Server(slow.app, slow.service, 60.0, is_ready.set, said.append)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    assert is_ready.wait(10)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}{COMPLETIONS}"
+    body = {"prompt": "abc", "max_tokens": 5000, "stream": stream}
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(httpx.post, url, json=body, timeout=30)
+
+        async def interrupt() -> None:
+            await until(lambda: slow.service.engine.stats().running == 1)
+            server.handle_exit(signal.SIGINT, None)
+            await until(lambda: said)
+            assert not answered.done()
+            server.handle_exit(signal.SIGINT, None)
+
+        asyncio.run(interrupt())
+        answer = answered.result(30)
+    thread.join(10)
+    assert not thread.is_alive() and not caplog.records
+    assert said == [
+        "stopping: 1 request is finished off, for 60 s at most; Ctrl-C again ends it at once",
+        "stopping at once: 1 request is ended by an error",
+    ]
+    assert answer.status_code == (200 if stream else 503)
+    error = events_of(answer)[-1] if stream else answer.json()
+    assert error["error"]["code"] == "DK806"
+
+
 def test_a_failure_is_a_500(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the model, and one that nobody raises on purpose, of which nothing is told but its kind."""
     model = ToyLM()
@@ -266,10 +323,10 @@ def decodekit_error() -> type[Exception]:
 
 
 def test_content_is_told_as_soon_as_it_is_certain() -> None:
-    splitter = CallSplitter("hermes")
+    splitter = CallSplitter(tools([{"name": "now"}]))
     told = [splitter.push(piece) for piece in ("I look", " it <t", "ool> up <tool_", "call>\n{", '"name"')]
     assert told == ["I look", " it ", "<tool> up ", "", ""]
-    alone = CallSplitter("llama3")
+    alone = CallSplitter(tools([{"name": "now"}], "llama3"))
     assert [alone.push(piece) for piece in (" ", "no", " call")] == ["", " no", " call"]
-    brace = CallSplitter("llama3")
+    brace = CallSplitter(tools([{"name": "now"}], "llama3"))
     assert [brace.push(piece) for piece in (" ", '{"name"', ": 1}")] == ["", "", ""]

@@ -159,6 +159,29 @@ def test_tools(endpoint: Endpoint, choice: Any) -> None:
     assert events[-1]["choices"][0]["finish_reason"] == found["finish_reason"]
 
 
+def test_calls_that_are_whole_before_a_cut(endpoint: Endpoint) -> None:
+    """They are answered as calls with the reason "length"; of the one that was broken off there is nothing."""
+    body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "temperature": 0, "max_tokens": 110}
+    body["logit_bias"] = {"256": -100}  # another call comes, and no end
+    call, *others = endpoint.post(CHAT, body).json()["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "look_up" and json.loads(call["function"]["arguments"])["a"] in range(100)
+    for max_tokens, num_calls in ((110, 1 + len(others)), (20, 0)):
+        cut = {**body, "max_tokens": max_tokens}
+        found = endpoint.post(CHAT, cut).json()["choices"][0]
+        assert found["finish_reason"] == "length" and not found["message"]["content"]
+        assert len(found["message"].get("tool_calls", [])) == num_calls
+        events = events_of(endpoint.post(CHAT, {**cut, "stream": True}))[:-1]
+        deltas = [one["choices"][0]["delta"] for one in events]
+        assert not "".join(one.get("content") or "" for one in deltas)
+        assert sum(len(one.get("tool_calls", [])) for one in deltas) == num_calls
+        assert events[-1]["choices"][0]["finish_reason"] == "length"
+    asked = {"input": "abc, the abc", "tools": [{"type": "function", **TOOL["function"]}]}  # type: ignore[dict-item]
+    asked |= {name: body[name] for name in ("tool_choice", "temperature", "logit_bias")}
+    response = endpoint.post(RESPONSES, {**asked, "max_output_tokens": 110}).json()
+    assert [one["type"] for one in response["output"]] == ["function_call"] * (1 + len(others))
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
 def test_tools_or_a_schema(endpoint: Endpoint) -> None:
     """With both, a text is a call or JSON of the schema, and both come."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}

@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 from decodekit.constraints.composition.composed import Composed, row
 from decodekit.constraints.composition.free_text import free_text
-from decodekit.constraints.composition.tags import BLANKS
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Terminal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Repeated, Terminal
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.language import ir
@@ -20,6 +19,9 @@ from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex.regex import parse_search
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
+
+LINE: Final = Repeated(Terminal(ir.literal(b"\n"), "line break"), 0, 1)
+"""A line break, or none."""
 
 _NOT_IN_TEXT: Final = ("</parameter>", "<parameter=", "</function>", "<tool_call>", "</tool_call>")
 
@@ -53,7 +55,7 @@ class XmlArguments(Composed):
         """An element for each parameter."""
         items: list[Expression] = []
         for parameter in _parameters(self.tool):
-            element = row(f"<parameter={parameter.name}>\n", parameter.content, "\n</parameter>", BLANKS)
+            element = row(f"<parameter={parameter.name}>\n", parameter.content, "\n</parameter>", LINE)
             items.append(element if parameter.is_required else Alternatives((element, EMPTY_TEXT)))
         return row(*items)
 

@@ -1,6 +1,10 @@
 """How the families of models spell calls of tools, from their published chat templates.
 
-Every format is a function of how markers are spelled (as text, or as special tokens) and of the blanks between parts.
+Every format is a function of how markers are spelled (as text, or as special tokens).
+
+Between the parts stands what the templates write, or nothing: a line break around a call and between calls, a space
+after a colon, a comma and Mistral's marker. Where any white space might stand, a model that nobody taught to call tools
+writes it up to the bound at every place, and its text is cut before its calls are done.
 
 Sources: the chat templates of NousResearch/Hermes-3-Llama-3.1-8B, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-8B,
 Qwen/Qwen3-Coder-30B-A3B-Instruct and meta-llama/Llama-3.1-8B-Instruct; Meta's prompt formats of Llama 3.1 (functions by
@@ -19,10 +23,12 @@ from decodekit.constraints.composition.free_text import free_text
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Concatenated, Expression, Repeated, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.regex.regex import full_match
+from decodekit.constraints.tool_calls.elements import LINE
 
 Mark: TypeAlias = Callable[[str], Expression]
 """A marker, by its text or the name of its special token, as it is written."""
 
+_SPACE: Final = Repeated(Terminal(ir.literal(b" "), "space"), 0, 1)
 _IDENTIFIER: Final = Terminal(full_match("[a-zA-Z0-9]{9}"), "call id")  # the form that mistral-common demands
 
 
@@ -55,7 +61,7 @@ class Format:
         name: how a user asks for it.
         families: whose it is.
         trigger: what begins a call, and what no text before the calls holds.
-        spell: the pieces, from how markers are spelled and the blanks that may stand between parts.
+        spell: the pieces, from how markers are spelled.
         is_quoted: whether the name of a tool is a JSON string.
         not_in_names: what a name that is not quoted cannot hold, beside blanks.
         has_many: whether a response may have several calls.
@@ -66,7 +72,7 @@ class Format:
     name: str
     families: str
     trigger: str
-    spell: Callable[[Mark, Expression], Spelling]
+    spell: Callable[[Mark], Spelling]
     is_quoted: bool = False
     not_in_names: str = ""
     has_many: bool = True
@@ -102,46 +108,46 @@ def _identified(before: Expression, after: Expression) -> Expression:
     return Repeated(row(before, _IDENTIFIER, after), 0, 1)
 
 
-def _key(gap: Expression, name: str) -> Concatenated:
-    return row(gap, ",", gap, json.dumps(name), gap, ":", gap)
+def _key(name: str) -> Concatenated:
+    return row(",", _SPACE, json.dumps(name), ":", _SPACE)
 
 
-def _name(gap: Expression) -> Concatenated:
-    return row("{", gap, '"name"', gap, ":", gap)
+def _name() -> Concatenated:
+    return row('{"name":', _SPACE)
 
 
-def _hermes(mark: Mark, gap: Expression) -> Spelling:
+def _hermes(mark: Mark) -> Spelling:
     return Spelling(
-        begin=row(mark("<tool_call>"), gap, _name(gap)),
-        middle=_key(gap, "arguments"),
-        end=row(gap, "}", gap, mark("</tool_call>")),
-        separator=gap,
+        begin=row(mark("<tool_call>"), LINE, _name()),
+        middle=_key("arguments"),
+        end=row("}", LINE, mark("</tool_call>")),
+        separator=LINE,
     )
 
 
-def _llama3(mark: Mark, gap: Expression) -> Spelling:
+def _llama3(mark: Mark) -> Spelling:
     opening = Alternatives((mark("<|python_tag|>"), EMPTY_TEXT))
-    return Spelling(begin=_name(gap), middle=_key(gap, "parameters"), end=row(gap, "}"), opening=opening)
+    return Spelling(begin=_name(), middle=_key("parameters"), end=row("}"), opening=opening)
 
 
-def _function(mark: Mark, gap: Expression) -> Spelling:
-    return Spelling(begin=row("<function="), middle=row(">"), end=row("</function>"), separator=gap)
+def _function(mark: Mark) -> Spelling:
+    return Spelling(begin=row("<function="), middle=row(">"), end=row("</function>"), separator=LINE)
 
 
-def _mistral(mark: Mark, gap: Expression) -> Spelling:
-    identifier = _identified(row(_key(gap, "id"), '"'), row('"'))
+def _mistral(mark: Mark) -> Spelling:
+    identifier = _identified(row(_key("id"), '"'), row('"'))
     return Spelling(
-        opening=row(mark("[TOOL_CALLS]"), gap, "[", gap),
-        begin=_name(gap),
-        middle=_key(gap, "arguments"),
-        end=row(identifier, gap, "}"),
-        separator=row(gap, ",", gap),
-        closing=row(gap, "]"),
+        opening=row(mark("[TOOL_CALLS]"), _SPACE, "["),
+        begin=_name(),
+        middle=_key("arguments"),
+        end=row(identifier, "}"),
+        separator=row(",", _SPACE),
+        closing=row("]"),
         id_in="end",
     )
 
 
-def _mistral_v11(mark: Mark, gap: Expression) -> Spelling:
+def _mistral_v11(mark: Mark) -> Spelling:
     return Spelling(
         begin=row(mark("[TOOL_CALLS]")),
         middle=row(_identified(mark("[CALL_ID]"), EMPTY_TEXT), mark("[ARGS]")),
@@ -150,16 +156,16 @@ def _mistral_v11(mark: Mark, gap: Expression) -> Spelling:
     )
 
 
-def _mistral_v13(mark: Mark, gap: Expression) -> Spelling:
+def _mistral_v13(mark: Mark) -> Spelling:
     return Spelling(begin=row(mark("[TOOL_CALLS]")), middle=row(mark("[ARGS]")), end=EMPTY_TEXT)
 
 
-def _qwen3_coder(mark: Mark, gap: Expression) -> Spelling:
+def _qwen3_coder(mark: Mark) -> Spelling:
     return Spelling(
-        begin=row(mark("<tool_call>"), gap, "<function="),
-        middle=row(">", gap),
-        end=row(gap, "</function>", gap, mark("</tool_call>")),
-        separator=gap,
+        begin=row(mark("<tool_call>"), LINE, "<function="),
+        middle=row(">", LINE),
+        end=row("</function>", LINE, mark("</tool_call>")),
+        separator=LINE,
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from decodekit.constraints.composition.combinators import rounds
 from decodekit.constraints.composition.composed import Composed, expression_of, row
-from decodekit.constraints.composition.tags import BLANKS
+from decodekit.constraints.composition.splitting import Split
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, SpecialToken
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, SpecialToken, Terminal
+from decodekit.constraints.language import ir
 from decodekit.constraints.tool_calls.elements import XmlArguments
 from decodekit.constraints.tool_calls.formats import FORMATS, Format, Spelling
 from decodekit.constraints.tool_calls.tool import Tool, read_tool
@@ -110,8 +111,39 @@ class Tools(Composed):
         if number:  # no calls
             return ToolResponse(content)
         _, first, others, _ = found
-        calls = [first, *(call for _, call in others)]
-        return ToolResponse(content, tuple(map(self._call_of, calls)))
+        return ToolResponse(content, self._calls_of(first, others))
+
+    def parse_cut(self, text: str) -> ToolResponse:
+        """The content and the calls that are whole, of a text that was cut. Of a call that was broken off, nothing.
+
+        A call is whole when its end is written: its arguments are those that the model chose, and fit their schema.
+
+            completion = llm.generate(prompt, constraint=answer, max_new_tokens=200)
+            if completion.finish_reason == "length":
+                response = answer.parse_cut(completion.text)
+
+        Args:
+            text: the beginning of a text of this constraint.
+
+        Raises:
+            ValueError: arguments have no value, because a validator of the user's own type refuses them.
+        """
+        if self.choice == "none":
+            return ToolResponse(text)
+        spec = FORMATS[self.format]
+        has_content = self.choice == "auto" and not spec.is_alone
+        before = spec.free_text() if has_content else EMPTY_TEXT
+        opening, call, others, _ = self._pieces()
+        # Another call comes before the rest in the order of divisions, so the rest begins behind the last whole call.
+        split = Split(row(before, opening, call, others, Terminal(ir.ANYTHING, "rest")), text.encode())
+        if split.is_whole:
+            content, _, first, found, _ = cast("list[Any]", split.value())
+            return ToolResponse(content if has_content else "", self._calls_of(first, found))
+        if self.choice == "required":
+            return ToolResponse("")
+        if spec.is_alone:
+            return ToolResponse("" if text.startswith(("{", spec.trigger)) else text)
+        return ToolResponse(text.partition(spec.trigger)[0])
 
     def _callable(self) -> list[Tool]:
         return [tool for tool in self.tools if self.only in (None, tool.name)]
@@ -123,16 +155,23 @@ class Tools(Composed):
                 return Alternatives((token, text))
             return token if self.has_special_markers else text
 
-        return FORMATS[self.format].spell(mark, BLANKS)
+        return FORMATS[self.format].spell(mark)
 
     def _calls(self) -> Expression:
+        return row(*self._pieces())
+
+    def _pieces(self) -> tuple[Expression, Expression, Expression, Expression]:
+        """What stands before the calls, the first, the others with what separates them, and what stands behind."""
         spec, spelling = FORMATS[self.format], self._spelling()
         tools = self._callable()
         names = (row(spec.name_text(tool.name), spelling.middle, _arguments(tool, spec)) for tool in tools)
         call = row(spelling.begin, Alternatives(tuple(names)), spelling.end)
         most = None if self.max_calls is None else self.max_calls - 1
         others = rounds(row(spelling.separator, call), 0, most)
-        return row(spelling.opening, call, others, spelling.closing)
+        return spelling.opening, call, others, spelling.closing
+
+    def _calls_of(self, first: list[Any], others: list[Any]) -> tuple[ToolCall, ...]:
+        return tuple(map(self._call_of, [first, *(call for _, call in others)]))
 
     def _call_of(self, parts: list[Any]) -> ToolCall:
         _, (number, (_, middle, arguments)), end = parts
@@ -154,7 +193,9 @@ def tools(
         llm.generate(prompt, constraint=answer).value         # ToolResponse(content="...", calls=(ToolCall(...),))
 
     A response is free text, or free text and then calls. The text before a call does not hold the marker with which
-    calls begin, nothing follows the last call, and the name of a tool comes before its arguments.
+    calls begin, nothing follows the last call, and the name of a tool comes before its arguments. Around calls and
+    between their parts stands the white space that chat templates write, or none. Of a text that was cut,
+    `Tools.parse_cut` has the calls that are whole.
 
     Args:
         tools: OpenAI's ``tools`` (with or without the level ``"function"``), Pydantic models and other Python types
