@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,12 @@ from decodekit.serving.service import Service
 from decodekit.testing.toy import toy_llm
 
 LIMITS = Limits(max_new_tokens=200, compile_workers=0, timeout_s=60)
+
+
+@pytest.fixture(autouse=True)
+def _seeds_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests without a seed have others in one test, and the same in every run."""
+    monkeypatch.setattr("decodekit.serving.asked.secrets.randbits", random.Random(0).getrandbits)
 
 
 class Endpoint:
