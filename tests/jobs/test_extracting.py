@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -97,6 +98,16 @@ def test_items_that_are_no_texts_fail_alone() -> None:
     rows = extract(["one", None, 5, b"bytes", {"text": 1.5}, {"id": None, "text": "x"}, {"other": 1}])
     assert [row.error is None for row in rows] == [True] + [False] * 6
     assert {row.error.code for row in rows if row.error} == {"DK502"}
+
+
+def test_an_empty_cell_is_null() -> None:
+    """As in a list of rows; by itself a table of pandas has NaN there, which is no JSON."""
+    empty = [None, float("nan"), pd.NA, pd.NaT, np.float32("nan")]
+    rows = extract(pd.DataFrame({"id": ["a", *map(str, range(5))], "text": pd.Series(["one", *empty], dtype=object)}))
+    assert rows[0].error is None
+    assert [row.error and row.error.cause for row in rows[1:]] == ["field 'text' is null, not a text."] * 5
+    (row,) = extract(pd.DataFrame({"text": pd.Series([np.ones(2)], dtype=object)}))
+    assert row.error is not None and row.error.cause == "field 'text' is an object, not a text."
 
 
 def test_a_folder_makes_it_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
