@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import decodekit as dk
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, DocumentError, JobError, JobSettingsError, LengthError, OptionError
 from decodekit.jobs.documents import Input
 from decodekit.jobs.extracting import error_of
@@ -108,6 +109,30 @@ def test_an_empty_cell_is_null() -> None:
     assert [row.error and row.error.cause for row in rows[1:]] == ["field 'text' is null, not a text."] * 5
     (row,) = extract(pd.DataFrame({"text": pd.Series([np.ones(2)], dtype=object)}))
     assert row.error is not None and row.error.cause == "field 'text' is an object, not a text."
+
+
+def test_a_budget_below_the_smallest_text_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
+    llm = FakeLLM()
+    refusal = "max_new_tokens=30 is too few for any text of the schema: it needs 31"
+    with pytest.raises(OptionError, match=refusal) as raised:
+        extract(["one"], llm, max_new_tokens=30, folder=tmp_path / "out")
+    assert (raised.value.at, raised.value.hint) == ("max_new_tokens", "max_new_tokens=31 or more")
+    assert not llm.seen and not (tmp_path / "out").exists()
+    assert len(extract(["one"], llm, max_new_tokens=31)) == 1
+    assert len(extract(["one"], llm, max_new_tokens=30, on_length="return")) == 1  # a text that is cut was asked for
+
+
+@pytest.mark.parametrize("on_length", ["error", "return"])
+def test_a_constraint_is_prepared_before_a_document_is_taken(monkeypatch: pytest.MonkeyPatch, on_length: str) -> None:
+    """So its seconds, many where no kernel is kept yet, are not in the time of the first document."""
+    prepared: list[int] = []
+    least = CompiledGrammar.least_tokens
+    monkeypatch.setattr(
+        CompiledGrammar, "least_tokens", lambda grammar: prepared.append(len(llm.seen)) or least(grammar)
+    )
+    llm = FakeLLM()
+    extract(["one"], llm, on_length=on_length)
+    assert (prepared, len(llm.seen)) == ([0], 1)
 
 
 def test_a_folder_makes_it_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
