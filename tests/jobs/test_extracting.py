@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from decodekit.errors import DecodekitError, DocumentError, JobError, JobSetting
 from decodekit.jobs.documents import Input
 from decodekit.jobs.extracting import error_of
 from decodekit.jobs.runner import Observer
+from decodekit.jobs.schema import reload_schema
 from decodekit.jobs.settings import document_seed
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, expected_value, read_jsonl, write_jsonl
@@ -185,6 +187,47 @@ def test_a_type_as_schema_is_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("decodekit.cli.extract.load_model", lambda *_: FakeLLM())
     done = Result("retry", tmp_path / "out")
     assert "1 failed" in done.err, done.err
+
+
+SCRIPT = """
+import decodekit as dk
+
+def few(value):
+    return value["words"] < 3
+
+CHECKED = dk.Guarded({schema}, few)
+print("the script runs")
+"""
+
+
+def test_a_constraint_without_a_name_cannot_be_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM
+) -> None:
+    """Until the same constraint is given by a name."""
+    script, out = tmp_path / "checks.py", tmp_path / "out"
+    script.write_text(SCRIPT.format(schema=SCHEMA))
+    made = runpy.run_path(str(script))["CHECKED"]
+    texts = ["one", "one two three"]
+    assert [row.error is None for row in dk.extract(texts, made, llm, prompt="{text}", folder=out)] == [True, False]  # type: ignore[arg-type]
+    for command in ("retry", "export"):
+        refused = Result(command, out)
+        assert refused.code == 2 and "--schema" not in refused.err
+        assert "has no name by which it could be loaded again: Guarded(constraint=" in refused.err
+        assert "at  schema_source in job.json" in refused.err and "module.py:CHECKED" in refused.err
+    dk.extract(texts, f"{script}:CHECKED", llm, prompt="{text}", folder=out)  # type: ignore[arg-type]
+    done = Result("retry", out)
+    assert done.code == 7 and "0 done and 1 failed" in done.err
+    assert f"loading {script}:CHECKED: its module is run\nthe script runs\n" in done.err and not done.out
+    script.write_text("")
+    gone = Result("retry", out)
+    assert gone.code == 2 and f"{script}:CHECKED, cannot be loaded again: no name 'CHECKED'" in gone.err
+    assert 'if __name__ == "__main__":' in gone.err
+
+
+def test_a_type_of_a_session_cannot_be_loaded_again() -> None:
+    """A name alone is what a type of a notebook has; it is no line of fields."""
+    with pytest.raises(JobError, match="no name by which it could be loaded again: Shape"):
+        reload_schema("Shape", SCHEMA, {}, {"code": "0"})
 
 
 def test_an_error_is_read_back() -> None:
