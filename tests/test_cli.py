@@ -149,7 +149,7 @@ def test_text_files_folders_and_stdin(tmp_path: Path, llm: FakeLLM, monkeypatch:
     arguments = ("-", "docs", "c.log", "-o", "out", "--schema", "first, words int, seed int")
     done = Result("extract", *arguments, stdin='{"id": "x", "text": "from stdin"}\n')
     assert done.code == 0, done.err
-    assert "left out 1 files of folders that are no text files (1 .bin), such as docs/b.bin" in done.err
+    assert "left out 1 file of folders that is no text file (1 .bin), such as docs/b.bin" in done.err
     assert {row["id"]: row["value"]["first"] for row in read_jsonl(tmp_path / "out" / "results.jsonl")} == {
         "x": "from",
         "docs/a.txt": "one",
@@ -202,10 +202,51 @@ def test_interrupted_and_resumed(
     assert "interrupted: 10 done" in done.err and "run the same command again" in done.err
     assert len(read_jsonl(tmp_path / "o" / "results.jsonl")) == 10
     assert "interrupted" in Result("status", tmp_path / "o").out
+    assert "report.html" in done.err and (tmp_path / "o" / "report.html").is_file()
     llm.seen.clear()
     assert Result(*command).code == 0
     assert len(llm.seen) == 20
     assert len(read_jsonl(tmp_path / "o" / "results.jsonl")) == 30
+
+
+def test_retry_where_a_file_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM) -> None:
+    """It is named and stays failed; the others are tried. Where none is left, no model is loaded."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for name in ("a.txt", "b.txt", "notes/c.txt", "notes/d.txt"):
+        (tmp_path / name).write_text("a CUT b")
+    names = ("a.txt", "b.txt", "notes")
+    assert "4 failed" in Result("extract", *names, "-o", "out", "--schema", "first, words int, seed int").err
+    for name in ("a.txt", "notes/c.txt"):
+        (tmp_path / name).unlink()
+    (tmp_path / "b.txt").write_text("mended")
+    done = Result("retry", "out")
+    assert done.code == console.SOME_FAILED
+    assert "an input of out/job.json cannot be used: there is no file or folder 'a.txt'." in done.err
+    assert "2 documents stay failed: they are no longer in the inputs: a.txt, notes/c.txt\n" in done.err
+    assert "1 done and 1 failed in" in done.err and "1 done and 3 failed in all" in done.err
+    attempts = {row["id"]: row["attempts"] for row in read_jsonl(tmp_path / "out" / "failed.jsonl")}
+    assert attempts == {"a.txt": 1, "notes/c.txt": 1, "notes/d.txt": 2}
+    (tmp_path / "notes" / "d.txt").unlink()
+    (tmp_path / "notes").rmdir()
+    monkeypatch.setattr("decodekit.cli.extract.load_model", None)
+    done = Result("retry", "out")
+    assert done.code == console.SOME_FAILED and "3 documents stay failed" in done.err
+
+
+def test_what_is_said_of_one_document_and_of_many(tmp_path: Path, llm: FakeLLM, schema: Path) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", [{"id": "a", "text": "one"}])
+    command = ("extract", path, "-o", tmp_path / "out", "--schema", schema)
+    assert Result(*command).err.startswith("1 document\n")
+    write_jsonl(path, [{"id": "a", "text": "two"}])
+    assert "1 document has changed since it was done, and done again\n" in Result(*command).err
+    assert "done or failed per second" in Result("status", tmp_path / "out").out
+    write_jsonl(path, [{"id": str(number), "text": ""} for number in range(21)])
+    told = Result(*command, "--fresh").err
+    assert "failed 19: DK502 the document is empty.\nfurther failures are in failed.jsonl\n0 done and 21 failed" in told
+    assert "has room" not in told
+    write_jsonl(path, [{"id": "a", "text": "CUT"}])
+    assert "runs them again; a larger --max-new-tokens has room for those that were cut" in Result(*command).err
 
 
 # --- bad input: each with its own error and exit code -----------------------------------------------------------------

@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "examples" 
 SHOWN = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
 
 CHEAP = {
-    "extract": ("--limit", "1", "--max-new-tokens", "60"),
+    "extract": ("--limit", "1", "--max-new-tokens", "100"),
     "bench": ("--limit", "1", "--seeds", "0", "--repeats", "1", "--max-new-tokens", "6"),
     "generate": ("--max-new-tokens", "12"),
 }

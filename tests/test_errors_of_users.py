@@ -77,7 +77,12 @@ def says(error: object, code: str, *words: str) -> None:
 
 
 def test_a_text_cut_at_the_limit(work: Path, llm: dk.LLM) -> None:
-    done = extract("--schema", "number, total float", "--max-new-tokens", "3")
+    refused = extract("--schema", "number, total float", "--max-new-tokens", "3")
+    assert refused.code == console.USAGE
+    told = refused.err.partition("\n")[2]  # after the line about loading
+    says(told, "DK305", "--max-new-tokens 3 is too few for any text of the schema: it needs 14", "14 or more")
+    assert not (work / "out").exists()
+    done = extract("--schema", "number, total float", "--max-new-tokens", "15")
     [row] = read_jsonl(work / "out" / "failed.jsonl")
     assert done.code == console.SOME_FAILED
     assert row["code"] == "DK101" and row["at"].startswith("inside") and "max_new_tokens" in row["hint"]

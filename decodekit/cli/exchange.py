@@ -13,7 +13,7 @@ import typer
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, SOME_FAILED, note
-from decodekit.cli.folder import print_damage
+from decodekit.cli.folder import print_damage, tell_program
 
 _MAX_NAMED = 8
 _OPENAI_REQUESTS = 50_000
@@ -42,7 +42,7 @@ def export(
     `vllm run-batch -i requests.jsonl -o answers.jsonl --model M` runs it, and `decodekit import DIR answers.jsonl`
     takes the answers back.
     """
-    from decodekit.jobs.documents import scan
+    from decodekit.jobs.documents import counted, scan
     from decodekit.jobs.extraction import ExtractionOptions
     from decodekit.jobs.requests import BatchRequests
     from decodekit.jobs.runner import open_documents
@@ -55,6 +55,7 @@ def export(
     failures = read_failures(directory, damaged, done=done)
     print_damage(damaged)
     entries = open_documents(scan(job.inputs, is_lookup=True).entries, done, failures, retries=retry)[:limit]
+    tell_program(job)
     schema = ExtractionOptions.of_settings(job.settings).schema
     requests = BatchRequests(job.settings, schema, to, model, chat)
     for text in requests.notes():
@@ -75,7 +76,8 @@ def export(
     if to == "openai-batch" and count > _OPENAI_REQUESTS:
         note(f"note: OpenAI takes {_OPENAI_REQUESTS:,} requests in a file; --limit makes smaller ones")
     place = "" if output is None else f" to {output}"
-    note(f"{count:,} requests{place}; {len(done):,} documents are done, {len(failures):,} failed")
+    are = "is" if len(done) == 1 else "are"
+    note(f"{counted(count, 'request')}{place}; {counted(len(done), 'document')} {are} done, {len(failures):,} failed")
     return SOME_FAILED if requests.left_out else DONE
 
 
@@ -102,6 +104,7 @@ def take_back(
     settings = job.settings
     entries = scan(job.inputs, is_lookup=True).entries
     found = Answers.read(answers, job, entries)
+    tell_program(job)
     options = ExtractionOptions.of_settings(settings)
     _, _, validator = options.check()
     with JobFolder.create_or_resume(directory, settings)[0] as folder:

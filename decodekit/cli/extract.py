@@ -15,13 +15,13 @@ import typer
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
-from decodekit.cli.folder import print_damage
-from decodekit.errors import OptionError
-from decodekit.jobs.documents import DocumentRef, Input, Scan, read_stdin, scan, stdin_input
+from decodekit.cli.folder import print_damage, tell_program
+from decodekit.errors import DecodekitError, LengthError, OptionError, OutputError
+from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, read_stdin, scan, stdin_input
 from decodekit.jobs.files import needed
 from decodekit.jobs.prompt import BUNDLED_MODELS
 from decodekit.jobs.rows import kind_of_rows
-from decodekit.jobs.store import REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
+from decodekit.jobs.store import JOB, REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
 from decodekit.records.folder import check_free
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from decodekit.jobs.runner import RunSummary
     from decodekit.llm import LLM
 
+
+_MAX_NAMED = 8
 
 ExecutorOption: TypeAlias = Annotated[
     Literal["local", "ray"],
@@ -221,10 +223,13 @@ def retry(
         note(f"{directory} has no failed documents")
         return DONE
     check_free(directory)
-    found = {entry.id: entry for entry in scan(job.inputs, is_lookup=True).entries if entry.id in failures}
-    missing = [document_id for document_id in failures if document_id not in found]
-    if missing:
-        note(f"{len(missing)} failed documents are no longer in the inputs, such as {missing[0]}")
+    gone: list[DecodekitError] = []
+    entries = scan(job.inputs, is_lookup=True, gone=gone).entries
+    found = {entry.id: entry for entry in entries if entry.id in failures}
+    _print_missing([document_id for document_id in failures if document_id not in found], gone, directory)
+    if not found:
+        return SOME_FAILED
+    tell_program(job)
     changes = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
     chosen = ExtractionOptions.of_settings(
         job.settings, **changes, max_rollbacks=max_rollbacks, max_retries=max_retries
@@ -234,6 +239,16 @@ def retry(
     with JobFolder.create_or_resume(directory, extraction.settings, force=True)[0] as folder:
         selection: dict[str, Any] = {"batch_size": rows, "executor": executor, "num_workers": workers}
         return run(extraction, folder, list(found.values()), retries=True, **selection)
+
+
+def _print_missing(missing: list[str], gone: Sequence[DecodekitError], directory: Path) -> None:
+    """Name the failed documents that are not tried, because they are no longer where they were."""
+    for error in gone:
+        note(f"an input of {directory / JOB} cannot be used: {error.cause}")
+    if missing:
+        named = ", ".join(missing[:_MAX_NAMED]) + (", ..." if len(missing) > _MAX_NAMED else "")
+        text = "document stays failed: it is" if len(missing) == 1 else "documents stay failed: they are"
+        note(f"{len(missing):,} {text} no longer in the inputs: {named}")
 
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
@@ -260,9 +275,10 @@ def run(
     for name, lines in folder.damaged.items():
         if lines:
             where = f"line {lines[0].number}: {lines[0].why}"
-            note(f"moved {len(lines)} damaged lines of {name} to damaged.jsonl ({where}); what they lack is done again")
+            moved = counted(len(lines), "damaged line")
+            note(f"moved {moved} of {name} to damaged.jsonl ({where}); what they lack is done again")
     if folder.num_torn_bytes:
-        note(f"cut {folder.num_torn_bytes} bytes of torn lines off; their documents are done again")
+        note(f"cut {counted(folder.num_torn_bytes, 'byte')} of torn lines off; their documents are done again")
     try:
         summary = extraction.run(folder, entries, observer=make_observer(), **selection)
     except KeyboardInterrupt:
@@ -270,30 +286,40 @@ def run(
             f"interrupted: {len(folder.done)} done and {len(folder.failures)} failed are in {folder.path}; "
             "run the same command again to go on"
         )
+        try:
+            _write_pages(folder, tables)
+            note(f"report: {folder.path / REPORT}")
+        except OutputError as error:
+            note(str(error))
         return INTERRUPTED
     return tell_end(summary, folder, tables)
 
 
 def tell_end(summary: RunSummary, folder: JobFolder, tables: Sequence[TableFormat] = ()) -> int:
     """Write the report of a job and its tables, tell what a run did, and return the exit code."""
+    _write_pages(folder, tables)
+    _print_summary(summary, folder)
+    return SOME_FAILED if folder.failures else DONE
+
+
+def _write_pages(folder: JobFolder, tables: Sequence[TableFormat]) -> None:
     from decodekit.jobs.report import write_report
     from decodekit.jobs.result_tables import tables_of, write_tables
     from decodekit.jobs.view import JobView
 
     view = JobView.read(folder.path)
     write_report(folder.path / REPORT, [view], title=view.title)
-    for path in write_tables(folder.path, tables or tables_of(folder.path)):
+    for path in write_tables(folder.path, tables or tables_of(folder.path), folder.job.settings.schema):
         note(f"results as a table: {path}")
-    _print_summary(summary, folder)
-    return SOME_FAILED if folder.failures else DONE
 
 
 def _print_left_out(found: Scan) -> None:
     if found.skipped:
+        kind = "is no text file" if len(found.skipped) == 1 else "are no text files"
         lines = sum(kind_of_rows(Path(name).suffix.lower()) is not None for name in found.skipped)
         note(
-            f"left out {len(found.skipped)} files of folders that are no text files ({found.skipped_kinds}), such as "
-            f"{found.skipped[0]}"
+            f"left out {counted(len(found.skipped), 'file')} of folders that {kind} "
+            f"({found.skipped_kinds}), such as {found.skipped[0]}"
             + ("; a .jsonl, .csv or .parquet file is taken where it is named itself" if lines else "")
         )
     if found.repeated:
@@ -302,7 +328,8 @@ def _print_left_out(found: Scan) -> None:
 
 def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.num_changed:
-        note(f"{summary.num_changed} documents have changed since they were done, and were done again")
+        changed = "has changed since it was" if summary.num_changed == 1 else "have changed since they were"
+        note(f"{counted(summary.num_changed, 'document')} {changed} done, and done again")
     num_ended = summary.num_done + summary.num_failed
     rate = f", {num_ended / summary.seconds:.1f} documents/s, {summary.num_tokens / summary.seconds:,.0f} tokens/s"
     note(
@@ -312,5 +339,10 @@ def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.is_stopped:
         note("stopped at the limit of failures; run the same command again to go on")
     if folder.failures:
-        note(f"see {folder.path / 'failed.jsonl'}; `decodekit retry {folder.path}` runs them again")
+        cut = (
+            "; a larger --max-new-tokens has room for those that were cut"
+            if LengthError.code in summary.failures
+            else ""
+        )
+        note(f"see {folder.path / 'failed.jsonl'}; `decodekit retry {folder.path}` runs them again{cut}")
     note(f"report: {folder.path / 'report.html'}")

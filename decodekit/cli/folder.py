@@ -11,7 +11,7 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, print_table
 from decodekit.errors import OptionError
-from decodekit.jobs.store import REPORT, Damaged
+from decodekit.jobs.store import REPORT, Damaged, JobFile
 
 
 @command
@@ -33,7 +33,7 @@ def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
         counts["damaged lines"] = figures["damaged"]
     counts |= {"left": figures["left"], "tokens": figures["tokens"]}
     if figures["seconds"]:
-        counts["documents per second"] = figures["documents_per_second"]
+        counts["done or failed per second"] = figures["documents_per_second"]
         counts["tokens per second"] = figures["tokens_per_second"]
     rows = [(name, "unknown: an input has gone" if n is None else f"{n:,}") for name, n in counts.items()]
     rows += [(name, str(figures[name])) for name in ("model", "strategy", "fingerprint")]
@@ -76,10 +76,19 @@ def merge(
     summary = merge_jobs(directories, output)
     view = JobView.read(output)
     write_report(output / REPORT, [view], title=view.title)
-    write_tables(output, tables_of(output))
+    write_tables(output, tables_of(output), view.job.settings.schema)
     repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
     note(f"{summary.num_done} done and {summary.num_failed} failed in {output}{repeated}")
     return SOME_FAILED if summary.num_failed else DONE
+
+
+def tell_program(job: JobFile) -> None:
+    """Say on stderr that a program is run to have the schema of a job again."""
+    from decodekit.jobs.schema import is_reference
+
+    source = job.settings.schema_source
+    if is_reference(source):
+        note(f"loading {source}: its module is run")
 
 
 def print_damage(damaged: Damaged) -> None:

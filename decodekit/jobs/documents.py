@@ -148,12 +148,23 @@ class Scan:
         return ", ".join([*shown, "..."] if len(kinds) > 4 else shown)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: ``"1 document"``, ``"2,000 documents"``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def text_digest(text: str) -> str:
     """16 hexadecimal digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
 
 
-def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: bool = False) -> Scan:
+def scan(
+    inputs: Sequence[Input],
+    *,
+    known: Sequence[Input] = (),
+    is_lookup: bool = False,
+    gone: list[DecodekitError] | None = None,
+) -> Scan:
     """List the documents of all inputs.
 
     A file of text, HTML or PDF is one document, its id is its path as given first (see `names`). A folder stands for
@@ -166,6 +177,7 @@ def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: boo
         known: inputs that the job met before, whose names stay.
         is_lookup: texts of a job are looked up after the fact: what its inputs hold is taken as it is, and what a run
             would refuse, such as equal ids or a table, is not.
+        gone: gets the error of each input that cannot be used, in place of raising it.
 
     Raises:
         JobError: an input does not exist, holds no document, or is a table, an archive or the like (see `formats`).
@@ -179,7 +191,10 @@ def scan(inputs: Sequence[Input], *, known: Sequence[Input] = (), is_lookup: boo
     for source in inputs:
         with collecting(refused, JobError):
             found.entries.extend(_scan_input(source, names, seen, found, is_lookup))
-    raise_faults(refused, "inputs")
+    if gone is None:
+        raise_faults(refused, "inputs")
+    else:
+        gone += refused
     if not is_lookup:
         _refuse_repeats(found.entries)
     return found

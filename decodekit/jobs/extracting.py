@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,7 +44,8 @@ class ExtractedRow:
 
     Attributes:
         id: of the document: its `id_field`, its path, or its number among the documents.
-        value: the JSON value; None where there is an error.
+        value: the JSON value, an object as a dictionary, whatever type the schema came from; None where there is an
+            error.
         error: why there is no value.
         text: the text of the model as far as it came, where there is an error or the text was cut.
         finish_reason: as of a `Completion`; None if no model was asked.
@@ -276,15 +278,27 @@ def _as_rows(
 
 def _plain(value: Any) -> Any:
     """What can stand in a line of JSON: a text or whole number as it is, of anything else what it is."""
-    if isinstance(value, str) or value is None or isinstance(value, bool):
+    if isinstance(value, str | bool):
         return value
-    if hasattr(value, "__index__"):  # an int, also of numpy
-        return int(value)
+    if _is_null(value):
+        return None
+    with suppress(TypeError):  # an int, also of numpy
+        return operator.index(value)
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return {"type": type(value).__name__}
     return value
+
+
+def _is_null(value: Any) -> bool:
+    """Whether a cell of a table is empty: None, NaN, and pandas' NaT and NA."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    try:
+        return bool(value != value)  # true of NaN alone
+    except Exception:  # an array has no truth value
+        return False
 
 
 def _spelled(strategy: Any) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from decodekit import __version__
-from decodekit.constraints import Constraint, as_constraint
+from decodekit.constraints import Constraint, as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledElsewhere
-from decodekit.errors import OptionError, UselessOptionError, raise_faults
+from decodekit.errors import OptionError, ResourceLimitError, UselessOptionError, raise_faults
 from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
@@ -201,6 +201,7 @@ class Extraction:
             raise UselessOptionError(cause, at="chat_template_kwargs", hint="a chat model, without --raw")
         # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
+        _check_budget(self._constraint, llm, options)
         self.settings = JobSettings(
             model=options.model,
             weights=weights_fingerprint(llm.model),
@@ -273,6 +274,27 @@ class Extraction:
         settings = self.settings
         load = ModelOnWorker(settings.model, settings.dtype, settings.weights)
         return RayExecutor(load, self._call, batch_size, num_workers)
+
+
+def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) -> None:
+    """Refuse a budget without room for any text: every document would be decoded for nothing, and fail.
+
+    Looking for the smallest text also makes what a constraint needs first, which takes seconds where no kernel is kept
+    yet. So these are not in the time of the first document.
+
+    Raises:
+        OptionError: with both numbers.
+    """
+    try:
+        least = compile(constraint, llm.vocabulary).least_tokens()
+    except ResourceLimitError:  # it was not found within bounds: the budget may do
+        return
+    if options.on_length == "error" and least > options.max_new_tokens:
+        raise OptionError(
+            f"max_new_tokens={options.max_new_tokens:,} is too few for any text of the schema: it needs {least:,}",
+            at="max_new_tokens",
+            hint=f"max_new_tokens={least} or more",
+        )
 
 
 def check_executor(name: ExecutorName, num_workers: int | None, max_failures: int | None) -> None:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from decodekit.errors import DecodekitError
+from decodekit.jobs.documents import counted
 from decodekit.jobs.runner import Observer
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class _Counting(Observer):
         if error is None:
             return None
         self._num_failed += 1
-        more = ", further failures are in failed.jsonl" if self._num_failed == _NUM_SHOWN_FAILURES else ""
+        more = "\nfurther failures are in failed.jsonl" if self._num_failed == _NUM_SHOWN_FAILURES else ""
         line = f"failed {document_id}: {error.code} {error.cause}{more}"
         return line if self._num_failed <= _NUM_SHOWN_FAILURES else None
 
@@ -103,7 +104,7 @@ class Lines(_Counting):
         self._num_documents, self._num_before = num_documents, num_before
         self._started = self._told_at = time.monotonic()
         before = f", {num_before} of them from earlier runs" if num_before else ""
-        _note(f"{num_documents} documents{before}")
+        _note(f"{counted(num_documents, 'document')}{before}")
 
     def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
         """Tell failures at once and progress from time to time."""
@@ -115,4 +116,4 @@ class Lines(_Counting):
             rate = self._num_ended / (now - self._started)
             ended = self._num_before + self._num_ended
             left = max(0, self._num_documents - ended)
-            _note(f"{ended}/{self._num_documents} documents, {rate:.1f}/s, {left / rate:.0f} s left")
+            _note(f"{ended}/{counted(self._num_documents, 'document')}, {rate:.1f}/s, {left / rate:.0f} s left")

@@ -65,7 +65,7 @@ def _tiles(views: Sequence[JobView]) -> str:
     if left:
         tiles.append(("left to do", f"{sum(left):,}", "fault"))
     if seconds:
-        tiles.append(("documents per second", f"{(num_done + num_failed) / seconds:,.2f}", ""))
+        tiles.append(("done or failed per second", f"{(num_done + num_failed) / seconds:,.2f}", ""))
         tiles.append(("tokens per second", f"{num_tokens / seconds:,.0f}", ""))
     fields = total_fields(views)
     if fields is not None and fields[1]:

@@ -4,7 +4,8 @@
                                                                 a,Ann,"[""x""]"
 
 Objects and arrays stand as JSON. A value that is no object has the column `value`; a property that is called `id` has
-the column `value.id`. `results.jsonl` stays what counts: a table is made of it, in one step, whenever a run ends.
+the column `value.id`. The properties of the schema are columns in its order, also those that no row has; what else the
+rows have comes after them. `results.jsonl` stays what counts: a table is made of it, in one step, whenever a run ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import unquote
 
 from decodekit.jobs.files import needed
 from decodekit.jobs.store import TABLES, read_results
@@ -24,11 +26,17 @@ from decodekit.records.ledger import new_file, output_error, replace_file
 TableFormat: TypeAlias = Literal["csv", "parquet"]
 
 _BATCH: Final = 1024  # rows that are in memory at a time
+_SUBSCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else"})  # of the same value
 _INT64: Final = range(-(2**63), 2**63)
 
 
-def write_tables(folder: Path, formats: Iterable[TableFormat]) -> list[Path]:
+def write_tables(folder: Path, formats: Iterable[TableFormat], schema: Mapping[str, Any] | bool = True) -> list[Path]:
     """Write the results of a job as tables: ``results.csv``, ``results.parquet``.
+
+    Args:
+        folder: of the job.
+        formats: which tables.
+        schema: of the job; its properties are columns even where no row has them.
 
     Raises:
         OutputError: the folder cannot be written.
@@ -36,7 +44,7 @@ def write_tables(folder: Path, formats: Iterable[TableFormat]) -> list[Path]:
     """
     paths = []
     for name in formats:
-        columns = _columns(_flat_rows(folder))
+        columns = _columns(_flat_rows(folder), schema)
         path = folder / TABLES[name]
         _WRITERS[name](path, columns, folder)
         paths.append(path)
@@ -57,9 +65,54 @@ def _flat_rows(folder: Path) -> Iterator[dict[str, Any]]:
         yield {"id": row["id"], **{"value.id" if name == "id" else name: cell for name, cell in cells.items()}}
 
 
-def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The columns in order of appearance, each with the one kind of its values; ``json`` where they have several."""
-    kinds: dict[str, str] = {}
+def properties_of(schema: Any) -> list[str]:
+    """The names of the properties of a schema in its order, with those of the schemas that it is put together of.
+
+    References are followed inside the schema, as far as they are JSON Pointers.
+    """
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+
+    def visit(part: Any) -> None:
+        if not isinstance(part, Mapping) or id(part) in seen:
+            return
+        seen.add(id(part))
+        for keyword, value in part.items():
+            if keyword == "properties" and isinstance(value, Mapping):
+                found.update(dict.fromkeys(value))
+            elif keyword in _SUBSCHEMAS:
+                for one in value if isinstance(value, list) else [value]:
+                    visit(one)
+            elif keyword == "dependentSchemas" and isinstance(value, Mapping):
+                for one in value.values():
+                    visit(one)
+            elif keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
+                visit(_at(schema, value))
+
+    visit(schema)
+    return list(found)
+
+
+def _at(schema: Any, reference: str) -> Any:
+    """What stands at a reference inside a schema; None where nothing does."""
+    for step in unquote(reference[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping):
+            schema = schema.get(key)
+        elif isinstance(schema, list) and key.isdigit() and int(key) < len(schema):
+            schema = schema[int(key)]
+        else:
+            return None
+    return schema
+
+
+def _columns(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, Any] | bool) -> dict[str, str]:
+    """The columns: those of the schema, then others in order of appearance, each with the one kind of its values.
+
+    The kind is ``json`` where values have several, and ``null`` where there is none.
+    """
+    names = ["value.id" if name == "id" else name for name in properties_of(schema)]
+    kinds = dict.fromkeys(["id", *names], "null")
     for row in rows:
         for name, value in row.items():
             before, now = kinds.get(name, "null"), _kind_of(value)

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -21,7 +22,14 @@ from decodekit.constraints.author import coverage
 from decodekit.constraints.coerce import available_schemas
 from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.constraints.wire import json_schema_in
-from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError, OptionError
+from decodekit.errors import (
+    ConstraintError,
+    DecodekitError,
+    InvalidConstraintError,
+    JobError,
+    NameNotFoundError,
+    OptionError,
+)
 from decodekit.plugins import near_or_first
 from decodekit.records.fingerprints import digest
 
@@ -188,8 +196,8 @@ def reload_schema(
     The arguments are what `JobSchema` said when the job was made; `reading` is empty for jobs that do not say it.
 
     Raises:
-        JobError: the class or the constraint is another one now.
-        NameNotFoundError: it has gone.
+        JobError: the class or the constraint is another one now, or has gone; or a program made it and no name leads
+            to it.
     """
     options = {name: reading[name] for name in _OPTIONS if name in reading}
     if options.get("format") == "python":
@@ -198,12 +206,35 @@ def reload_schema(
     is_program |= _CLASS_REFERENCE.fullmatch(source) is not None
     if not is_program:
         return _of_schema(source, schema, options)
-    found = load_schema(source, options)  # a class may check more than its schema says
+    found = _loaded_again(source, options)  # a class may check more than its schema says
     now = json.loads(json.dumps([found.beyond, found.reading if reading else {}]))
     if found.schema != schema or now != [beyond, reading]:
         cause = f"{source} has changed since the job was made."
         raise JobError(cause, hint="run extract again with --fresh, or with --force to go on with what it is now.")
     return found
+
+
+def _loaded_again(source: str, options: Mapping[str, Any]) -> JobSchema:
+    """`load_schema` for a class or constraint of a job; its errors say what a job can do about them."""
+    is_text = source.lstrip().startswith(("{", "[")) or os.path.isfile(source) or source in available_schemas()
+    if not (is_text or _CLASS_REFERENCE.fullmatch(source)):
+        raise JobError(
+            f"what the program gave to dk.extract has no name by which it could be loaded again: {source}",
+            at="schema_source in job.json",
+            hint="a name in a module, CHECKED = dk.Guarded(...), and the same call with 'module.py:CHECKED' in its "
+            "place; then the job is known by that name",
+        )
+    try:
+        with redirect_stdout(sys.stderr):  # a script may print, and the data of a command goes to stdout
+            return load_schema(source, options)
+    except ConstraintError as error:
+        raise JobError(
+            f"the class or constraint of the job, {source}, cannot be loaded again: {error.cause}",
+            at="schema_source in job.json",
+            hint=error.hint
+            or "put it where it was, at the top level of its module; a script calls dk.extract under "
+            '`if __name__ == "__main__":`',
+        ) from error
 
 
 def _read(path: Path) -> str:

@@ -349,6 +349,9 @@ class JobFolder:
 def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bool) -> None:
     old, new = job.settings.fingerprint, settings.fingerprint
     if old == new:
+        if job.settings != settings:  # where the schema and the model came from
+            job.settings = settings
+            job.write(path)
         return
     if not force:
         changes = "; ".join(job.settings.differences(settings))

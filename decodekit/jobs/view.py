@@ -199,7 +199,7 @@ class JobView:
         return total_fields(self.documents)
 
     def to_json(self) -> dict[str, Any]:
-        """Counts and rates as plain values."""
+        """Counts and rates as plain values; a document counts for the rate when it is done or has failed."""
         seconds = self.working_seconds
         return {
             "done": len(self.done),
@@ -221,14 +221,9 @@ class JobView:
 
 def _entries(job: JobFile) -> tuple[list[DocumentRef], bool]:
     """The documents of all inputs that are still there, and whether these are all inputs."""
-    entries: list[DocumentRef] = []
-    is_complete = bool(job.inputs)
-    for source in job.inputs:
-        try:
-            entries += scan([source], known=job.inputs, is_lookup=True).entries
-        except DecodekitError:
-            is_complete = False
-    return entries, is_complete
+    gone: list[DecodekitError] = []
+    entries = scan(job.inputs, is_lookup=True, gone=gone).entries
+    return entries, bool(job.inputs) and not gone
 
 
 def total_fields(views: Sequence[JobView | DocumentView]) -> tuple[int, int] | None:

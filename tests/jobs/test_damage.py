@@ -124,7 +124,7 @@ def test_retry_of_damaged_folders(job: Path, about: str) -> None:
         assert done.code == console.DONE and "left out line 1 of failed.jsonl" in done.err
         assert Result("extract", "d.jsonl", "-o", "out", *FIELDS).code == console.SOME_FAILED
     else:
-        assert done.code == console.SOME_FAILED and "moved 1 damaged lines" in done.err
+        assert done.code == console.SOME_FAILED and "moved 1 damaged line of" in done.err
     assert len(read_jsonl(job / FAILED)) == 1
 
 

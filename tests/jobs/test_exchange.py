@@ -90,7 +90,7 @@ def test_a_request_says_what_the_job_says(work: Path) -> None:
     assert body.pop("seed") > 0
     assert body.pop("response_format")["json_schema"] == {"name": "extraction", "schema": SCHEMA, "strict": True}
     assert body == {"model": "org/big", "max_tokens": 512, "temperature": 0, "prompt": "four five\n"}
-    assert "1 requests; 1 documents are done, 0 failed" in done.err
+    assert "1 request; 1 document is done, 0 failed" in done.err
 
 
 def test_the_same_import_changes_nothing(work: Path) -> None:

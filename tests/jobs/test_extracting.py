@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
 import decodekit as dk
+from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import DecodekitError, DocumentError, JobError, JobSettingsError, LengthError, OptionError
 from decodekit.jobs.documents import Input
 from decodekit.jobs.extracting import error_of
 from decodekit.jobs.runner import Observer
+from decodekit.jobs.schema import reload_schema
 from decodekit.jobs.settings import document_seed
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, expected_value, read_jsonl, write_jsonl
@@ -99,6 +103,40 @@ def test_items_that_are_no_texts_fail_alone() -> None:
     assert {row.error.code for row in rows if row.error} == {"DK502"}
 
 
+def test_an_empty_cell_is_null() -> None:
+    """As in a list of rows; by itself a table of pandas has NaN there, which is no JSON."""
+    empty = [None, float("nan"), pd.NA, pd.NaT, np.float32("nan")]
+    rows = extract(pd.DataFrame({"id": ["a", *map(str, range(5))], "text": pd.Series(["one", *empty], dtype=object)}))
+    assert rows[0].error is None
+    assert [row.error and row.error.cause for row in rows[1:]] == ["field 'text' is null, not a text."] * 5
+    (row,) = extract(pd.DataFrame({"text": pd.Series([np.ones(2)], dtype=object)}))
+    assert row.error is not None and row.error.cause == "field 'text' is an object, not a text."
+
+
+def test_a_budget_below_the_smallest_text_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
+    llm = FakeLLM()
+    refusal = "max_new_tokens=30 is too few for any text of the schema: it needs 31"
+    with pytest.raises(OptionError, match=refusal) as raised:
+        extract(["one"], llm, max_new_tokens=30, folder=tmp_path / "out")
+    assert (raised.value.at, raised.value.hint) == ("max_new_tokens", "max_new_tokens=31 or more")
+    assert not llm.seen and not (tmp_path / "out").exists()
+    assert len(extract(["one"], llm, max_new_tokens=31)) == 1
+    assert len(extract(["one"], llm, max_new_tokens=30, on_length="return")) == 1  # a text that is cut was asked for
+
+
+@pytest.mark.parametrize("on_length", ["error", "return"])
+def test_a_constraint_is_prepared_before_a_document_is_taken(monkeypatch: pytest.MonkeyPatch, on_length: str) -> None:
+    """So its seconds, many where no kernel is kept yet, are not in the time of the first document."""
+    prepared: list[int] = []
+    least = CompiledGrammar.least_tokens
+    monkeypatch.setattr(
+        CompiledGrammar, "least_tokens", lambda grammar: prepared.append(len(llm.seen)) or least(grammar)
+    )
+    llm = FakeLLM()
+    extract(["one"], llm, on_length=on_length)
+    assert (prepared, len(llm.seen)) == ([0], 1)
+
+
 def test_a_folder_makes_it_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(Observer):
         def advance(self, document_id: str, error: DecodekitError | None, num_tokens: int) -> None:
@@ -149,6 +187,47 @@ def test_a_type_as_schema_is_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("decodekit.cli.extract.load_model", lambda *_: FakeLLM())
     done = Result("retry", tmp_path / "out")
     assert "1 failed" in done.err, done.err
+
+
+SCRIPT = """
+import decodekit as dk
+
+def few(value):
+    return value["words"] < 3
+
+CHECKED = dk.Guarded({schema}, few)
+print("the script runs")
+"""
+
+
+def test_a_constraint_without_a_name_cannot_be_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM
+) -> None:
+    """Until the same constraint is given by a name."""
+    script, out = tmp_path / "checks.py", tmp_path / "out"
+    script.write_text(SCRIPT.format(schema=SCHEMA))
+    made = runpy.run_path(str(script))["CHECKED"]
+    texts = ["one", "one two three"]
+    assert [row.error is None for row in dk.extract(texts, made, llm, prompt="{text}", folder=out)] == [True, False]  # type: ignore[arg-type]
+    for command in ("retry", "export"):
+        refused = Result(command, out)
+        assert refused.code == 2 and "--schema" not in refused.err
+        assert "has no name by which it could be loaded again: Guarded(constraint=" in refused.err
+        assert "at  schema_source in job.json" in refused.err and "module.py:CHECKED" in refused.err
+    dk.extract(texts, f"{script}:CHECKED", llm, prompt="{text}", folder=out)  # type: ignore[arg-type]
+    done = Result("retry", out)
+    assert done.code == 7 and "0 done and 1 failed" in done.err
+    assert f"loading {script}:CHECKED: its module is run\nthe script runs\n" in done.err and not done.out
+    script.write_text("")
+    gone = Result("retry", out)
+    assert gone.code == 2 and f"{script}:CHECKED, cannot be loaded again: no name 'CHECKED'" in gone.err
+    assert 'if __name__ == "__main__":' in gone.err
+
+
+def test_a_type_of_a_session_cannot_be_loaded_again() -> None:
+    """A name alone is what a type of a notebook has; it is no line of fields."""
+    with pytest.raises(JobError, match="no name by which it could be loaded again: Shape"):
+        reload_schema("Shape", SCHEMA, {}, {"code": "0"})
 
 
 def test_an_error_is_read_back() -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from decodekit.cli import console
-from decodekit.jobs.result_tables import tables_of, write_tables
+from decodekit.jobs.result_tables import properties_of, tables_of, write_tables
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl, write_jsonl
 
@@ -68,6 +68,34 @@ def test_what_a_table_holds(tmp_path: Path) -> None:
     }
     assert table[1]["x"] == 0.5 and table[1]["mixed"] == "3" and table[1]["late"] == "\\ud800"
     assert [row["value"] for row in table] == [None, None, "[1, 2]", '"text"', None]
+
+
+def test_the_properties_of_the_schema_are_columns_in_its_order(tmp_path: Path) -> None:
+    schema = {"properties": {"late": {"type": "string"}, "b": {}, "id": {}, "a": {}}}
+    make_results(tmp_path, [{"a": 1, "more": 2, "b": 3}])
+    write_tables(tmp_path, ["csv", "parquet"], schema)
+    columns = ["id", "late", "b", "value.id", "a", "more"]
+    assert (tmp_path / "results.csv").read_text().splitlines() == [",".join(columns), "d0,,3,,1,2"]
+    assert pq.read_table(tmp_path / "results.parquet").column_names == columns
+    make_results(tmp_path, [])
+    write_tables(tmp_path, ["csv", "parquet"], schema)
+    assert (tmp_path / "results.csv").read_text().splitlines() == [",".join(columns[:-1])]
+    assert pq.read_table(tmp_path / "results.parquet").column_names == columns[:-1]
+
+
+def test_the_properties_of_a_schema_that_is_put_together() -> None:
+    inner = {"x": {"properties": {"c": {}, "a": {"properties": {"not of the value": {}}}}}, "y": {"$ref": "#"}}
+    schema = {
+        "$defs": inner,
+        "properties": {"a": True},
+        "allOf": [{"properties": {"b": {}}}, {"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}, {"$ref": "#/$defs/none"}],
+        "if": {"properties": {"a": {}}},
+        "then": {"properties": {"d": {}}},
+        "anyOf": [{"$ref": "#/allOf/0"}, {"$ref": "other.json"}, {"properties": {"e": {}}}, True],
+        "dependentSchemas": {"a": {"properties": {"f": {}}}},
+    }
+    assert properties_of(schema) == ["a", "b", "c", "d", "e", "f"]
+    assert properties_of(True) == properties_of({"$ref": "#/0", "properties": 3}) == []
 
 
 @pytest.mark.parametrize("number", [0, 1024, 1025])
