@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from decodekit import __version__
 from decodekit.constraints import Constraint, as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledElsewhere
-from decodekit.errors import OptionError, ResourceLimitError, UselessOptionError, raise_faults
+from decodekit.errors import ConstraintError, OptionError, UselessOptionError, raise_faults
 from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
@@ -285,9 +285,10 @@ def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) 
     Raises:
         OptionError: with both numbers.
     """
+    grammar = compile(constraint, llm.vocabulary)
     try:
-        least = compile(constraint, llm.vocabulary).least_tokens()
-    except ResourceLimitError:  # it was not found within bounds: the budget may do
+        least = grammar.least_tokens()
+    except ConstraintError:  # it was not found within bounds, or a backend knows none: the budget may do
         return
     if options.on_length == "error" and least > options.max_new_tokens:
         raise OptionError(

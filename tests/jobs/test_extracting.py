@@ -15,7 +15,16 @@ from pydantic import BaseModel
 
 import decodekit as dk
 from decodekit.constraints.matching.compiler import CompiledGrammar
-from decodekit.errors import DecodekitError, DocumentError, JobError, JobSettingsError, LengthError, OptionError
+from decodekit.errors import (
+    DecodekitError,
+    DocumentError,
+    JobError,
+    JobSettingsError,
+    LengthError,
+    OptionError,
+    ResourceLimitError,
+    UnsupportedSchemaError,
+)
 from decodekit.jobs.documents import Input
 from decodekit.jobs.extracting import error_of
 from decodekit.jobs.runner import Observer
@@ -122,6 +131,19 @@ def test_a_budget_below_the_smallest_text_is_refused_before_anything_is_decoded(
     assert not llm.seen and not (tmp_path / "out").exists()
     assert len(extract(["one"], llm, max_new_tokens=31)) == 1
     assert len(extract(["one"], llm, max_new_tokens=30, on_length="return")) == 1  # a text that is cut was asked for
+
+
+@pytest.mark.parametrize("kind", [ResourceLimitError, UnsupportedSchemaError])
+def test_a_smallest_text_that_is_not_known_refuses_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: type[DecodekitError]
+) -> None:
+    """It was not found within bounds, or the masks are those of another engine, which knows none."""
+
+    def unknown(grammar: CompiledGrammar) -> int:
+        raise kind("not known")
+
+    monkeypatch.setattr(CompiledGrammar, "least_tokens", unknown)
+    assert extract(["one"], max_new_tokens=1)[0].error is None
 
 
 @pytest.mark.parametrize("on_length", ["error", "return"])
