@@ -55,12 +55,8 @@ def measured(llm: dk.LLM, rows: int, num_tokens: int, options: Mapping[str, Any]
     width = min(map(len, ids))
     prompts = torch.tensor([one[:width] for one in ids])
     model: Any = llm.model.model  # type: ignore[attr-defined]
-    decoding = (
-        dk.hf(tokenizer=llm.tokenizer, min_tokens=num_tokens, **options)
-        if not options
-        else dk.hf(tokenizer=llm.tokenizer, **options)
-    )
     extra: dict[str, Any] = {} if options else {"min_tokens": num_tokens}
+    decoding = dk.hf(tokenizer=llm.tokenizer, on_length="return", **extra, **options)
 
     def ours() -> Any:
         return llm.generate(
