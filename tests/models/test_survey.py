@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import transformers
 
+from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import survey
 from tests.models.survey import PAGE, Entry
 from tests.sizes import thinned
 
 LEAST_TRIED = 45
 LEAST_RAGGED = 38
+LEAST_PAGED = 95
 
 SAMPLE = (
     "apertus",  # an activation of its own
@@ -49,6 +52,23 @@ def test_enough_architectures_run() -> None:
     assert counts["ragged"] >= LEAST_RAGGED
     text = PAGE.read_text(encoding="utf-8")
     assert f"Of {len(table)} architectures {num_run} run: {counts['ragged']} ragged, {counts['masked']} mas" in text
+
+
+def runs_over_pages(name: str) -> bool:
+    try:
+        model = survey.build(name)
+        with suppress(Exception):  # some have no such limit, others room for a million tokens
+            model.config.max_position_embeddings = min(model.config.max_position_embeddings, 512)  # type: ignore[union-attr]
+        return HuggingFaceLM(model, tier="paged").tier.name == "paged"
+    except Exception:  # it cannot be built, or is refused; the page says why
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_enough_architectures_run_over_pages() -> None:
+    """The way of a GPU, with the attention function of its pages and the self-check, on a CPU."""
+    assert sum(map(runs_over_pages, survey.names())) >= LEAST_PAGED
 
 
 @thinned("name", survey.names(), keep=SAMPLE)
