@@ -121,7 +121,7 @@ def written(tokenizer: Any, num_texts: int) -> Iterator[tuple[Any, list[int]]]:
 
 def compiled(schema: Any, vocabulary: Vocabulary) -> CompiledGrammar:
     """A schema as MaskBench's instances need it."""
-    return compile(JsonSchema(schema, whitespace="any", escapes="any", order="any"), vocabulary)
+    return compile(JsonSchema(schema, whitespace="any", escapes="any", numbers="any", order="any"), vocabulary)
 
 
 def texts_of(pairs: Iterable[tuple[Any, list[int]]], vocabulary: Vocabulary, like: float, seed: int) -> list[Text]:

@@ -32,7 +32,7 @@ from decodekit.constraints.author.filling import filling
 
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "defaults": {},
-    "any": {"whitespace": "any", "escapes": "any"},
+    "any": {"whitespace": "any", "escapes": "any", "numbers": "any"},
 }
 INDENTS: Final = ("  ", "    ", "\t")
 RANDOM_BUDGET: Final = 160  # tokens of a text of a random model

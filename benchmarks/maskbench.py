@@ -33,8 +33,8 @@ class Engine:
     Args:
         vocab: the runner's vocabulary.
         format: ``"assert"`` or ``"annotate"``: whether known formats limit strings.
-        whitespace, order, escapes: as `JsonSchema` takes them. By default everything that JSON allows: the instances of
-            MaskBench are texts of other hands.
+        whitespace, order, escapes, numbers: as `JsonSchema` takes them. By default everything that JSON allows: the
+            instances of MaskBench are texts of other hands.
 
     The runner's attribute ``remotes`` (documents by URI), where it has one, is the registry for references.
     """
@@ -46,13 +46,14 @@ class Engine:
         whitespace: str = "any",
         order: str = "any",
         escapes: str = "any",
+        numbers: str = "any",
     ) -> None:
         self._vocabulary = Vocabulary(vocab.token_bytes, [vocab.eos_token_id], vocab.size)
         # As in any server: what is loaded by now stays, so the garbage collector need not look at it again and again.
         gc.collect()
         gc.freeze()
         self._options: dict[str, Any] = {
-            "format": format, "whitespace": whitespace, "order": order, "escapes": escapes
+            "format": format, "whitespace": whitespace, "order": order, "escapes": escapes, "numbers": numbers
         }  # fmt: skip
         self._registry: Mapping[str, object] | None = getattr(vocab, "remotes", None) or None
 

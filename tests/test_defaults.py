@@ -28,7 +28,7 @@ from tests.commands import Result
 from tests.constraints.json_schema.test_layout import VALUES, natural
 from tests.jobs.fakes import FakeLLM, write_jsonl
 
-USUAL = {"whitespace": "natural", "escapes": "needed", "order": "declared"}
+USUAL = {"whitespace": "natural", "escapes": "needed", "numbers": "short", "order": "declared"}
 
 
 class Point(BaseModel):
@@ -52,7 +52,7 @@ def test_whatever_the_command_line_reads_has_them_and_asserts_formats(tmp_path: 
     (tmp_path / "s.json").write_text('{"type": "string", "format": "date"}')
     for source in (str(tmp_path / "s.json"), '{"type": "object"}', "name, due date", "json_rpc_request"):
         assert load_schema(source).reading == {**USUAL, "format": "assert"}
-        given = {"whitespace": 2, "escapes": "any", "format": "annotate", "order": "any"}
+        given = {"whitespace": 2, "escapes": "any", "numbers": "any", "format": "annotate", "order": "any"}
         assert load_schema(source, given).reading == given
     (tmp_path / "own.py").write_text("import decodekit as dk\nA = dk.JsonSchema({}, whitespace='compact', order='any')")
     source = f"{tmp_path / 'own.py'}:A"

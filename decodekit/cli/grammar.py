@@ -57,8 +57,8 @@ def check(
 ) -> int:
     """Show what a grammar is made of, or whether it accepts texts; 7 if it does not accept all, 3 if it is refused.
 
-    The texts come from elsewhere: a JSON Schema accepts them with any whitespace and escapes that JSON allows, unless
-    --whitespace and --escapes ask for what is generated.
+    The texts come from elsewhere: a JSON Schema accepts them with any whitespace, escapes and digits that JSON allows,
+    unless --whitespace, --escapes and --numbers ask for what is generated.
     """
     asked = layout.given()
     constraint = load(file, start, asked, is_judging=bool(texts))
@@ -126,8 +126,8 @@ def load(
     Args:
         source, start: the file or the name, and the rule to start from.
         asked: options of a JSON Schema.
-        is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace and
-            escapes, unless it was made with others or `asked` names them.
+        is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace,
+            escapes and digits, unless it was made with others or `asked` names them.
 
     Raises:
         ConstraintError: there is none, or it is malformed.
@@ -139,8 +139,10 @@ def load(
 
     constraint = _load(source, start)
     schema = json_schema_in(constraint)
-    wide = {"whitespace": ("natural", "any"), "escapes": ("needed", "any")} if is_judging and schema is not None else {}
-    options = {name: every for name, (usual, every) in wide.items() if getattr(schema, name) == usual} | dict(asked)
+    options = dict(asked)
+    if is_judging and schema is not None:
+        wide = {"whitespace": "natural", "escapes": "needed", "numbers": "short"}
+        options = {name: "any" for name, usual in wide.items() if getattr(schema, name) == usual} | options
     return with_options(constraint, options) if options else constraint
 
 

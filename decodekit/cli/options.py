@@ -2,7 +2,7 @@
 
 A command has a parameter for each group, and `command.command` turns it into the options of the group::
 
-    def check(schema: str, *, layout: SchemaOptions) -> int: ...   # --whitespace, --escapes, --format, --order
+    def check(schema: str, *, layout: SchemaOptions) -> int: ...   # --whitespace, --escapes, --numbers, --format, ...
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class SchemaOptions:
             help="needed (the default): what JSON can write as itself is; any: every character may be an escape."
         ),
     ] = None
+    numbers: Annotated[
+        Literal["short", "any"] | None,
+        _of_schema(help="short (the default): at most 24 characters, or what the schema asks for; any: no bound."),
+    ] = None
     format: Annotated[
         Literal["assert", "annotate"] | None,
         _of_schema(help="assert (the default): a known format, such as date, limits the string; annotate: none does."),
@@ -71,7 +75,9 @@ class SchemaOptions:
             OptionError: `whitespace` is none.
         """
         whitespace = None if self.whitespace is None else parse_whitespace(self.whitespace)
-        return given(whitespace=whitespace, escapes=self.escapes, format=self.format, order=self.order)
+        return given(
+            whitespace=whitespace, escapes=self.escapes, numbers=self.numbers, format=self.format, order=self.order
+        )
 
     def refuse_without_schema(self) -> None:
         """Raise the OptionError of options of a schema where there is none."""

@@ -96,7 +96,7 @@ class BatchRequests:
         if settings.constraint.get("guard") or (settings.constraint and self.schema.is_json):
             notes.append("the guard of the constraint is asked when answers are imported, not while they are decoded")
         if self.schema.is_json:
-            notes.append("whitespace, escapes and the order of keys are the other engine's own; values are compared")
+            notes.append("how values are spelled and the order of keys are the other engine's own; values are compared")
         if settings.strategy["name"] == "sample":
             notes.append("seeds are sent, and the other engine draws by its own noise: texts will differ")
         unsent = [name for name in ("fast_forward", "max_rollbacks", "speculate") if name in settings.strategy]

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, MappingProxyType, ModuleType
-from typing import Any, Final
+from typing import Any
 
 from decodekit.constraints import Constraint, Grammar, Guarded, JsonSchema, as_constraint
 from decodekit.constraints.author import coverage
 from decodekit.constraints.coerce import available_schemas
 from decodekit.constraints.fingerprint import code_digest, described
+from decodekit.constraints.json_schema.schema import OPTIONS
 from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import (
     ConstraintError,
@@ -33,7 +34,6 @@ from decodekit.errors import (
 from decodekit.plugins import near_or_first
 from decodekit.records.fingerprints import digest
 
-_OPTIONS: Final = ("format", "whitespace", "order", "escapes")
 _CLASS_REFERENCE = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 _FIELD = re.compile(r"(?P<name>[^\W\d][\w-]*)(?P<q1>\?)?(?:\s+(?P<type>[^\s?]+(?:\s*\|\s*[^\s?|]+)*)\s*(?P<q2>\?)?)?")
 _TYPES: dict[str, dict[str, Any]] = {
@@ -97,7 +97,7 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
             JSON Schema as a dict); the name of an installed constraint or of a schema of the library; or fields such
             as ``"name, total float, tags string[], kind invoice|receipt, due date?"``. A file goes before a name, and
             a name before the field of that name, which is written with its type.
-        options: those of `JsonSchema` that were given: format, whitespace, order, escapes.
+        options: those of `JsonSchema` that were given: format, whitespace, order, escapes, numbers.
 
     Raises:
         NameNotFoundError: the file, the class or the name does not exist.
@@ -199,7 +199,7 @@ def reload_schema(
         JobError: the class or the constraint is another one now, or has gone; or a program made it and no name leads
             to it.
     """
-    options = {name: reading[name] for name in _OPTIONS if name in reading}
+    options = {name: reading[name] for name in OPTIONS if name in reading}
     if options.get("format") == "python":
         del options["format"]
     is_program = bool(beyond) or not {"registry", "code"}.isdisjoint(reading)

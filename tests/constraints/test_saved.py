@@ -42,6 +42,7 @@ CONSTRAINTS: list[Constraint] = [
     JsonSchema(SCHEMA, "assert", 2, "any", {"https://example.org/b": {"type": "null"}}),
     JsonSchema({"type": "string"}, whitespace="compact"),
     JsonSchema({"type": "string"}, escapes="needed"),
+    JsonSchema({"type": "number"}, numbers="any"),
     Grammar('start: "a" [start] "b"\n'),
     Grammar('root ::= "a" root? "b"\n', start="root"),
     Concat("Answer: ", Regex(r"\d+"), Optional("!")),

@@ -50,6 +50,7 @@ DECIDING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "--schema": ((), ("--schema", "name, total float")),
     "--whitespace": ((), ("--whitespace", "compact")),
     "--escapes": ((), ("--escapes", "any")),
+    "--numbers": ((), ("--numbers", "any")),
     "--format": ((), ("--format", "annotate")),
     "--order": ((), ("--order", "any")),
     "--model": ((), ("--model", "other")),

@@ -1,7 +1,7 @@
 """The whole language of a JSON Schema: for tests of what a schema admits, whoever wrote the text.
 
-The defaults of `JsonSchema` are for generation. They leave out most white space and all needless escapes, which a test
-of keywords wants to see read.
+The defaults of `JsonSchema` are for generation. They leave out most white space, all needless escapes and long
+numbers, which a test of keywords wants to see read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.strings.escapes import Escapes
 from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.values.short_numbers import Numbers
 
 
 def any_json(
@@ -20,6 +21,7 @@ def any_json(
     order: Order = "declared",
     registry: object = None,
     escapes: Escapes = "any",
+    numbers: Numbers = "any",
 ) -> JsonSchema:
-    """A `JsonSchema` with all white space and escapes that JSON allows, unless they are given."""
-    return JsonSchema(schema_or_type, format, whitespace, order, registry, escapes)
+    """A `JsonSchema` with all white space, escapes and numbers that JSON allows, unless they are given."""
+    return JsonSchema(schema_or_type, format, whitespace, order, registry, escapes, numbers)

@@ -228,7 +228,7 @@ def _budgets(constraint: JsonSchema, tokenizer: object) -> tuple[int | None, int
 
 _STATUSES: Final = ("mask", "guard", "annotation", "refused")
 NO_BOUND: Final = (
-    "no bound above (digits of numbers have none, nor strings without maxLength, nor lists without maxItems)"
+    "no bound above (strings without maxLength have none, nor lists without maxItems, nor objects of any keys)"
 )
 _WIDEST: Final = 40  # columns of a place that the others are aligned with
 

@@ -71,7 +71,7 @@ def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
         "white space between the values": (found.blanks, f'whitespace="{blanks}" (--whitespace {blanks})'),
         "escapes that JSON does not need": (found.needless, 'escapes="needed" (--escapes needed)'),
         "escapes in strings": (found.needed, "maxLength or a pattern for the strings"),
-        "digits of one number": (found.digits, 'on_length="close" to end in time'),
+        "digits of one number": (found.digits, 'numbers="short" (--numbers short)'),
     }
     kind, (number, hint) = max(kinds.items(), key=lambda item: item[1][0])
     return (f"{number / len(text):.0%} of it is {kind}", hint) if number >= MOSTLY * len(text) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -17,11 +18,16 @@ from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.messages import describing
 from decodekit.constraints.json_schema.strings.escapes import Escapes
 from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
+from decodekit.constraints.json_schema.values.numbers import MAX_DIGITS
+from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
 
-_Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...], Escapes]
+_Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...], Escapes, Numbers]
+
+OPTIONS: Final = ("format", "whitespace", "order", "escapes", "numbers")
+"""The options of `JsonSchema`: how a schema is read, and how its texts are written."""
 
 
 class JsonSchema(Constraint):
@@ -41,10 +47,12 @@ class JsonSchema(Constraint):
             is ever fetched.
         escapes: ``"needed"``: characters that JSON can write as themselves are, so that more bytes are forced;
             ``"any"``: every character may be an escape, as in JSON.
+        numbers: ``"short"``: a number has at most 24 bytes, which every double and every integer of 64 bits fits in,
+            or as many as the schema asks for (see the module `short_numbers`); ``"any"``: as many as it likes.
 
-    Whitespace and escapes narrow what is generated, not what `parse` takes. Their defaults are for generation: a model
-    may spend its tokens on whitespace and escapes that are free. To validate given texts by the constraint itself, ask
-    for ``whitespace="any", escapes="any", order="any"``.
+    Whitespace, escapes and numbers narrow what is generated, not what `parse` takes. Their defaults are for generation:
+    a model may spend its tokens on whitespace, escapes and digits that are free. To validate given texts by the
+    constraint itself, ask for ``whitespace="any", escapes="any", numbers="any", order="any"``.
 
     Duplicate keys are never generated, nor is a number in a form that could not be compared with its bounds, or one
     that is read as infinity: exponents end at ``1.7976931348623158e308`` and at -999, and behind several digits at 99
@@ -56,13 +64,14 @@ class JsonSchema(Constraint):
         ResourceLimitError: nested too deeply.
     """
 
-    __slots__ = ("_key", "_text", "escapes", "format", "order", "python_type", "registry", "whitespace")
+    __slots__ = ("_key", "_text", "escapes", "format", "numbers", "order", "python_type", "registry", "whitespace")
 
     format: Formats
     whitespace: Whitespace
     order: Order
     registry: tuple[tuple[str, str], ...]
     escapes: Escapes
+    numbers: Numbers
     python_type: object
     """The type that the texts are of; None for a schema."""
     _text: str
@@ -76,10 +85,12 @@ class JsonSchema(Constraint):
         order: Order = "declared",
         registry: object = None,
         escapes: Escapes = "needed",
+        numbers: Numbers = "short",
     ) -> None:
         _check_choice("format", format, ("annotate", "assert"), "is no treatment of formats")
         _check_choice("order", order, ("declared", "any"), "is no order of properties")
         _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
+        _check_choice("numbers", numbers, ("any", "short"), "is no way to write numbers")
         layout.check(whitespace)
         if isinstance(schema_or_type, (Mapping, bool)):
             python_type, schema = None, schema_or_type
@@ -87,8 +98,8 @@ class JsonSchema(Constraint):
             from decodekit.constraints.json_schema.python_types import json_schema_of
 
             python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
-        key = (_to_text(schema), format, whitespace, order, _registry_texts(registry), escapes)
-        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "_key", "python_type")
+        key = (_to_text(schema), format, whitespace, order, _registry_texts(registry), escapes, numbers)
+        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "numbers", "_key", "python_type")
         for name, value in zip(names, (*key, key, python_type), strict=True):
             object.__setattr__(self, name, value)
 
@@ -102,11 +113,11 @@ class JsonSchema(Constraint):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the schema is read and its texts are written: format, whitespace, order and escapes, by name."""
-        return {name: getattr(self, name) for name in ("format", "whitespace", "order", "escapes")}
+        """How the schema is read and its texts are written: those of `OPTIONS`, by name."""
+        return {name: getattr(self, name) for name in OPTIONS}
 
     def with_options(self, **options: Any) -> JsonSchema:
-        """The same with other options: format, whitespace, order, escapes.
+        """The same with other options: those of `OPTIONS`.
 
         Raises:
             OptionError: an option that `JsonSchema` does not take, or a format for a Python type.
@@ -185,11 +196,15 @@ class JsonSchema(Constraint):
             "order": self.order,
             "registry": {uri: json.loads(text) for uri, text in self.registry} or None,
             "escapes": self.escapes,
+            "numbers": self.numbers,
         }
 
 
 _NUM_NETWORKS: Final = 64  # as many as grammars are kept
 _BYTES_PER_CHARACTER: Final = 26  # of a network, measured with tracemalloc on 60 schemas of a corpus
+
+
+_TOO_LONG: Final = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 
 
 @lru_cache(maxsize=_NUM_NETWORKS)
@@ -226,9 +241,11 @@ def _release_networks() -> None:
 
 
 def _load(key: _Key) -> SchemaNetwork:
-    text, formats, whitespace, order, registry, escapes = key
+    text, formats, whitespace, order, registry, escapes, numbers = key
     documents = {uri: json.loads(document) for uri, document in registry}
-    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, describing)
+    if _TOO_LONG.search(text) or any(_TOO_LONG.search(document) for _, document in registry):
+        numbers = "any"  # the guard may ask for a number that is longer than the mask can tell
+    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, numbers, describing)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, str], fault: str) -> None:

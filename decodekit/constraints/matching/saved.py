@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import decodekit
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.json_schema.schema import OPTIONS
 from decodekit.errors import (
     InvalidConstraintError,
     NameNotFoundError,
@@ -37,7 +38,7 @@ _CLASSES: Final = (
 """The classes that a file may name; all of them are public."""
 
 _OWN_ARGUMENTS: Final = {
-    "JsonSchema": ("schema", "format", "whitespace", "order", "escapes"),
+    "JsonSchema": ("schema", *OPTIONS),
     "Grammar": ("text", "syntax", "start", "lexer"),
 }
 """The attributes of classes that are made of one value and options; other classes have one for each argument."""

@@ -19,7 +19,9 @@ from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import UnsupportedSchemaError
 
 _META: Final = re.compile(r"[\\.^$|?*+()\[\]{}]")
-_LAYOUT: Final[Mapping[str, object]] = {"whitespace": "natural", "order": "declared", "escapes": "needed"}
+_LAYOUT: Final[Mapping[str, object]] = {
+    "whitespace": "natural", "order": "declared", "escapes": "needed", "numbers": "short"
+}  # fmt: skip
 
 
 class Form(NamedTuple):

@@ -247,7 +247,7 @@ def test_reasons_are_true_and_as_small_as_can_be() -> None:
     for _ in range(400):
         names = source.sample(sorted(POOLS), source.randint(3, 7))
         schema = {name: source.choice(POOLS[name]) for name in names}
-        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", describing)
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", "any", describing)
         if network.is_inhabited(network.root_goal):
             continue
         num_impossible += 1
@@ -275,7 +275,7 @@ def test_reasons_of_random_schemas(draft: int) -> None:
             continue
         num_impossible += 1
         assert found.impossible[0] == "#" and all(found.reasons)
-        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", describing)
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", "any", describing)
         parts = Reasons(network).parts(network.library.root)
         aside = {name: schema[name] for name in ("$schema", "$id", "id", "$defs", "definitions") if name in schema}
         validator = fuzzing._CLASSES[draft]({**aside, **_conditions(schema, parts)})

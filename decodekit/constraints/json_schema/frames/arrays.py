@@ -22,6 +22,7 @@ from decodekit.constraints.json_schema.values.inhabited import Ask
 from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import TRUE, ArraySpec, Contains, Goal, conjunction
+from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
@@ -93,15 +94,16 @@ class ArrayPlan:
     Args:
         spec: the conditions.
         semantics: the meaning of its goals.
+        form: how its numbers are written.
     """
 
-    def __init__(self, spec: ArraySpec, semantics: Semantics) -> None:
+    def __init__(self, spec: ArraySpec, semantics: Semantics, form: Numbers = "any") -> None:
         if len(spec.contains) > MAX_CONTAINS:
             error = ResourceLimitError(f"more than {MAX_CONTAINS} contains conditions meet in one array")
             semantics.leave(error, *_pointers(spec.contains[MAX_CONTAINS:], semantics))
             spec = replace(spec, contains=spec.contains[:MAX_CONTAINS])
         self.spec = spec
-        self.semantics = semantics
+        self.semantics, self._form = semantics, form
         is_repeating = spec.is_repeating and is_by_value(spec, semantics)
         self.start = ArrayState(counted=(0,) * len(spec.contains), owed="pair" if is_repeating else "")
         self._last = max(len(spec.prefix), spec.min_items, *(contains.start for contains in spec.contains))
@@ -251,7 +253,7 @@ class ArrayPlan:
             listed = self._listed(shape.strings, after.used | needed)
             if listed is not None:
                 shape = replace(shape, strings=ir.EMPTY)
-            node = scalars.language(shape, without=after.used | needed)
+            node = scalars.language(shape, without=after.used | needed, form=self._form)
             if has_texts or not node.is_empty or (listed is not None and 1 in listed[1]):
                 is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
                 yield NextItem(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
@@ -385,13 +387,14 @@ class ArrayPlan:
                 yield NextItem(goal, after)
             if state.twin is None:
                 later = [conjunction(goal, other) for other in self._later(after, ask)]
-                node = ir.choice(*(scalars.language(self.semantics.shape(other)) for other in later))
+                shapes = map(self.semantics.shape, later)
+                node = ir.choice(*(scalars.language(shape, form=self._form) for shape in shapes))
                 if not node.is_empty:
                     yield NextItem(goal, after, node, is_remembered=True)
             elif scalars.belongs(state.twin, self.semantics.shape(goal)):
                 done = replace(after, owed="", twin=None)
                 if self._search(done, ask):
-                    yield NextItem(goal, done, scalars.language_of(state.twin))
+                    yield NextItem(goal, done, scalars.language_of(state.twin, self._form))
 
     def _can_pair(self, state: ArrayState, ask: Ask) -> bool:
         """Whether the array can be finished with what it owes of two equal items."""

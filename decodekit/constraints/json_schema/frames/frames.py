@@ -30,6 +30,7 @@ from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
 from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec, conjunction
+from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
@@ -71,7 +72,7 @@ class SchemaNetwork:
     Args:
         schema: the JSON value of the schema.
         registry: documents that references may name, by URI.
-        formats, whitespace, order, escapes: see `JsonSchema`.
+        formats, whitespace, order, escapes, numbers: see `JsonSchema`.
         messages: what says in words what a state asks for.
     """
 
@@ -83,6 +84,7 @@ class SchemaNetwork:
         whitespace: Whitespace,
         order: Order,
         escapes: Escapes,
+        numbers: Numbers,
         messages: Messages,
     ) -> None:
         self.messages = messages
@@ -93,6 +95,7 @@ class SchemaNetwork:
         self.layout = outermost(whitespace)
         self.order = order
         self.escapes = escapes
+        self.numbers = numbers
         self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
         self.root_goal = self.semantics.goal(self.library.root)
         self.is_told = True
@@ -167,7 +170,7 @@ class SchemaNetwork:
     @kept
     def value(self, goal: Goal) -> Read:
         """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
-        scalar = scalars.language(self.semantics.shape(goal))
+        scalar = scalars.language(self.semantics.shape(goal), form=self.numbers)
         opens = [_OPEN_OBJECT] if self.objects(goal) else []
         opens += [_OPEN_ARRAY] if self.arrays(goal) else []
         if not opens:
@@ -188,7 +191,7 @@ class SchemaNetwork:
 
     @kept
     def _array(self, spec: ArraySpec) -> ArrayPlan:
-        return ArrayPlan(spec, self.semantics)
+        return ArrayPlan(spec, self.semantics, self.numbers)
 
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
         shape = self.semantics.shape(goal)

@@ -29,6 +29,7 @@ from decodekit.constraints.json_schema.strings import formats, text
 from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Goal, Sense, Shape, conjunction
+from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
@@ -89,6 +90,8 @@ def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int
     """Which keywords keep a value from going on; None if it is no JSON anyway, or if no keyword alone does."""
     if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
         return objection
+    if (objection := _length_objection(network, goal, data, start, stop)) is not None:
+        return objection
     lexeme = data[start : stop + 1]
     is_begun = stop > start
     if lexeme and not _is_alive(_language(EVERYTHING), lexeme) and not is_begun:
@@ -122,6 +125,21 @@ def _exponent_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: 
     if scalar == ("number", Fraction(0)) and re.match(rb"-?[0.]*[1-9]", found[0]):
         return None  # read as zero, but written otherwise: keywords may speak against either
     return f"{written} has a condition, and so one digit that is not 0 before its point, or no exponent"
+
+
+def _length_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
+    """Why a number is refused because of its length alone."""
+    found = _LEXEME.match(data, start)
+    if network.numbers == "any" or stop < start + MAX_BYTES or found is None or not start <= stop < found.end():
+        return None
+    try:
+        shape = network.semantics.shape(goal)
+    except ConstraintError:
+        return None
+    if found[0][:1] not in b"-0123456789" or not _is_alive(_language(shape), data[start : stop + 1]):
+        return None
+    shown = found[0][:MAX_BYTES].decode()
+    return f'{shown}… has more than {MAX_BYTES} characters and ends as soon as it may (numbers="any" has no bound)'
 
 
 def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, Any]]:

@@ -359,6 +359,18 @@ def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
     return ((f"{sign}{fixed}", zeros), (f"{sign}{mantissa}", partial(_more_zeros, rest, exponent)))
 
 
+def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
+    """The length of the shortest spelling of a number; `is_fixed`: of those without an exponent."""
+    whole, fraction = _split(abs(value))
+    num_fixed = (value < 0) + len(whole) + (len(fraction) + 1 if fraction else 0)
+    if is_fixed or value == 0:
+        return num_fixed
+    exponent, _, rest = _scientific_parts(abs(value))
+    if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
+        return num_fixed
+    return min(num_fixed, (value < 0) + 2 + len(str(exponent)) + (len(rest) + 1 if rest else 0))
+
+
 def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
     """What may follow a number with these digits after its point: zeros, and its exponent if it has one."""
     zeros = _ZEROS if fraction else _NO_FRACTION
@@ -433,6 +445,18 @@ class NumberSpec:
             self.no_multiples or self.is_integer or self.is_plain
         )
         return values if is_free else frozenset(value for value in values if self.admits(value))
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """What any number can be written with where values are listed, or two bounds and a step; else 0."""
+        if self.values is not None:
+            is_fixed = self.is_plain or bool(self.languages)
+            return max((_num_bytes(value, is_fixed=is_fixed) for value in self.admitted_values), default=0)
+        if self.low is None or self.high is None or self.whole_step is None:
+            return 0
+        places = _num_fraction_digits(self.whole_step)
+        num_digits = max(len(_split(abs(bound))[0]) for bound in (self.low, self.high))
+        return (self.low < 0) + num_digits + (places + 1 if places else 0)
 
     @cached_property
     def whole_step(self) -> Fraction | None:

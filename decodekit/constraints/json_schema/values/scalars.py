@@ -16,6 +16,7 @@ from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import WORDS, Shape
+from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES, Numbers, Short
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 
@@ -35,7 +36,7 @@ def read(lexeme: bytes) -> Scalar:
     return ("word", written) if written in WORDS else ("number", numbers.read(written))
 
 
-def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
+def language(shape: Shape, *, without: Iterable[Scalar] = (), form: Numbers = "any") -> Node:
     """The texts of the scalars of a shape but some; of numbers that are compared, the spellings that can be."""
     taken = frozenset(without)
     parts = [ir.literal(word.encode()) for word in WORDS if word in shape.words and ("word", word) not in taken]
@@ -52,24 +53,28 @@ def language(shape: Shape, *, without: Iterable[Scalar] = ()) -> Node:
         if not strings.is_empty:
             parts.append(text.quoted(strings))
     refused = frozenset(value for kind, value in taken if kind == "number" and isinstance(value, Fraction))
-    parts += [node for spec in shape.numbers if not (node := _without(spec, refused)).is_empty]
+    parts += [node for spec in shape.numbers if not (node := _in_form(_without(spec, refused), form)).is_empty]
     return ir.choice(*parts)
 
 
-def _without(spec: NumberSpec, refused: frozenset[Fraction]) -> Node:
+def _in_form(spec: NumberSpec, form: Numbers) -> Node:
+    return spec.node() if form == "any" else Short(spec.node(), max(MAX_BYTES, spec.num_bytes))
+
+
+def _without(spec: NumberSpec, refused: frozenset[Fraction]) -> NumberSpec:
     if not refused:
-        return spec.node()
+        return spec
     values = numbers.members(spec, _MAX_LISTED + len(refused)) if not spec.languages else spec.values
     if values is not None:  # what is left is a list, and a list needs no complement
-        return replace(spec, values=values - refused).node()
-    return spec.meet(NumberSpec(no_values=refused)).node()
+        return replace(spec, values=values - refused)
+    return spec.meet(NumberSpec(no_values=refused))
 
 
-def language_of(scalar: Scalar) -> Node:
+def language_of(scalar: Scalar, form: Numbers = "any") -> Node:
     """The texts of one scalar."""
     kind, value = scalar
     if isinstance(value, Fraction):
-        return NumberSpec(values=frozenset({value})).node()
+        return _in_form(NumberSpec(values=frozenset({value})), form)
     return text.quoted(text.words([value])) if kind == "string" else ir.literal(value.encode())
 
 
