@@ -57,7 +57,10 @@ class SchemaOptions:
     ] = None
     numbers: Annotated[
         Literal["short", "any"] | None,
-        _of_schema(help="short (the default): at most 24 characters, or what the schema asks for; any: no bound."),
+        _of_schema(
+            help="short (the default): integers are digits alone, other numbers have at most 24 characters; "
+            "any: every spelling."
+        ),
     ] = None
     format: Annotated[
         Literal["assert", "annotate"] | None,

@@ -47,8 +47,9 @@ class JsonSchema(Constraint):
             is ever fetched.
         escapes: ``"needed"``: characters that JSON can write as themselves are, so that more bytes are forced;
             ``"any"``: every character may be an escape, as in JSON.
-        numbers: ``"short"``: a number has at most 24 bytes, which every double and every integer of 64 bits fits in,
-            or as many as the schema asks for (see the module `short_numbers`); ``"any"``: as many as it likes.
+        numbers: ``"short"``: what has to be an integer is digits alone, and a number has at most 24 bytes, which every
+            double and every integer of 64 bits fits in, or as many as the schema asks for (see the module
+            `short_numbers`); ``"any"``: every spelling, of any length.
 
     Whitespace, escapes and numbers narrow what is generated, not what `parse` takes. Their defaults are for generation:
     a model may spend its tokens on whitespace, escapes and digits that are free. To validate given texts by the

@@ -250,7 +250,7 @@ def test_integers_are_digits(text: str) -> None:
     """Pydantic reads some of these and not 1e97; a JSON Schema admits them all."""
     assert not accepts(JsonSchema(int), text.encode())
     assert not accepts(JsonSchema(list[int | str]), f"[{text}]".encode())
-    assert accepts(JsonSchema({"type": "integer"}), text.encode())
+    assert accepts(any_json({"type": "integer"}), text.encode())
     assert accepts(JsonSchema(float), text.encode())
     assert accepts(JsonSchema(int | float), text.encode())
     assert accepts(JsonSchema(int, numbers="any"), str(int(float(text))).encode())

@@ -1,4 +1,4 @@
-"""`numbers="short"`: what is generated under ``numbers="any"``, but for numbers that go on beyond 24 bytes."""
+"""`numbers="short"`: of what is generated under ``numbers="any"``, integers as digits and numbers that end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import decodekit as dk
 from decodekit.constraints import JsonSchema, explain
 from decodekit.constraints.json_schema.values import short_numbers
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
-from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES, Short
+from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES, Short, in_form
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import EMPTY, Node
 from decodekit.constraints.matching.compiler import CompiledGrammar
@@ -41,6 +41,10 @@ NUMBERS: Final[dict[str, Any]] = {
     "billionths": {"type": "number", "minimum": -(10**18), "maximum": 10**18, "multipleOf": 1e-9},
     "draft 4": {"$schema": "http://json-schema.org/draft-04/schema#", "enum": [10**30, 10**29], "type": "integer"},
 }
+
+
+WHOLE: Final = {"integer", "sevens", "many digits", "256 bits"}
+"""Of these the numbers are digits alone; long listed ones may have an exponent."""
 
 
 def words(node: Node, longest: int, alphabet: bytes) -> set[bytes]:
@@ -99,6 +103,40 @@ def list_of(schema: Any, **keywords: Any) -> Any:
     return {**dialect, "type": "array", "items": schema, **keywords}
 
 
+SPECS: Final = {
+    "integers": NumberSpec(is_integer=True),
+    "multiples": NumberSpec(step=Fraction(3), low=Fraction(0)),
+    "small ones": NumberSpec(is_integer=True, low=Fraction(-1), high=Fraction(11)),
+    "listed": NumberSpec(values=frozenset({Fraction(0), Fraction(1), Fraction(-10)})),
+    "some listed": NumberSpec(is_integer=True, values=frozenset({Fraction(1), Fraction(1, 2)})),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_integers_are_their_digits_and_nothing_else(name: str) -> None:
+    alphabet, spec = b"-+01.eE", SPECS[name]
+    every = words(spec.node(), 5, alphabet)
+    expected = {word for word in every if word.lstrip(b"-").isdigit()}
+    if spec.values is not None:
+        expected.discard(b"-0")
+    assert words(in_form(spec, "short"), 5, alphabet) == expected
+    assert {float(word) for word in every} >= {float(word) for word in expected}
+    assert len(every) > len(expected) > 0  # else nothing is shown
+
+
+def test_other_listed_numbers_keep_their_spellings() -> None:
+    spec = NumberSpec(values=frozenset({Fraction(1), Fraction(1, 10), Fraction(10**30)}))
+    found = words(in_form(spec, "short"), 5, b"-01.e3+")
+    assert b"1" in found and b"0.1" in found and b"0.10" in found and b"1e-1" in found and b"1e30" in found
+    assert not found & {b"1.0", b"1e0", b"10e-1"}
+
+
+def test_what_speaks_of_the_spelling_is_left_alone() -> None:
+    """In draft 4, 1.0 is no integer, and not to be one takes a point or an exponent."""
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "not": {"type": "integer"}, "multipleOf": 1}
+    assert accepts(schema, "1.0") and not accepts(schema, "1")
+
+
 def matcher(schema: Any, **options: Any) -> Any:
     return CompiledGrammar(JsonSchema(schema, **options), byte_vocabulary()).matcher()
 
@@ -120,7 +158,9 @@ def test_what_has_room_stays_as_it_is(name: str) -> None:
     texts = [json.dumps(value) for value in values]
     assert max(map(len, texts)) == MAX_BYTES
     answers = [accepts(NUMBERS[name], text) for text in texts]
-    assert answers == [accepts(NUMBERS[name], text, numbers="any") for text in texts]
+    are_spelled_so = [name not in WHOLE or text.lstrip("-").isdigit() for text in texts]
+    expected = [accepts(NUMBERS[name], text, numbers="any") for text in texts]
+    assert answers == [is_accepted and is_so for is_accepted, is_so in zip(expected, are_spelled_so, strict=True)]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -156,8 +196,8 @@ def test_negative_control_with_any_they_go_on() -> None:
         ("a long constant", ["123456789012345678901234567890"]),
         ("one that begins like another", ["3", str(10**24 + 1), str(10**27 + 1000)]),
         ("draft 4", [str(10**30), str(10**29)]),
-        ("many digits", [str(10**40), "9" * 41, "1e40", "1e300"]),
-        ("256 bits", [str(2**256 - 1), str(2**255), "0", "1e60"]),
+        ("many digits", [str(10**40), "9" * 41]),
+        ("256 bits", [str(2**256 - 1), str(2**255), "0"]),
         ("billionths", ["-999999999999999999.999999999", "0.000000001"]),
     ],
 )
@@ -203,8 +243,11 @@ def test_it_is_told_why_a_number_is_refused() -> None:
     long = "0.1234567890123456789012345"
     found = explain(JsonSchema({"properties": {"a": {"type": "number"}}}), f'{{"a": {long}}}')
     assert not found.is_allowed
-    assert f'{long[:24]}… has more than 24 characters and ends as soon as it may (numbers="any"' in str(found)
+    assert f'{long[:24]}… has more than 24 characters and ends as soon as it may (unless numbers="any")' in str(found)
     assert explain(JsonSchema({}, numbers="any"), long).is_allowed
+    whole = explain(JsonSchema({"items": {"type": "integer"}}), "[1.0]")
+    assert '1.0 is an integer, written as digits alone (unless numbers="any")' in str(whole)
+    assert "digits" not in str(explain(JsonSchema({"type": "integer"}), "2.5"))
     short_but_wrong = explain(JsonSchema({"maximum": 3}), "4")
     assert "characters" not in str(short_but_wrong).split(":", 1)[1].split("needs")[1]
 

@@ -90,7 +90,7 @@ def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int
     """Which keywords keep a value from going on; None if it is no JSON anyway, or if no keyword alone does."""
     if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
         return objection
-    if (objection := _length_objection(network, goal, data, start, stop)) is not None:
+    if (objection := _form_objection(network, goal, data, start, stop)) is not None:
         return objection
     lexeme = data[start : stop + 1]
     is_begun = stop > start
@@ -127,10 +127,10 @@ def _exponent_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: 
     return f"{written} has a condition, and so one digit that is not 0 before its point, or no exponent"
 
 
-def _length_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
-    """Why a number is refused because of its length alone."""
+def _form_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
+    """Why a number is refused because of the way it is written alone."""
     found = _LEXEME.match(data, start)
-    if network.numbers == "any" or stop < start + MAX_BYTES or found is None or not start <= stop < found.end():
+    if network.numbers == "any" or found is None or not start <= stop < found.end():
         return None
     try:
         shape = network.semantics.shape(goal)
@@ -138,8 +138,12 @@ def _length_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: in
         return None
     if found[0][:1] not in b"-0123456789" or not _is_alive(_language(shape), data[start : stop + 1]):
         return None
+    if data[stop] in b".eE":
+        if not ir.matches(_language(shape), found[0]):
+            return None
+        return f'{found[0][:MAX_BYTES].decode()} is an integer, written as digits alone (unless numbers="any")'
     shown = found[0][:MAX_BYTES].decode()
-    return f'{shown}… has more than {MAX_BYTES} characters and ends as soon as it may (numbers="any" has no bound)'
+    return f'{shown}… has more than {MAX_BYTES} characters and ends as soon as it may (unless numbers="any")'
 
 
 def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, Any]]:

@@ -342,6 +342,11 @@ def _values(values: Iterable[Fraction]) -> Node:
     return table.node()
 
 
+def digits(values: Iterable[Fraction]) -> Node:
+    """Exactly these integers, as digits alone."""
+    return WordTable(sorted(str(value.numerator) for value in values), spelling=_spell_ascii).node()
+
+
 @lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
 def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
     """The digits of a number in its spellings, and what may follow them."""

@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import WORDS, Shape
-from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES, Numbers, Short
+from decodekit.constraints.json_schema.values.short_numbers import Numbers, in_form
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 
@@ -53,12 +53,9 @@ def language(shape: Shape, *, without: Iterable[Scalar] = (), form: Numbers = "a
         if not strings.is_empty:
             parts.append(text.quoted(strings))
     refused = frozenset(value for kind, value in taken if kind == "number" and isinstance(value, Fraction))
-    parts += [node for spec in shape.numbers if not (node := _in_form(_without(spec, refused), form)).is_empty]
+    specs = (_without(spec, refused) for spec in shape.numbers)
+    parts += [node for spec in specs if not (node := in_form(spec, form)).is_empty]
     return ir.choice(*parts)
-
-
-def _in_form(spec: NumberSpec, form: Numbers) -> Node:
-    return spec.node() if form == "any" else Short(spec.node(), max(MAX_BYTES, spec.num_bytes))
 
 
 def _without(spec: NumberSpec, refused: frozenset[Fraction]) -> NumberSpec:
@@ -74,7 +71,7 @@ def language_of(scalar: Scalar, form: Numbers = "any") -> Node:
     """The texts of one scalar."""
     kind, value = scalar
     if isinstance(value, Fraction):
-        return _in_form(NumberSpec(values=frozenset({value})), form)
+        return in_form(NumberSpec(values=frozenset({value})), form)
     return text.quoted(text.words([value])) if kind == "string" else ir.literal(value.encode())
 
 

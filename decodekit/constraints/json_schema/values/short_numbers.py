@@ -1,4 +1,4 @@
-"""Numbers that end: at most 24 bytes, or as many as one needs.
+"""Numbers as programs write them: whole ones as digits alone, and none without an end.
 
 JSON has no bound on the digits of a number, nor have ``minimum`` and ``multipleOf``: a model that cannot stop writes
 ``0.333333…`` until its budget is spent. 24 bytes hold every double as programs print it (``-2.2250738585072014e-308``)
@@ -9,26 +9,50 @@ A worked example, with 4 bytes in place of 24. Of ``{"exclusiveMinimum": 0}`` re
     0.03  1e-9  1234     whatever has at most 4 bytes
     0.001 … 0.009        0.00 is no such number yet, and one digit makes it one: nothing longer
 
+and of ``{"enum": [1, 2.5]}``
+
+    1  2.5  2.50         but not 1.0, and not 1e0
+
 From the last byte on a number ends where it can, and where it cannot it goes on by a shortest way to its end. So no
 language becomes empty, and a long number that a schema asks for is there: under ``{"const": 123456789}`` the nine
-digits. Where values are listed, or two bounds and a step say how many digits there are, as many bytes are allowed as any
-of these numbers needs: the integers from 0 to 2**256 - 1 have 78.
+digits. Where values are listed, or two bounds and a step say how many digits there are, a number has as many bytes as
+any of them needs: the integers from 0 to 2**256 - 1 have 78.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from decodekit.constraints.json_schema.values.numbers import NumberSpec, digits
+from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
 
 Numbers: TypeAlias = Literal["any", "short"]
 
 MAX_BYTES: Final = 24
 """What a number is written with at most, unless its shortest form needs more."""
+_LARGE: Final = 10 ** (MAX_BYTES - 1)  # listed ones from here on may be meant as 1e300
 _MAX_NODES: Final = 10_000
 """Bound on the nodes that the search for a shortest end looks at; where it is met, a number goes on as it likes."""
+
+
+def in_form(spec: NumberSpec, form: Numbers) -> Node:
+    """The numbers of a set, written in a form; empty only if there are none."""
+    if form == "any":
+        return spec.node()
+    most = max(MAX_BYTES, spec.num_bytes)
+    if spec.languages:  # they may speak of how a number is written
+        return Short(spec.node(), most)
+    if spec.values is not None:
+        whole = frozenset(value for value in spec.admitted_values if value.denominator == 1 and abs(value) < _LARGE)
+        rest = replace(spec, values=spec.admitted_values - whole)
+        return ir.choice(digits(whole), *([] if rest.is_impossible else [Short(rest.node(), most)]))
+    if spec.whole_step is not None and spec.whole_step.denominator == 1:
+        spec = replace(spec, is_plain=True)
+    return Short(spec.node(), most)
 
 
 class Short(Node):
