@@ -192,7 +192,7 @@ def examine(row: Mapping[str, Any], division: Division, peer: Peer | None, timeo
         for order, escapes in itertools.product(ORDERS, ESCAPES):
             signal.setitimer(signal.ITIMER_PROF, timeout_s)
             try:
-                options: Any = {"whitespace": whitespace, "order": order, "escapes": escapes}
+                options: Any = {"whitespace": whitespace, "order": order, "escapes": escapes, "numbers": "any"}
                 grammar = compile(JsonSchema(row["schema"], format="annotate", **options), division.vocabulary)
                 signal.setitimer(signal.ITIMER_PROF, 10 * timeout_s)
                 for way in WAYS:
