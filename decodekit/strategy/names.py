@@ -88,9 +88,9 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
         raise_faults([OptionError(f"{option} is given twice", at=strategy) for option in twice])
         return _named(name, given, options)
     if isinstance(strategy, Strategy):
-        cause = f"is given beside strategy={strategy!r:.200}, which is complete"
-        hint = "{} inside the strategy, or the strategy by its name"
         kind = type(strategy)
+        cause = f"is given beside strategy={kind.__name__}(...), which is complete"
+        hint = f"{kind.__name__}(..., {{}}=...), or the strategy by its name"
         site = Site(getattr(kind, "name", kind.__name__), _options_of(kind), {}, _BUILT_IN, "value")
         raise_faults(_beside(options, site, _options_of(kind), cause, hint))
         return strategy
