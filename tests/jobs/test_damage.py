@@ -330,7 +330,8 @@ def test_deep_values_are_done_and_shown_as_far_as_that_goes(tmp_path: Path) -> N
     (row,) = read_jsonl(tmp_path / "out" / RESULTS)
     (tmp_path / "out" / RESULTS).write_text(json.dumps({**row, "value": deep}) + "\n")
     write_report(tmp_path / "r.html", [JobView.read(tmp_path / "out")], title="x")
-    assert "nested too deeply to be shown" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "nested too deeply to be shown" in page or page.count("[\n") >= 700  # Python 3.14 goes deeper
     recursive = {"type": "array", "items": {"$ref": "#"}}
     with pytest.raises(Exception, match="too deeply"):
         OutputValidator(recursive).value("[" * 700 + "]" * 700)

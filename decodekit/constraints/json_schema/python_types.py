@@ -153,7 +153,7 @@ def validate_json(python_type: object, text: str) -> object:
 def is_type(value: object) -> bool:
     """Whether a value is a type or a typing form, as an annotation without quotes."""
     is_form = hasattr(value, "__origin__") or type(value).__module__ in ("typing", "typing_extensions", "types")
-    return value is None or isinstance(value, type) or is_form
+    return value is None or isinstance(value, type | typing.ForwardRef) or is_form
 
 
 def _check_type(value: object) -> None:
