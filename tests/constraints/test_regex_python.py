@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections import Counter
 
 import pytest
@@ -117,8 +118,9 @@ def test_where_re_is_not_consistent() -> None:
     def found(pattern: str, flags: str, alphabet: str) -> set[str]:
         return differences(full_match(pattern, "python", flags), compiled(pattern, flags), alphabet, 1)
 
-    # A capital is forgotten in a class and between bars, though not alone and in a range.
-    assert found(f"[{capital}a]", "i", capital) == found(f"{capital}|a", "i", capital) == {capital}
+    # A capital is forgotten in a class and between bars, though not alone and in a range; until Python 3.13.
+    forgotten = {capital} if sys.version_info < (3, 14) else set()
+    assert found(f"[{capital}a]", "i", capital) == found(f"{capital}|a", "i", capital) == forgotten
     assert not found(capital, "i", capital + small) and not found(f"[{capital}-\U00010401]", "i", capital + small)
     # A range is compared with the first letter of the upper case, and without regard to the flag a.
     assert found("[\u02bc-\U00010000]", "i", "\u0149") == {"\u0149"}

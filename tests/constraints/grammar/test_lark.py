@@ -455,7 +455,7 @@ FAULTS: list[tuple[str, type[DecodekitError], int, int, str]] = [
     ("start: <[*]>", UnsupportedSchemaError, 1, 8, "all tokens"),
     ("start: <[5-2]>", InvalidConstraintError, 1, 8, "<[7]>"),
     ("start: <[0-99999]>", ResourceLimitError, 1, 8, "1,000"),
-    ("start: %json {\"a\": 1,}", InvalidConstraintError, 1, 22, "not JSON"),
+    ("start: %json {\"a\": 1;}", InvalidConstraintError, 1, 21, "not JSON"),
     ("start: %json {\"type\": \"integer\", \"type\": \"string\"}", InvalidConstraintError, 1, 14, "a key occurs twice"),
     ("start: %json {\"type\": NaN}", InvalidConstraintError, 1, 14, "NaN"),
     ("start: %json [1]", InvalidConstraintError, 1, 8, "an object, true or false"),

@@ -65,7 +65,11 @@ def test_usable(worker: subprocess.Popen[str], name: str) -> None:
 
 @pytest.mark.parametrize("name", marked(REFUSED))
 def test_refused_with_a_typed_error(worker: subprocess.Popen[str], name: str) -> None:
-    assert outcome(worker, name).startswith("refused: ")
+    found = outcome(worker, name)
+    if sys.version_info >= (3, 14) and name.startswith("10,000 levels"):  # there json reads so deep, and so do we
+        assert found == "mask" or found.startswith("refused: ")
+    else:
+        assert found.startswith("refused: ")
 
 
 @pytest.mark.parametrize("name", marked(EITHER))
