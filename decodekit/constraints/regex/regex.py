@@ -31,8 +31,8 @@ class Regex(Constraint):
 
     As in `re`, ``\d`` matches the digits of every script: ``flags="a"`` or ``[0-9]`` if the text is read by a program.
     The known differences from `re` are inconsistencies there, all with the flag ``i`` and beyond U+FFFF: a capital
-    letter in a class or between bars is forgotten by `re` until Python 3.13, and a range that ends there takes U+0149
-    for U+02BC and ignores the flag ``a``. Here such letters and ranges are like all others.
+    letter in a class or between bars is forgotten by `re`, and a range that ends there takes U+0149 for U+02BC and
+    ignores the flag ``a`` (from Python 3.14 on only U+0149 is left). Here such letters and ranges are like all others.
 
     Raises:
         InvalidConstraintError: the pattern or the flags are malformed; the error shows where.
