@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from decodekit import __version__
+from decodekit import __version__, collector
 from decodekit.cli import (
     bench,
     demo,
@@ -74,4 +74,5 @@ def options(
 
 def main() -> None:
     """Entry point of the `decodekit` command."""
+    collector.take_over()
     app()

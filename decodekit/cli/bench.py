@@ -16,6 +16,7 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, print_json
 from decodekit.errors import OptionError
+from decodekit.terminal import one_line
 
 if TYPE_CHECKING:
     from decodekit.evaluation.task import Task
@@ -194,7 +195,7 @@ class _Watch:
         now = time.monotonic()
         self._begun = self._begun or now
         left = f", {(now - self._begun) / num_done * (num_calls - num_done):.0f} s left" if num_done else ""
-        line = f"{num_done}/{num_calls}{left}: {label}"
+        line = f"{num_done}/{num_calls}{left}: {one_line(label)}"
         if self._is_terminal:
             end = "\r" if num_done + 1 < num_calls else "\r\n"
             print(f"\r\x1b[K{line[:100]}", end=end, file=sys.stderr, flush=True)

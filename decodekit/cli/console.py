@@ -17,6 +17,7 @@ from decodekit.errors import (
     OutputError,
     UnknownNameError,
 )
+from decodekit.terminal import json_lines, one_line, plain_lines
 
 DONE, CRASH, USAGE, SCHEMA_REFUSED, MODEL, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 7, 130
 
@@ -60,8 +61,15 @@ def typed_text(argument: str) -> str:
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for the person at the terminal; what else the text has of lines is shown to belong to it."""
+    first, *others = plain_lines(text).split("\n")
+    lines = [first, *(f"    {line}" if line[:1].strip() else line for line in others)]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def print_text(text: str, end: str = "\n") -> None:
+    """A text on stdout: as it is for a file or a pipe, without what a terminal obeys for a terminal."""
+    print(plain_lines(text) if sys.stdout.isatty() else text, end=end, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -72,6 +80,8 @@ def print_json(value: Any) -> None:
 def as_json(value: Any, indent: int | None = None) -> str:
     """A JSON value as text that stdout can write: what its encoding lacks is escaped as JSON does."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    if sys.stdout.isatty():
+        text = json_lines(text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -81,6 +91,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 def print_table(rows: list[tuple[str, str]]) -> None:
     """Two columns on stdout, as plain text."""
+    rows = [(one_line(name), one_line(value)) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name.ljust(width)}  {value}")

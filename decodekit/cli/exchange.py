@@ -14,6 +14,7 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, SOME_FAILED, note
 from decodekit.cli.folder import print_damage, tell_program
+from decodekit.terminal import one_line
 
 _MAX_NAMED = 8
 _OPENAI_REQUESTS = 50_000
@@ -55,7 +56,7 @@ def export(
     failures = read_failures(directory, damaged, done=done)
     print_damage(damaged)
     entries = open_documents(scan(job.inputs, is_lookup=True).entries, done, failures, retries=retry)[:limit]
-    tell_program(job)
+    tell_program(job, directory)
     schema = ExtractionOptions.of_settings(job.settings).schema
     requests = BatchRequests(job.settings, schema, to, model, chat)
     for text in requests.notes():
@@ -104,7 +105,7 @@ def take_back(
     settings = job.settings
     entries = scan(job.inputs, is_lookup=True).entries
     found = Answers.read(answers, job, entries)
-    tell_program(job)
+    tell_program(job, directory)
     options = ExtractionOptions.of_settings(settings)
     _, _, validator = options.check()
     with JobFolder.create_or_resume(directory, settings)[0] as folder:
@@ -122,6 +123,6 @@ def take_back(
     if len(found.faults) > _MAX_NAMED:
         note(f"and {len(found.faults) - _MAX_NAMED} more lines that are no answers to open documents")
     if missing:
-        named = ", ".join(missing[:_MAX_NAMED]) + (", ..." if len(missing) > _MAX_NAMED else "")
+        named = ", ".join(map(one_line, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         note(f"{len(missing):,} open documents have no answer: {named}")
     return SOME_FAILED if found.faults or missing else code

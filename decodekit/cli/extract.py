@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from decodekit import collector
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage, tell_program
 from decodekit.errors import DecodekitError, LengthError, OptionError, OutputError
-from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, read_stdin, scan, stdin_input
-from decodekit.jobs.files import needed
+from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, scan
+from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document, needed
 from decodekit.jobs.prompt import BUNDLED_MODELS
 from decodekit.jobs.rows import kind_of_rows
+from decodekit.jobs.spool import read_stdin, stdin_input
 from decodekit.jobs.store import JOB, REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
 from decodekit.records.folder import check_free
+from decodekit.terminal import one_line
 
 if TYPE_CHECKING:
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
@@ -51,6 +54,9 @@ class DocumentOptions:
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
     max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
+    max_document_mb: Annotated[
+        float, typer.Option(help="Mebibytes of a document after it is unpacked; a larger one fails.")
+    ] = MAX_DOCUMENT_MB
     executor: ExecutorOption = "local"
     workers: WorkersOption = None
 
@@ -107,8 +113,11 @@ def extract(
     max_rollbacks: o.MaxRollbacks = None,
     max_retries: o.MaxRetries = 0,
     output_format: Annotated[
-        Literal["jsonl", "csv", "parquet"],
-        typer.Option(help="A table of the results beside results.jsonl, which is always written."),
+        Literal["jsonl", "csv", "excel", "parquet"],
+        typer.Option(
+            help="A table of the results beside results.jsonl, which is always written; excel is CSV in which no text "
+            "is a formula."
+        ),
     ] = "jsonl",
     fresh: o.Fresh = False,
     force: Annotated[
@@ -172,20 +181,21 @@ def _extract(
     from decodekit.jobs.schema import warnings_of
 
     check_executor(documents.executor, documents.workers, documents.max_failures)
-    fields = (documents.id_field, documents.text_field)
-    sources = [Input(path, *fields, str(Path.cwd())) for path in inputs if path != "-"]
+    check_max_document(documents.max_document_mb)
+    fields, most = (documents.id_field, documents.text_field), documents.max_document_mb
+    sources = [Input(path, *fields, str(Path.cwd()), max_document_mb=most) for path in inputs if path != "-"]
     check_free(output)
     known = [] if fresh else known_inputs(output)
     found = scan(sources, known=known)
     chosen.check()
-    piped = read_stdin(sys.stdin.buffer, *fields) if "-" in inputs else None
+    piped = read_stdin(sys.stdin.buffer, *fields, most) if "-" in inputs else None
     for warning in warnings_of(chosen.schema):
         note(f"schema: {warning}")
     extraction = Extraction(load_model(model.model, model.dtype, model.device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:
         if piped is not None:
-            sources.append(stdin_input(piped, output, *fields))
+            sources.append(stdin_input(piped, output, *fields, most))
             found = scan(sources, known=known)
         _print_left_out(found)
         folder.add_inputs(sources)
@@ -229,7 +239,7 @@ def retry(
     _print_missing([document_id for document_id in failures if document_id not in found], gone, directory)
     if not found:
         return SOME_FAILED
-    tell_program(job)
+    tell_program(job, directory)
     changes = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
     chosen = ExtractionOptions.of_settings(
         job.settings, **changes, max_rollbacks=max_rollbacks, max_retries=max_retries
@@ -246,7 +256,7 @@ def _print_missing(missing: list[str], gone: Sequence[DecodekitError], directory
     for error in gone:
         note(f"an input of {directory / JOB} cannot be used: {error.cause}")
     if missing:
-        named = ", ".join(missing[:_MAX_NAMED]) + (", ..." if len(missing) > _MAX_NAMED else "")
+        named = ", ".join(map(one_line, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         text = "document stays failed: it is" if len(missing) == 1 else "documents stay failed: they are"
         note(f"{len(missing):,} {text} no longer in the inputs: {named}")
 
@@ -259,7 +269,9 @@ def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
     from decodekit.llm import LLM
 
     note(f"loading {name}")
-    return LLM.load(name, dtype=dtype, device_map=device_map)
+    llm = LLM.load(name, dtype=dtype, device_map=device_map)
+    collector.settle()
+    return llm
 
 
 def run(
@@ -319,11 +331,18 @@ def _print_left_out(found: Scan) -> None:
         lines = sum(kind_of_rows(Path(name).suffix.lower()) is not None for name in found.skipped)
         note(
             f"left out {counted(len(found.skipped), 'file')} of folders that {kind} "
-            f"({found.skipped_kinds}), such as {found.skipped[0]}"
+            f"({found.skipped_kinds}), such as {one_line(found.skipped[0])}"
             + ("; a .jsonl, .csv or .parquet file is taken where it is named itself" if lines else "")
         )
+    if found.outside:
+        links = "link" if len(found.outside) == 1 else "links"
+        note(
+            f"left out {len(found.outside):,} {links} out of their folders, such as {one_line(found.outside[0])}; "
+            "what a link leads to is read where it is named itself"
+        )
     if found.repeated:
-        note(f"files that are named more than once are done once: {len(found.repeated)}, such as {found.repeated[0]}")
+        first = one_line(found.repeated[0])
+        note(f"files that are named more than once are done once: {len(found.repeated)}, such as {first}")
 
 
 def _print_summary(summary: RunSummary, folder: JobFolder) -> None:

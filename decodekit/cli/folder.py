@@ -10,7 +10,7 @@ import typer
 from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, print_table
-from decodekit.errors import OptionError
+from decodekit.errors import JobError, OptionError
 from decodekit.jobs.store import REPORT, Damaged, JobFile
 
 
@@ -67,14 +67,17 @@ def merge(
     ],
     output: Annotated[Path, o.output_option(help="The job folder that gets them all.")],
 ) -> int:
-    """Put the folders of the parts of a job together; the same command again adds what has come since."""
+    """Put the folders of the parts of a job together; the same command again adds what has come since.
+
+    Nothing outside of the folders is read: `decodekit report` shows the texts of the documents.
+    """
     from decodekit.jobs.merging import merge_jobs
     from decodekit.jobs.report import write_report
     from decodekit.jobs.result_tables import tables_of, write_tables
     from decodekit.jobs.view import JobView
 
     summary = merge_jobs(directories, output)
-    view = JobView.read(output)
+    view = JobView.read(output, is_closed=True)
     write_report(output / REPORT, [view], title=view.title)
     write_tables(output, tables_of(output), view.job.settings.schema)
     repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
@@ -82,12 +85,20 @@ def merge(
     return SOME_FAILED if summary.num_failed else DONE
 
 
-def tell_program(job: JobFile) -> None:
-    """Say on stderr that a program is run to have the schema of a job again."""
+def tell_program(job: JobFile, directory: Path) -> None:
+    """Say on stderr that a program is run to have the schema of a job again.
+
+    Raises:
+        JobError: the program lies in the folder of the job, so whoever made the folder would choose what is run.
+    """
     from decodekit.jobs.schema import is_reference
 
     source = job.settings.schema_source
     if is_reference(source):
+        module = source.rpartition(":")[0]
+        if module.endswith(".py") and Path(module).resolve().is_relative_to(directory.resolve()):
+            cause = f"the schema of the job is the program {source}, which lies in the folder of the job."
+            raise JobError(cause, at=str(directory), hint="a copy of it outside, if it is yours, and extract with that")
         note(f"loading {source}: its module is run")
 
 

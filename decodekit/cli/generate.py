@@ -12,7 +12,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import command
-from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, typed_text
+from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, print_text, typed_text
 from decodekit.cli.console import as_json as json_line
 from decodekit.errors import OptionError
 
@@ -135,7 +135,7 @@ def generate(
     completion = None
     for chunk in llm.stream(read[0], **options):
         if not as_json:
-            print(chunk.text, end="", flush=True)
+            print_text(chunk.text, end="")
         completion = chunk.completion or completion
     assert completion is not None
     if as_json:
@@ -191,7 +191,7 @@ def _print_several(
             for sample, text in enumerate(texts):
                 which = [f"prompt {number + 1} of {len(prompts)}"] if len(prompts) > 1 else []
                 which += [f"text {sample + 1} of {len(texts)}"] if len(texts) > 1 else []
-                print(f"--- {', '.join(which)}\n{text.text}", flush=True)
+                print_text(f"--- {', '.join(which)}\n{text.text}")
     return _tell(told, html, is_told=not as_json)
 
 

@@ -14,7 +14,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import Command, command
-from decodekit.cli.console import DONE, SOME_FAILED, print_json, print_table, typed_text
+from decodekit.cli.console import DONE, SOME_FAILED, print_json, print_table, print_text, typed_text
 from decodekit.cli.console import as_json as as_json_text
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def check(
         print_json([_result(text, explanation) for text, explanation in found])
     else:
         for text, explanation in found:
-            print(_shown(text, explanation))
+            print_text(_shown(text, explanation))
     return DONE if all(explanation.is_allowed for _, explanation in found) else SOME_FAILED
 
 
@@ -114,7 +114,7 @@ def sample(
 
     constraint = load(file, start, layout.given())
     for text in islice(sample_texts(constraint, seed=seed, size=size), num):
-        print(as_json_text(text) if as_json else text)
+        print_text(as_json_text(text) if as_json else text)
     return DONE
 
 

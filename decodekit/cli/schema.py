@@ -8,7 +8,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import Command, command
-from decodekit.cli.console import DONE, SCHEMA_REFUSED, print_json
+from decodekit.cli.console import DONE, SCHEMA_REFUSED, print_json, print_text
 
 app = typer.Typer(help="Look at a schema.", no_args_is_help=True)
 
@@ -55,5 +55,5 @@ def check(
         keywords = [{"pointer": one.pointer, "status": one.status, "error": one.error} for one in coverage.keywords]
         print_json({**facts, "keywords": keywords})
     else:
-        print(coverage)
+        print_text(str(coverage))
     return DONE if coverage.is_supported else SCHEMA_REFUSED

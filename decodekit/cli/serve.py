@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +40,14 @@ class AddressOptions:
     cors: Annotated[
         list[str] | None, _of_address(metavar="ORIGIN", help="Pages of this origin may call; may be repeated.")
     ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        _of_address(
+            metavar="NAME",
+            help="Name by which clients call; may be repeated, * for any. By default this machine's own names at an "
+            "address of this machine alone, any name elsewhere.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +60,20 @@ class LimitOptions:
         int | None, _of_limits(min=1, help="Most tokens of a text; by default the context of the model.")
     ] = None
     max_body_mb: Annotated[float, _of_limits(help="Most megabytes of a request.")] = 4.0
+    max_constraint_kb: Annotated[
+        float, _of_limits(help="Most kilobytes of the schema, grammar or tools of a request.")
+    ] = 256.0
+    max_connections: Annotated[int, _of_limits(min=1, help="Most connections of clients.")] = 1024
     timeout: Annotated[float, _of_limits(help="Seconds for a request, waiting included.")] = 600.0
     compile_seconds: Annotated[float, _of_limits(help="Seconds for the schema or grammar of a request.")] = 5.0
+    share_prefixes: Annotated[
+        str | None,
+        _of_limits(
+            metavar="WHO",
+            help="Who shares what was read of prompts: all; client, those of a key or else of an address; none. By "
+            "default all where only this machine can call without a key, client elsewhere.",
+        ),
+    ] = None
     grace: Annotated[float, _of_limits(min=0, help="Seconds for what runs when the endpoint is stopped.")] = 30.0
 
 
@@ -75,7 +97,7 @@ class ServedOptions:
 @command
 def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOptions, served: ServedOptions) -> int:
     """Serve a model to clients of OpenAI's API."""
-    make_app, Limits, bound, run, Service = _parts()
+    make_app, Limits, server, Service = _parts()
     speculate = o.parse_speculate(served.speculate) or ()
     template = _read(served.chat_template)
     if address.api_key == "":
@@ -83,17 +105,22 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
     own = {
         "max_queue": limits.max_queue,
         "max_body_bytes": int(limits.max_body_mb * (1 << 20)),
+        "max_constraint_bytes": int(limits.max_constraint_kb * (1 << 10)),
+        "max_connections": limits.max_connections,
         "timeout_s": limits.timeout,
         "compile_s": limits.compile_seconds,
+        "shared_prefixes": limits.share_prefixes or "client",
         "tool_format": served.tool_format,
     }
-    checked = Limits(**own, max_new_tokens=limits.max_new_tokens or 4096)
-    listening = bound(address.host, address.port)
+    Limits(**own, max_new_tokens=limits.max_new_tokens or 4096)  # what is wrong is told before a model is loaded
+    listening = server.bound(address.host, address.port)
+    if limits.share_prefixes is None and address.api_key is None and server.is_local(listening):
+        own["shared_prefixes"] = "all"  # of one person
+    hosts = server.hosts_of(listening, address.allowed_host or ())
     from decodekit.cli.extract import load_model
 
     llm = load_model(model.model, model.dtype, model.device_map)
-    if limits.max_new_tokens is None and llm.model.context_length is not None:
-        checked = Limits(**own, max_new_tokens=llm.model.context_length)
+    checked = Limits(**own, max_new_tokens=limits.max_new_tokens or llm.model.context_length or 4096)
     name = served.name or model.model
     service = Service(llm, name, checked, batch_size=limits.batch_size, speculate=speculate, template=template)
     service.compiler.start()
@@ -104,9 +131,15 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
     def ready() -> None:
         note(f"serving {name} at http://{f'[{host}]' if ':' in host else host}:{port}/v1")
 
-    app = make_app(service, api_key=address.api_key, cors=address.cors or ())
-    is_well = run(app, service, listening, limits.grace, ready, note)
+    if address.api_key is None and not server.is_local(listening):
+        note(f"anybody who reaches {host} can use this endpoint: DECODEKIT_API_KEY asks for a key")
+    app = make_app(service, api_key=address.api_key, cors=address.cors or (), hosts=hosts)
+    is_well = server.serve(app, service, listening, limits.grace, ready, note)
     note("stopped")
+    if service.is_stuck:  # a step of the engine does not come to its end, and would be waited for
+        note("the engine did not come back from its last step")
+        sys.stdout.flush()
+        os._exit(CRASH)
     return DONE if is_well else CRASH
 
 
@@ -117,16 +150,16 @@ def _parts() -> tuple[Any, ...]:
         OptionError: a package that it needs is missing.
     """
     try:
+        from decodekit.serving import server
         from decodekit.serving.app import make_app
         from decodekit.serving.limits import Limits
-        from decodekit.serving.server import bound, serve
         from decodekit.serving.service import Service
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("decodekit"):
             raise
         cause = f"the package {error.name} is missing, which an endpoint needs"
         raise OptionError(cause, at="serve", hint="pip install 'decodekit[serve]'") from error
-    return make_app, Limits, bound, serve, Service
+    return make_app, Limits, server, Service
 
 
 def _read(path: Path | None) -> str | None:

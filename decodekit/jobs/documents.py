@@ -9,29 +9,18 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from decodekit.errors import DecodekitError, DocumentError, JobError, collecting, raise_faults
-from decodekit.jobs.files import File, files_of_url, is_url, reason
-from decodekit.jobs.formats import (
-    FOLDER_SUFFIXES,
-    is_json_lines,
-    refusal_of_file,
-    refusal_of_lines,
-    refusal_of_stdin,
-)
+from decodekit.jobs.files import MAX_DOCUMENT_MB, File, files_of_url, is_url, reason
+from decodekit.jobs.formats import FOLDER_SUFFIXES, refusal_of_file, refusal_of_lines
 from decodekit.jobs.names import Names
 from decodekit.jobs.rows import JsonLines, Row, RowReader, kind_name, kind_of_rows
 from decodekit.jobs.settings import shard_of
 from decodekit.jobs.texts import TextFile, is_encodable, usable_text
-from decodekit.records.ledger import encode_line, replace_file
-
-STDIN_ID = "stdin"
-SPOOLED = f"input-{'[0-9a-f]' * 8}.*"  # glob of the saved copies of standard input in a job folder
 
 
 class TextSource(Protocol):
@@ -97,6 +86,7 @@ class Input:
         folder: the folder that a relative `path` starts from.
         name: the beginning of the ids instead of `path`, for what is saved in the job folder: standard input, or
             documents of a Python program.
+        max_document_mb: mebibytes of each document after it is unpacked; a larger one has failed.
     """
 
     path: str
@@ -104,6 +94,12 @@ class Input:
     text_field: str = "text"
     folder: str = "."
     name: str = ""
+    max_document_mb: float = MAX_DOCUMENT_MB
+
+    @property
+    def max_bytes(self) -> int:
+        """`max_document_mb` in bytes."""
+        return int(self.max_document_mb * (1 << 20))
 
     @property
     def location(self) -> Path:
@@ -133,11 +129,13 @@ class Scan:
     Attributes:
         entries: the documents, in order of the inputs.
         skipped: files in folders that are not text files, and so are no documents.
+        outside: links in folders that lead to files outside of them, and so are no documents.
         repeated: files that were named before, by another input or another spelling; each is done once.
     """
 
     entries: list[DocumentRef] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
 
     @property
@@ -207,21 +205,22 @@ def _scan_input(
     if not source.path:
         raise JobError("an input is the empty text.", hint="the path of a file or folder, or - for standard input.")
     try:
-        paths, is_folder = _paths_of(source, found.skipped)
+        paths, is_folder = _paths_of(source, found)
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         cause = "there is no file or folder {}." if is_missing else f"{{}} cannot be read: {reason(error)}."
         raise JobError(cause.format(f"{source.path!r:.200}"), hint="check the path of the input.") from error
     if not paths:
         others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
+        others += f" {counted(len(found.outside), 'link')} out of it: name what is meant." if found.outside else ""
         hint = f"text files of a folder end in {', '.join(FOLDER_SUFFIXES)}; name other files one by one."
         raise JobError(f"{source.path!r} holds no document.{others}", hint=hint)
     if not (is_folder or source.name or is_lookup):
-        refusal = refusal_of_file(File(paths[0]), source.path, source.fields)
+        refusal = refusal_of_file(File(paths[0], source.max_bytes), source.path, source.fields)
         if refusal is not None:
             raise refusal
     for path in paths:
-        file = File(path)
+        file = File(path, source.max_bytes)
         place = path if file.is_remote else names.place(Path(path))
         key = (place, source.id_field, source.text_field)
         if key in seen:
@@ -236,17 +235,20 @@ def _scan_input(
             yield _scan_text_file(TextFile(file), name)
 
 
-def _paths_of(source: Input, skipped: list[str]) -> tuple[list[str], bool]:
-    """The files of an input, and whether it is a folder; those of a folder that are no texts go to `skipped`."""
+def _paths_of(source: Input, found: Scan) -> tuple[list[str], bool]:
+    """The files of an input, and whether it is a folder; those of a folder that are no documents are noted."""
     if source.is_remote:
-        paths, is_folder = files_of_url(source.path)
+        paths, is_folder = files_of_url(source.path, found.outside)
         if is_folder:
-            skipped += [path for path in paths if File(path).suffix not in FOLDER_SUFFIXES]
+            found.skipped.extend(path for path in paths if File(path).suffix not in FOLDER_SUFFIXES)
             paths = [path for path in paths if File(path).suffix in FOLDER_SUFFIXES]
         return paths, is_folder
+    if source.name and source.location.is_symlink():
+        cause = f"{source.location} is a link, and a job saves its documents as files of its own."
+        raise JobError(cause, at=str(source.location), hint="the file itself in its place")
     mode = source.location.stat().st_mode
     if stat.S_ISDIR(mode):
-        return [str(path) for path in _files_of(source, skipped)], True
+        return [str(path) for path in _files_of(source, found)], True
     if not stat.S_ISREG(mode):
         cause = f"{source.path!r} is a pipe or a device, and documents are read more than once."
         raise JobError(cause, hint=f"standard input: cat {source.path} | decodekit extract - ...")
@@ -267,20 +269,23 @@ def select(entries: Sequence[DocumentRef], shard: tuple[int, int] | None, limit:
     return list(entries[:limit])
 
 
-def _files_of(source: Input, skipped: list[str]) -> list[Path]:
-    """The text files of a folder; the names of the others go to `skipped`."""
-    folder, found = source.location, []
+def _files_of(source: Input, found: Scan) -> list[Path]:
+    """The text files of a folder; the others are noted, and so are links that lead out of it."""
+    folder, paths, root = source.location, [], source.location.resolve()
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if not path.is_file() or any(part.startswith(".") for part in relative.parts):
             continue
         if (path.parent / "job.json").exists():
             continue  # a job folder: what is in it came out of documents
-        if File(path.name).suffix in FOLDER_SUFFIXES:
-            found.append(path)
+        name = f"{source.label}/{relative.as_posix()}"
+        if File(path.name).suffix not in FOLDER_SUFFIXES:
+            found.skipped.append(name)
+        elif path.is_symlink() and not path.resolve().is_relative_to(root):
+            found.outside.append(name)  # whoever fills the folder would choose what else is read
         else:
-            skipped.append(f"{source.label}/{relative.as_posix()}")
-    return found
+            paths.append(path)
+    return paths
 
 
 def _scan_text_file(source: TextFile, name: str) -> DocumentRef:
@@ -387,61 +392,3 @@ def _describe_repeat(entry: DocumentRef, first: str) -> str:
     if file == first_file:
         return f"{file}: line {line} repeats id {entry.id!r} of line {first_line}"
     return f"{entry.place} repeats id {entry.id!r} of {first}"
-
-
-def read_stdin(stream: BinaryIO, id_field: str, text_field: str) -> bytes:
-    """Standard input as it came, after a look at it: whether it holds documents, without faults in names of fields.
-
-    Raises:
-        JobError: nothing came in, or what is no text and no JSON lines (see `formats`).
-        DocumentError: two documents have one id, or no line has the named field.
-    """
-    data = stream.read()
-    if not data.strip():
-        raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
-    with TemporaryDirectory() as folder:
-        source = stdin_input(data, Path(folder), id_field, text_field)
-        if refusal := refusal_of_stdin(data, source.fields):
-            raise refusal
-        scan([source])
-    return data
-
-
-def spool(data: bytes, folder: Path) -> Path:
-    """Save standard input in a job folder, so that `retry` and `report` find the documents again.
-
-    The input is JSON lines when its first line that is not blank is a JSON object; otherwise it is one text, with the
-    id ``stdin``.
-
-    Raises:
-        OutputError: the folder cannot be written.
-    """
-    name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
-    replace_file(folder / name, [data])
-    return folder / name
-
-
-def spool_rows(rows: Iterable[Mapping[str, object]], folder: Path) -> Path:
-    """Save rows of a program in a job folder as JSON lines, as `spool` does; they are taken one by one.
-
-    Raises:
-        OutputError: the folder cannot be written.
-    """
-    digest, made = hashlib.sha256(), folder / "input-rows.jsonl"
-
-    def lines() -> Iterator[bytes]:
-        for row in rows:
-            line = encode_line(row)
-            digest.update(line)
-            yield line
-
-    replace_file(made, lines())
-    path = folder / f"input-{digest.hexdigest()[:8]}.jsonl"
-    made.replace(path)
-    return path
-
-
-def stdin_input(data: bytes, folder: Path, id_field: str, text_field: str) -> Input:
-    """Standard input, saved in the job folder, as an input."""
-    path = spool(data, folder)
-    return Input(path.name, id_field, text_field, folder=str(folder.resolve()), name=STDIN_ID)

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from decodekit import errors
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
 from decodekit.generation.settings import FastForward
-from decodekit.jobs.documents import Input, scan, select, spool_rows
+from decodekit.jobs.documents import Input, scan, select
 from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
+from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document
 from decodekit.jobs.progress import make_observer
 from decodekit.jobs.prompt import BUNDLED_MODELS
 from decodekit.jobs.runner import Observer
 from decodekit.jobs.schema import schema_of
+from decodekit.jobs.spool import spool_rows
 from decodekit.jobs.store import JobFolder, known_inputs, read_metrics, read_results
 from decodekit.records.ledger import Record
 
@@ -81,6 +83,7 @@ def extract(
     limit: int | None = None,
     shard: tuple[int, int] | None = None,
     max_failures: int | None = None,
+    max_document_mb: float = MAX_DOCUMENT_MB,
     executor: ExecutorName = "local",
     num_workers: int | None = None,
     fresh: bool = False,
@@ -103,6 +106,7 @@ def extract(
         batch_size: documents decoded at a time; the device says it by default.
         limit, shard: only the first documents; only the i-th of n parts, as (i, n).
         max_failures: stop after so many failures; the rows of what was not reached say so.
+        max_document_mb: mebibytes of a document after it is unpacked; a larger one fails. An `Input` has its own.
         executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own that
             it loads by name.
         fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
@@ -115,7 +119,8 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
-    sources = _files_of(documents, id_field, text_field)
+    check_max_document(max_document_mb)
+    sources = _files_of(documents, id_field, text_field, max_document_mb)
     chosen = ExtractionOptions(
         schema_of(schema),
         model=_name_of(model),
@@ -135,13 +140,14 @@ def extract(
     run |= {"executor": executor, "num_workers": num_workers, "observer": observer}
     with ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory()) if folder is None else folder)
-        return _run(documents, sources, (id_field, text_field), model, chosen, path, run, fresh=fresh, force=force)
+        fields = (id_field, text_field, max_document_mb)
+        return _run(documents, sources, fields, model, chosen, path, run, fresh=fresh, force=force)
 
 
 def _run(
     documents: Any,
     sources: list[Input] | None,
-    fields: tuple[str, str],
+    fields: tuple[str, str, float],
     model: str | LLM,
     chosen: ExtractionOptions,
     folder: Path,
@@ -199,7 +205,7 @@ def error_of(row: Record) -> DecodekitError:
         return DecodekitError(row["message"], at=row["at"], hint=row["hint"], code=row["code"])
 
 
-def _files_of(documents: Any, id_field: str, text_field: str) -> list[Input] | None:
+def _files_of(documents: Any, id_field: str, text_field: str, max_document_mb: float) -> list[Input] | None:
     """The documents as inputs, if they are files; None for texts and rows.
 
     Raises:
@@ -209,7 +215,7 @@ def _files_of(documents: Any, id_field: str, text_field: str) -> list[Input] | N
     def as_input(given: Any) -> Input:
         if isinstance(given, Input):
             return given
-        return Input(os.fspath(given), id_field, text_field, str(Path.cwd()))
+        return Input(os.fspath(given), id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
 
     if _is_file(documents):
         return [as_input(documents)]
@@ -233,7 +239,7 @@ def _is_file(given: Any) -> bool:
     return isinstance(given, os.PathLike | Input)
 
 
-def _saved(documents: Iterable[Any], folder: Path, id_field: str, text_field: str) -> Input:
+def _saved(documents: Iterable[Any], folder: Path, id_field: str, text_field: str, max_document_mb: float) -> Input:
     """Texts and rows of a program, saved in the job folder, as an input."""
     columns: dict[str, None] = {}
     path = spool_rows(_as_rows(_each(documents), id_field, text_field, columns), folder)
@@ -242,7 +248,7 @@ def _saved(documents: Iterable[Any], folder: Path, id_field: str, text_field: st
     if columns and text_field not in columns:
         hint = f"text_field; the rows have: {', '.join(sorted(columns))}"
         raise DocumentError(f"no row of the documents has the field {text_field!r}", at="documents", hint=hint)
-    return Input(path.name, "id", "text", folder=str(folder.resolve()), name=_NAME)
+    return Input(path.name, "id", "text", str(folder.resolve()), _NAME, max_document_mb)
 
 
 def _each(documents: Any) -> Iterable[Any]:

@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, cast
 
-from decodekit.errors import DocumentError, JobError
+from decodekit.errors import DocumentError, JobError, OptionError
 
 GZIP_SUFFIX: Final = ".gz"
+MAX_DOCUMENT_MB: Final = 64.0
+"""Mebibytes of a document after it is unpacked, unless the user says otherwise."""
+MAX_DOCUMENT_BYTES: Final = int(MAX_DOCUMENT_MB * (1 << 20))
 _URL: Final = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]+)://")
 _BROKEN: Final = (OSError, EOFError, zlib.error)  # gzip raises each of these for a file that is cut or none
 
@@ -45,9 +48,11 @@ class File:
 
     Attributes:
         path: of the file system, or with a protocol.
+        max_bytes: of a document that is in it.
     """
 
     path: str
+    max_bytes: int = MAX_DOCUMENT_BYTES
     _handle: list[BinaryIO] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -80,13 +85,20 @@ class File:
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self.is_compressed else raw
 
     def read(self, place: str, offset: int = 0, length: int = -1) -> bytes:
-        """Some of the bytes; all of them by default.
+        """Some of the bytes; by default all of them, as one document.
 
         Raises:
-            DocumentError: the file has gone, cannot be read, or is no gzip.
+            DocumentError: the file has gone, cannot be read, is no gzip, or has more than `max_bytes`.
         """
         try:
-            if length < 0 or not (self.is_remote or self.is_compressed):
+            if length < 0:
+                with self.open() as file:
+                    file.seek(offset)
+                    data = file.read(self.max_bytes + 1)
+                if len(data) > self.max_bytes:
+                    raise too_large(place, self.max_bytes)
+                return data
+            if not (self.is_remote or self.is_compressed):
                 with self.open() as file:
                     file.seek(offset)
                     return file.read(length)
@@ -98,12 +110,30 @@ class File:
             raise DocumentError(f"the file cannot be read: {reason(error)}.", at=place) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_handle": []}  # an open file stays in its process
+        return {"path": self.path, "max_bytes": self.max_bytes, "_handle": []}  # an open file stays in its process
 
 
 def reason(error: Exception) -> str:
     """What an operating system or gzip has to say."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def too_large(place: str, max_bytes: int, what: str = "document") -> DocumentError:
+    """The error of a document that has more bytes than it may have."""
+    cause = f"the {what} is larger than {mebibytes(max_bytes)}."
+    return DocumentError(cause, at=place, hint="parts of it as documents of their own, or a larger --max-document-mb")
+
+
+def check_max_document(max_document_mb: float) -> None:
+    """Raise OptionError for a bound that no document could keep."""
+    if not max_document_mb > 0:
+        cause = f"max_document_mb={max_document_mb:g}, and a document is larger than nothing"
+        raise OptionError(cause, at="max_document_mb", hint="64, or more")
+
+
+def mebibytes(num_bytes: int) -> str:
+    """A number of bytes in words: ``"64 MiB"``."""
+    return f"{round(num_bytes / (1 << 20), 4):,g} MiB"
 
 
 def _open_url(url: str) -> BinaryIO:
@@ -133,8 +163,8 @@ def _package(url: str) -> str:
     return packages.get(match["protocol"].lower(), "the package that it names")
 
 
-def files_of_url(url: str) -> tuple[list[str], bool]:
-    """The files at a URL, sorted, and whether it is a folder.
+def files_of_url(url: str, outside: list[str]) -> tuple[list[str], bool]:
+    """The files at a URL, sorted, and whether it is a folder, whose links go to `outside`.
 
     Raises:
         OSError: there is nothing, or it cannot be asked.
@@ -146,10 +176,13 @@ def files_of_url(url: str) -> tuple[list[str], bool]:
         system, path = fsspec.core.url_to_fs(url)
         if system.isfile(path):
             return [url], False
-        found = sorted(system.find(path))
-        if not found and not system.isdir(path):
+        details = system.find(path, detail=True)
+        if not details and not system.isdir(path):
             raise FileNotFoundError(2, os.strerror(2))
-        return [url.rstrip("/") + one[len(path.rstrip("/")) :] for one in found], True
+        names = {one: url.rstrip("/") + one[len(path.rstrip("/")) :] for one in sorted(details)}
+        links = [name for one, name in names.items() if details[one].get("islink")]
+        outside.extend(links)
+        return [name for name in names.values() if name not in links], True
 
     return cast("tuple[list[str], bool]", _asked(url, find))
 

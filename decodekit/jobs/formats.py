@@ -125,7 +125,7 @@ def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError 
         return _refusal(_BY_SUFFIX[suffix], name)
     try:
         with file.open() as opened:
-            data = opened.read()
+            data = opened.read(file.max_bytes)
     except (OSError, EOFError, zlib.error):
         return None  # told when it is read
     return _refusal(_kind_of(data, fields), name)

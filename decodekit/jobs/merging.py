@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decodekit.errors import JobError, JobSettingsError
+from decodekit.jobs.documents import Input
 from decodekit.jobs.store import JobFile, JobFolder, read_failures, read_metrics, read_results
-from decodekit.records.ledger import output_error
+from decodekit.records.ledger import open_own, replace_file
 
 
 @dataclass
@@ -30,6 +32,7 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
     """Write the results and failures of several job folders into one, which is a job folder like any other.
 
     The same merge again adds what has come since. A document that is done in one folder and failed in another is done.
+    The folders may come from elsewhere: nothing is read but their own files, and nothing is written beside `output`.
 
     Raises:
         JobSettingsError: the folders were made with different settings, or `output` with others.
@@ -55,6 +58,26 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
     return summary
 
 
+def _copy(source: Input, folder: Path) -> None:
+    """Copy what was saved in the folder of a part; it has to be a file there, and what its name says."""
+    digest = hashlib.sha256()
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            with os.fdopen(open_own(source.location), "rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+                    yield piece
+        except OSError as error:
+            cause = f"{source.path} of {source.folder} cannot be read: {error.strerror}."
+            raise JobError(cause, at=str(source.location)) from error
+        if digest.hexdigest()[:8] not in source.path:
+            cause = f"{source.path} of {source.folder} is not what its name says: it has changed since it was saved."
+            raise JobError(cause, at=str(source.location), hint="the folder as the job has left it")
+
+    replace_file(folder / source.path, pieces())
+
+
 def _check_texts(folders: Sequence[Path]) -> None:
     seen: dict[str, tuple[str, Path]] = {}
     for folder in folders:
@@ -69,10 +92,7 @@ def _add(merged: JobFolder, folder: Path, job: JobFile, summary: MergeSummary) -
     sources = []
     for source in job.inputs:
         if source.name:  # what was saved in the folder: it comes along
-            try:
-                shutil.copyfile(source.location, merged.path / source.path)
-            except OSError as error:
-                raise output_error(merged.path / source.path, error) from error
+            _copy(source, merged.path)
             source = replace(source, folder=str(merged.path.resolve()))
         sources.append(source)
     merged.add_inputs(sources)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from decodekit.errors import DecodekitError
 from decodekit.jobs.documents import counted
 from decodekit.jobs.runner import Observer
+from decodekit.terminal import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -39,7 +40,7 @@ class _Counting(Observer):
             return None
         self._num_failed += 1
         more = "\nfurther failures are in failed.jsonl" if self._num_failed == _NUM_SHOWN_FAILURES else ""
-        line = f"failed {document_id}: {error.code} {error.cause}{more}"
+        line = f"failed {one_line(document_id)}: {error.code} {one_line(error.cause)}{more}"
         return line if self._num_failed <= _NUM_SHOWN_FAILURES else None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from decodekit.errors import OptionError
+from decodekit.quoting import QuotedText
 
 BUNDLED_MODELS = ("tiny", "tiny-draft")  # those of `models.loading`, which loads torch
 BUNDLED_TEMPLATE = "{text}\n"  # the format that the bundled models were trained on
@@ -52,11 +53,19 @@ class Prompt:
     schema: Mapping[str, Any] | bool
 
     def fill(self, text: str) -> str | list[dict[str, str]]:
-        """The prompt for one document: a text, or messages."""
+        """The prompt for one document: a text, or messages. What a document spells of special tokens is text."""
         values = {"text": text.strip(), "schema": json.dumps(self.schema, ensure_ascii=False, separators=(",", ":"))}
+        pieces: list[str] = []
+        spans: list[tuple[int, int]] = []
+        position = length = 0
         # One pass, so that "{schema}" inside a document stays what it is.
-        prompt = _PLACEHOLDER.sub(lambda match: values[match[1]], self.template)
-        return [{"role": "user", "content": prompt}] if self.is_chat else prompt
+        for match in _PLACEHOLDER.finditer(self.template):
+            pieces += [self.template[position : match.start()], values[match[1]]]
+            length += len(pieces[-2])
+            spans.append((length, length + len(pieces[-1])))
+            position, length = match.end(), spans[-1][1]
+        prompt = "".join([*pieces, self.template[position:]])
+        return [{"role": "user", "content": prompt}] if self.is_chat else QuotedText(prompt, spans)
 
 
 def choose_prompt(
@@ -87,7 +96,7 @@ def choose_prompt(
         is_chat = has_chat_template and not is_raw
         instruction, end = (INSTRUCTION, "\nJSON:\n") if is_json else (TEXT_INSTRUCTION, "\nAnswer:\n")
         return Prompt(instruction if is_chat else instruction + end, is_chat, schema)
-    if template.startswith("@"):
+    if template.startswith("@") and "{text}" not in template:  # a template may begin with this sign, too
         try:
             template = Path(template[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

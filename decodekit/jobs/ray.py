@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from decodekit import collector
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
 from decodekit.generation.completion import Completion
 from decodekit.generation.faults import fault_of
@@ -107,6 +108,15 @@ class Worker:
                 yield from self._outcomes([task])
 
 
+class Actor(Worker):
+    """A worker in a process of its own, in which no garbage collector holds up its texts."""
+
+    def __init__(self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None) -> None:
+        collector.take_over()
+        super().__init__(load, options, batch_size)
+        collector.settle()
+
+
 def _pickled(outcome: Decoded) -> bytes:
     """An outcome without what the driver makes anew: the value, which may be of a class of the user's."""
     try:
@@ -185,7 +195,7 @@ class RayExecutor:
         data: Any = needed("ray.data", "ray", "--executor ray")
         exceptions: Any = needed("ray.exceptions", "ray", "--executor ray")
         dataset = data.from_arrow_refs(list(blocks)).map_batches(
-            Worker,
+            Actor,
             fn_constructor_args=(self.load, self.options, self.batch_size),
             batch_size=None,  # a block, as it is
             compute=data.ActorPoolStrategy(size=pool["size"]),

@@ -97,6 +97,9 @@ class BatchRequests:
             notes.append("the guard of the constraint is asked when answers are imported, not while they are decoded")
         if self.schema.is_json:
             notes.append("how values are spelled and the order of keys are the other engine's own; values are compared")
+        notes.append(
+            "special tokens that a document spells go out as letters, and the other engine decides what they are"
+        )
         if settings.strategy["name"] == "sample":
             notes.append("seeds are sent, and the other engine draws by its own noise: texts will differ")
         unsent = [name for name in ("fast_forward", "max_rollbacks", "speculate") if name in settings.strategy]

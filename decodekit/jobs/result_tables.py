@@ -1,5 +1,8 @@
 """The results of a job as a table beside `results.jsonl`: CSV or Parquet, a column for each property of the values.
 
+CSV has the values as they are. Spreadsheets run what begins like a formula, so there is CSV for these, too: an
+apostrophe stands before such a text, and a mark at the beginning says that it is UTF-8.
+
     {"id": "a", "value": {"name": "Ann", "tags": ["x"]}}   ->   id,name,tags
                                                                 a,Ann,"[""x""]"
 
@@ -14,6 +17,7 @@ import csv
 import io
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -21,17 +25,18 @@ from urllib.parse import unquote
 
 from decodekit.jobs.files import needed
 from decodekit.jobs.store import TABLES, read_results
-from decodekit.records.ledger import new_file, output_error, replace_file
+from decodekit.records.ledger import new_file, open_own, output_error, replace_file
 
-TableFormat: TypeAlias = Literal["csv", "parquet"]
+TableFormat: TypeAlias = Literal["csv", "excel", "parquet"]
 
 _BATCH: Final = 1024  # rows that are in memory at a time
 _SUBSCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else"})  # of the same value
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _INT64: Final = range(-(2**63), 2**63)
 
 
 def write_tables(folder: Path, formats: Iterable[TableFormat], schema: Mapping[str, Any] | bool = True) -> list[Path]:
-    """Write the results of a job as tables: ``results.csv``, ``results.parquet``.
+    """Write the results of a job as tables: ``results.csv``, ``results.excel.csv``, ``results.parquet``.
 
     Args:
         folder: of the job.
@@ -53,7 +58,7 @@ def write_tables(folder: Path, formats: Iterable[TableFormat], schema: Mapping[s
 
 def tables_of(folder: Path) -> list[TableFormat]:
     """The formats in which a job has a table already."""
-    names: tuple[TableFormat, ...] = ("csv", "parquet")
+    names: tuple[TableFormat, ...] = ("csv", "excel", "parquet")
     return [name for name in names if (folder / TABLES[name]).exists()]
 
 
@@ -140,14 +145,15 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _write_csv(path: Path, columns: Mapping[str, str], folder: Path) -> None:
+def _write_csv(
+    path: Path, columns: Mapping[str, str], folder: Path, cell: Callable[[Any], str] | None = None, mark: bytes = b""
+) -> None:
     def lines() -> Iterator[bytes]:
+        yield mark
         line = io.StringIO(newline="")
         writer = csv.writer(line)
-        for cells in itertools.chain(
-            [list(columns)], (map(_cell, map(row.get, columns)) for row in _flat_rows(folder))
-        ):
-            writer.writerow(cells)
+        for cells in itertools.chain([list(columns)], (map(row.get, columns) for row in _flat_rows(folder))):
+            writer.writerow(map(cell or _cell, cells))
             yield line.getvalue().encode("utf-8", errors="backslashreplace")
             line.seek(0)
             line.truncate()
@@ -159,6 +165,16 @@ def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else _as_json(value)
 
 
+def _write_excel(path: Path, columns: Mapping[str, str], folder: Path) -> None:
+    _write_csv(path, columns, folder, _inert, mark=b"\xef\xbb\xbf")
+
+
+def _inert(value: Any) -> str:
+    """A cell that no spreadsheet takes for a formula. A number is one, also with a minus."""
+    text = _cell(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
+
+
 def _write_parquet(path: Path, columns: Mapping[str, str], folder: Path) -> None:
     pyarrow = needed("pyarrow", "tables", "a table in Parquet was asked for")
     parquet = needed("pyarrow.parquet", "tables", "a table in Parquet was asked for")
@@ -166,7 +182,8 @@ def _write_parquet(path: Path, columns: Mapping[str, str], folder: Path) -> None
     fields = [(name, types.get(kind, pyarrow.string())) for name, kind in columns.items()]
     schema = pyarrow.schema(fields or [("id", pyarrow.string())])
     try:
-        with parquet.ParquetWriter(new_file(path), schema) as writer:
+        made = open_own(new_file(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(made, "wb") as file, parquet.ParquetWriter(file, schema) as writer:
             rows = _flat_rows(folder)
             while batch := list(itertools.islice(rows, _BATCH)):
                 data = {name: [_typed(row.get(name), kind) for row in batch] for name, kind in columns.items()}
@@ -189,5 +206,6 @@ def _typed(value: Any, kind: str) -> Any:
 
 _WRITERS: Final[Mapping[TableFormat, Callable[[Path, Mapping[str, str], Path], None]]] = {
     "csv": _write_csv,
+    "excel": _write_excel,
     "parquet": _write_parquet,
 }

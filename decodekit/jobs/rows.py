@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from decodekit.errors import DocumentError, JobError
-from decodekit.jobs.files import File, needed
+from decodekit.jobs.files import File, mebibytes, needed, too_large
 from decodekit.jobs.texts import plain_text
 
 JSONL_SUFFIXES: Final = (".jsonl", ".ndjson")
 DELIMITED_SUFFIXES: Final = (".csv", ".tsv", ".tab", ".psv")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 _DELIMITERS: Final = (",", ";", "\t", "|")
+_PIECE: Final = 1 << 20  # of a line that is passed over
 
 Row: TypeAlias = Mapping[str, Any]
 Scanned: TypeAlias = tuple[str, int, int, Row | DocumentError]
@@ -64,16 +65,24 @@ class JsonLines:
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
         """As `RowReader.scan`."""
-        offset = 0
+        offset, most = 0, self.file.max_bytes
         with self.file.open() as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                    place = f"{name}:{number}"
+            for number in itertools.count(1):
+                line = lines.readline(most + 1)
+                if not line:
+                    return
+                place, length = f"{name}:{number}", len(line)
+                if length > most:
+                    while line and not line.endswith(b"\n"):
+                        line = lines.readline(_PIECE)
+                        length += len(line)
+                    yield place, offset, length, too_large(place, most, "line")
+                elif line.strip(b" \t\r\n\xef\xbb\xbf"):
                     try:
-                        yield place, offset, len(line), parse_line(line, place)
+                        yield place, offset, length, parse_line(line, place)
                     except DocumentError as error:
-                        yield place, offset, len(line), error.with_traceback(None)
-                offset += len(line)
+                        yield place, offset, length, error.with_traceback(None)
+                offset += length
 
     def row(self, offset: int, length: int, place: str, column: str) -> Row:
         """As `RowReader.row`."""
@@ -114,15 +123,24 @@ class Cells:
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
         """As `RowReader.scan`."""
+        most = self.file.max_bytes
         with self.file.open() as lines, _long_cells():
-            first = lines.readline()
+            first = lines.readline(most + 1)
+            if len(first) > most:
+                raise JobError(f"the heading of {name} is larger than {mebibytes(most)}.", at=f"{name}:1")
             self._read_heading(first, name, columns)
-            counted = _Counted(lines, len(first))
+            counted = _Counted(lines, len(first), most)
             records = csv.reader(counted, delimiter=self.delimiter)
             while True:
                 begin, number = counted.offset, counted.number
+                counted.begin = begin
                 try:
                     cells = next(records, None)
+                except OverflowError:  # where the next row begins cannot be told, for this one may be inside of quotes
+                    cause = f"the row is larger than {mebibytes(most)}; the rest of the table is not read."
+                    hint = "the table without it, or a larger --max-document-mb"
+                    yield f"{name}:{number}", begin, 0, DocumentError(cause, at=f"{name}:{number}", hint=hint)
+                    return
                 except csv.Error as error:
                     raise JobError(f"{name} cannot be read as a table: {error}.", at=f"{name}:{number}") from error
                 if cells is None:
@@ -168,18 +186,21 @@ class Cells:
 class _Counted:
     """Lines of a file as text of its bytes, with the offset and the number of the next one."""
 
-    def __init__(self, lines: Any, offset: int) -> None:
-        self._lines, self.offset, self.number = lines, offset, 2
+    def __init__(self, lines: Any, offset: int, max_bytes: int) -> None:
+        self._lines, self._max_bytes, self.offset, self.number = lines, max_bytes, offset, 2
+        self.begin = offset  # of the row
         self.is_over = False
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._lines.readline()
+        line = self._lines.readline(self._max_bytes + 1)
         if not line:
             self.is_over = True
             raise StopIteration
+        if self.offset + len(line) - self.begin > self._max_bytes:
+            raise OverflowError
         self.offset += len(line)
         self.number += 1
         return str(line, "latin-1")
@@ -201,7 +222,7 @@ class ParquetRows:
 
     file: File
     _open: list[Any] = field(default_factory=list, compare=False, repr=False)
-    _kept: tuple[int, str, list[Any]] | None = field(default=None, compare=False, repr=False)
+    _kept: tuple[int, str, Any] | None = field(default=None, compare=False, repr=False)
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
         """As `RowReader.scan`. Of a table without one of the columns, the rows have all others as None."""
@@ -209,12 +230,13 @@ class ParquetRows:
         names = table.schema_arrow.names
         chosen = [column for column in names if column in columns]
         others = dict.fromkeys(names)
-        number = 0
+        number, most = 0, self.file.max_bytes
         for batch in table.iter_batches(batch_size=256, columns=chosen):
-            rows = batch.to_pylist() if chosen else [{}] * batch.num_rows
-            for row in rows:
-                yield f"{name}:{number + 1}", number, 1, others | row
-                number += 1
+            for index in range(batch.num_rows):  # one at a time: a page that is small on disk may hold large values
+                row = {column: batch.column(column)[index].as_py() for column in chosen}
+                place, number = f"{name}:{number + 1}", number + 1
+                is_large = any(isinstance(value, str) and len(value.encode()) > most for value in row.values())
+                yield place, number - 1, 1, too_large(place, most, "row") if is_large else others | row
 
     def row(self, offset: int, length: int, place: str, column: str) -> Row:
         """As `RowReader.row`."""
@@ -224,9 +246,8 @@ class ParquetRows:
             ends = list(itertools.accumulate(sizes))
             group = bisect.bisect_right(ends, offset)
             if self._kept is None or self._kept[:2] != (group, column):
-                values = table.read_row_group(group, columns=[column]).column(column).to_pylist()
-                self._kept = (group, column, values)
-            return {column: self._kept[2][offset - ends[group] + sizes[group]]}
+                self._kept = (group, column, table.read_row_group(group, columns=[column]).column(column))
+            return {column: self._kept[2][offset - ends[group] + sizes[group]].as_py()}
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise DocumentError(f"the table cannot be read: {error}.", at=place) from error
 

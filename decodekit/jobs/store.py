@@ -26,14 +26,15 @@ from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents import SPOOLED, Input
+from decodekit.jobs.documents import Input
 from decodekit.jobs.settings import JobSettings
+from decodekit.jobs.spool import SPOOLED
 from decodekit.records.folder import lock_folder, remove_files
-from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, read_rows, replace_file
+from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, open_own, read_rows, replace_file
 
 JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
 DAMAGED = "damaged.jsonl"
-TABLES: Final = {"csv": "results.csv", "parquet": "results.parquet"}
+TABLES: Final = {"csv": "results.csv", "excel": "results.excel.csv", "parquet": "results.parquet"}
 FORMAT = 1
 
 Damaged: TypeAlias = defaultdict[str, list[Damage]]
@@ -126,13 +127,15 @@ class JobFile:
         """
         path = folder / JOB
         try:
-            data = json.loads(path.read_bytes())
+            with os.fdopen(open_own(path), "rb") as file:
+                data = json.loads(file.read())
         except (FileNotFoundError, NotADirectoryError) as error:
             what = f"it has no {JOB}" if folder.is_dir() else "it is a file" if folder.exists() else "there is nothing"
             cause = f"{folder} is not a job folder: {what}."
             raise JobError(cause, hint="decodekit extract INPUT… -o DIR makes one.") from error
         except (OSError, ValueError, RecursionError) as error:
-            raise JobError(f"{path} cannot be read: {error}.", at=str(path)) from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise JobError(f"{path} cannot be read: {why}.", at=str(path)) from error
         try:
             if data["format"] != FORMAT:
                 raise JobError(f"{path} has format {data['format']}, this version reads {FORMAT}.", at=str(path))
@@ -168,10 +171,17 @@ def _check_job(data: Mapping[str, Any]) -> None:
         check(isinstance(settings["is_chat"], bool), "is_chat is no boolean")
         for name in ("model", "weights", "dtype", "tokenizer", "schema_source", "prompt", "on_length", "version"):
             check(isinstance(settings[name], str), f"{name} is no text")
+        check("{text}" in settings["prompt"], "the prompt has no {text}")
         for name in ("max_new_tokens", "seed"):
             check(type(settings[name]) is int, f"{name} is no integer")
     for source in data["inputs"]:
-        check(all(isinstance(value, str) for value in source.values()), "an input has something that is no text")
+        texts = [value for name, value in source.items() if name != "max_document_mb"]
+        check(all(isinstance(value, str) for value in texts), "an input has something that is no text")
+        most = source.get("max_document_mb", 1)
+        check(_is_number(most) and most > 0, "max_document_mb of an input is no number above 0")
+        # What is said to be saved in the folder is read, copied and deleted there, and nowhere else.
+        is_here = not source.get("name") or SPOOLED.fullmatch(source["path"]) is not None
+        check(is_here, f"the input {source.get('name')!r} is not saved in the folder")
     for run in data["runs"]:
         check(_is_number(run["started"]), "the start of a run is no number")
         check(_is_number(run.get("ended", 0)), "the end of a run is no number")
@@ -180,6 +190,7 @@ def _check_job(data: Mapping[str, Any]) -> None:
         shard = run.get("shard") or [1, 1]
         check(isinstance(shard, list) and len(shard) == 2, "the shard of a run is no pair")
         check(all(type(number) is int for number in shard), "the shard of a run is no pair of integers")
+        check(0 < shard[0] <= shard[1], "the shard of a run is none of its parts")
 
 
 def known_inputs(folder: Path) -> list[Input]:
@@ -270,7 +281,7 @@ class JobFolder:
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
-                spooled = [file.name for file in path.glob(SPOOLED)]
+                spooled = [file.name for file in path.iterdir() if SPOOLED.fullmatch(file.name)]
                 remove_files(path, [RESULTS, FAILED, METRICS, REPORT, *TABLES.values(), DAMAGED, *spooled, JOB])
             if not resumes:
                 stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
@@ -289,8 +300,9 @@ class JobFolder:
 
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
-        # dict: keeps the order and drops an input that an earlier run named already
-        self.job.inputs = list(dict.fromkeys([*self.job.inputs, *inputs]))
+        # By all that names it: an input that an earlier run named already stays in its place, with the bound of today.
+        named = {replace(one, max_document_mb=1): one for one in [*self.job.inputs, *inputs]}
+        self.job.inputs = list(named.values())
         self.job.write(self.path)
 
     def start_run(self, **selection: object) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from decodekit.errors import DecodekitError, DocumentError
-from decodekit.jobs.documents import DocumentRef, scan, select, text_digest
+from decodekit.jobs.documents import DocumentRef, Input, scan, select, text_digest
 from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
 from decodekit.records.ledger import Record
 from decodekit.records.strict_json import is_equal, pointer_of
 
 MISSING: Any = object()
+_NOT_READ = "the inputs of the parts are not read by `merge`; `decodekit report` shows the text."
 
 
 @dataclass
@@ -27,6 +28,7 @@ class DocumentView:
         metrics: its line in `metrics.jsonl`, empty if there is none.
         entry: where its text is, or another one that has its id now; None if the input has gone.
         expected: the value it should have, `MISSING` if that is not known.
+        missing: what is said of a text whose input is not there.
     """
 
     id: str
@@ -34,6 +36,7 @@ class DocumentView:
     metrics: Record
     entry: DocumentRef | None
     expected: Any = MISSING
+    missing: str = "the document is no longer where it was read from."
 
     @property
     def is_failed(self) -> bool:
@@ -68,7 +71,7 @@ class DocumentView:
             DocumentError: its input has gone or changed.
         """
         if self.entry is None:
-            raise DocumentError("the document is no longer where it was read from.")
+            raise DocumentError(self.missing)
         if self.entry.digest == self.row["document"]:
             text = self.entry.read()
             if text_digest(text) == self.entry.digest:
@@ -126,12 +129,13 @@ class JobView:
     damaged: Damaged = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
-    def read(cls, folder: Path, *, expected: Mapping[str, Any] | None = None) -> JobView:
+    def read(cls, folder: Path, *, expected: Mapping[str, Any] | None = None, is_closed: bool = False) -> JobView:
         """Read a job folder; a run may be writing to it.
 
         Args:
             folder: the job folder.
             expected: right values by id, where they are known.
+            is_closed: read nothing outside of the folder; its inputs then are those that were saved in it.
 
         Raises:
             JobError: not a job folder.
@@ -139,7 +143,9 @@ class JobView:
         job = JobFile.read(folder)
         view = cls(folder.resolve().name, job)
         metrics = read_metrics(folder, view.damaged)
-        entries, is_complete = _entries(job)
+        inputs = [source for source in job.inputs if source.name or not is_closed]
+        entries, is_complete = _entries(inputs, is_complete=len(inputs) == len(job.inputs) > 0)
+        missing = _NOT_READ if is_closed else DocumentView.missing
         by_id = {entry.id: entry for entry in entries}
         # A name of long ago may not be that of today, but an equal digest is an equal text.
         by_text = {entry.digest: entry for entry in entries if entry.digest}
@@ -150,7 +156,7 @@ class JobView:
             if entry is None or entry.digest != row["document"]:
                 entry = by_text.get(row["document"], entry)
             right = MISSING if expected is None else expected.get(row["id"], MISSING)
-            view.documents.append(DocumentView(row["id"], row, metrics.get(row["id"], {}), entry, right))
+            view.documents.append(DocumentView(row["id"], row, metrics.get(row["id"], {}), entry, right, missing))
         if is_complete and job.runs:
             shard, limit = job.runs[-1].get("shard"), job.runs[-1].get("limit")
             selected = {entry.id for entry in select(entries, shard, limit)}
@@ -219,11 +225,11 @@ class JobView:
         }
 
 
-def _entries(job: JobFile) -> tuple[list[DocumentRef], bool]:
-    """The documents of all inputs that are still there, and whether these are all inputs."""
+def _entries(inputs: Sequence[Input], *, is_complete: bool) -> tuple[list[DocumentRef], bool]:
+    """The documents of all inputs that are still there, and whether these are all inputs of a job."""
     gone: list[DecodekitError] = []
-    entries = scan(job.inputs, is_lookup=True, gone=gone).entries
-    return entries, bool(job.inputs) and not gone
+    entries = scan(inputs, is_lookup=True, gone=gone).entries
+    return entries, is_complete and not gone
 
 
 def total_fields(views: Sequence[JobView | DocumentView]) -> tuple[int, int] | None:

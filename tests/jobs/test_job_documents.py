@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents import Input, read_stdin, scan, select, spool, text_digest
+from decodekit.jobs.documents import Input, scan, select, text_digest
 from decodekit.jobs.settings import document_seed, shard_of
+from decodekit.jobs.spool import read_stdin, spool
 from tests.jobs.fakes import write_jsonl
 
 

@@ -24,7 +24,8 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, Num
 from decodekit.cli import console
 from decodekit.errors import DecodekitError, DocumentError, JobError
 from decodekit.jobs.documents import DocumentRef, Input, scan
-from decodekit.jobs.texts import html_text, pdf_text
+from decodekit.jobs.html import html_text
+from decodekit.jobs.pdf import pdf_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl
 
@@ -286,7 +287,7 @@ def test_files_without_a_text_are_listed_and_the_others_go_on(
 
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
-    [("a.pdf", "pypdf", "texts"), ("a.html", "bs4", "texts"), ("a.parquet", "pyarrow.parquet", "tables")],
+    [("a.pdf", "pypdf", "texts"), ("a.parquet", "pyarrow.parquet", "tables")],
 )
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
