@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from decodekit.constraints.network import Frame
+from decodekit.constraints.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,21 @@ class Guard(Protocol):
 
     def refuses(self, text: bytes) -> Refusal | None:
         """Why `text`, which the language of the constraint accepts, is refused all the same; None if it is not."""
+
+
+@runtime_checkable
+class WorkingGuard(Guard, Protocol):
+    """A guard whose judgement is work that can be left off, for texts so long that other rows would wait for it."""
+
+    def judging(self, text: bytes) -> Work[Refusal | None]:
+        """As `refuses`."""
+
+
+def judging_of(guard: Guard, text: bytes) -> Work[Refusal | None]:
+    """The judgement of any guard; that of one that says only `refuses` is a single step."""
+    if isinstance(guard, WorkingGuard):
+        return (yield from guard.judging(text))
+    return guard.refuses(text)
 
 
 @runtime_checkable
@@ -100,6 +116,19 @@ class GuardReader(Protocol):
 
     def fork(self) -> GuardReader:
         """An independent reader of the same text."""
+
+
+class WorkingReader(GuardReader, ABC):
+    """A `GuardReader` whose judgements are work that can be left off."""
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """The steps of its judgements. A fork begins with those of its original, and none are taken back."""
+
+    @abstractmethod
+    def judging(self, data: bytes) -> Work[None]:
+        """The judgements that `read` needs, which knows them then; nothing else changes."""
 
 
 @runtime_checkable

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import wraps
 from types import MethodType
 from typing import Final, TypeVar
 
+from decodekit.constraints.turns import give_way
 from decodekit.errors import OptionError
 
 K = TypeVar("K")
@@ -101,41 +104,80 @@ class Memo(dict[K, V]):
     def __missing__(self, key: K) -> V:
         make: Callable[[K], V] | None = self._make()
         assert make is not None, "whose memo this is lives as long as it is asked"
+        give_way()
         value = self[key] = make(key)
         while self._most is not None and len(self) > self._most:
             self.pop(next(iter(self)), None)
         return value
 
 
+MOST_REMEMBERED: Final = 512
+
+
+def remembered(most: int) -> Callable[[Callable[..., V]], Callable[..., V]]:
+    """Keep what a function of a text gives for the texts that were asked about last, which together are not longer.
+
+    What is made of a pattern is some hundred times as large as the pattern, so a number of patterns bounds no memory.
+
+    Args:
+        most: characters of all texts, the first arguments; the last text is kept in any case. There are
+            `MOST_REMEMBERED` texts at most.
+    """
+
+    def wrap(function: Callable[..., V]) -> Callable[..., V]:
+        known: OrderedDict[tuple[object, ...], V] = OrderedDict()
+        lock, num_characters = threading.Lock(), 0
+
+        @wraps(function)
+        def ask(text: str, *given: object, **options: object) -> V:
+            nonlocal num_characters
+            key = (text, *given, *options.items())
+            with lock:
+                if key in known:
+                    known.move_to_end(key)
+                    return known[key]
+            value = function(text, *given, **options)
+            with lock:
+                if key not in known:
+                    known[key] = value
+                    num_characters += len(text)
+                while len(known) > MOST_REMEMBERED or (len(known) > 1 and num_characters > most):
+                    num_characters -= len(str(known.popitem(last=False)[0][0]))
+                return known.get(key, value)
+
+        def forget() -> None:
+            nonlocal num_characters
+            with lock:
+                known.clear()
+                num_characters = 0
+
+        on_shortage(forget)
+        ask.cache_clear = forget  # type: ignore[attr-defined]  # as functools names it
+        return ask
+
+    return wrap
+
+
 class Account:
     """The bytes that its owner keeps. They are given back when the account is gone, which its owner alone holds."""
 
-    __slots__ = ("__weakref__", "_num_bytes")
+    __slots__ = ("__weakref__", "num_bytes")
 
     def __init__(self) -> None:
-        self._num_bytes = [0]
-        weakref.finalize(self, _close, self._num_bytes).atexit = False
-
-    @property
-    def num_bytes(self) -> int:
-        """How many."""
-        return self._num_bytes[0]
+        self.num_bytes = 0
 
     def add(self, num_bytes: int) -> None:
         """So many more, or less if it is negative."""
         global _in_use
         with _lock:
-            self._num_bytes[0] += num_bytes
+            self.num_bytes += num_bytes
             _in_use += num_bytes
 
     def set(self, num_bytes: int) -> None:
         """So many now."""
         with _lock:
-            self.add(num_bytes - self._num_bytes[0])
+            self.add(num_bytes - self.num_bytes)
 
-
-def _close(num_bytes: list[int]) -> None:
-    global _in_use
-    with _lock:
-        _in_use -= num_bytes[0]
-        num_bytes[0] = 0
+    def __del__(self) -> None:  # a finalizer of `weakref` would be five objects more for the garbage collector
+        if _lock is not None:  # as it is while the interpreter exits
+            self.set(0)

@@ -6,6 +6,7 @@ import itertools
 import pickle
 import random
 import re
+from typing import Any
 
 import pydantic
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import decodekit as dk
 from decodekit.constraints import Choices, Constraint, Guarded, JsonSchema, Regex, as_constraint, compile
+from decodekit.constraints.composition import splitting
 from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
 from decodekit.constraints.composition.composed import Composed, Special
 from decodekit.constraints.composition.free_text import endings_before, free_text
@@ -22,6 +24,7 @@ from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged, TagVal
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated, Terminal
 from decodekit.constraints.language import ir
+from decodekit.constraints.tool_calls import tools
 from decodekit.errors import InvalidConstraintError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
@@ -306,6 +309,29 @@ def test_the_random_expressions_divide_texts_and_refuse_some() -> None:
             num_refused += not ways
             num_ambiguous += any(way != ways[0] for way in ways)
     assert num_whole > 100 and num_refused > 100 and num_ambiguous > 30
+
+
+@pytest.mark.parametrize(
+    "text", ["", "I look it up.", "1 < 2 and <tool", '<tool_call>{"name":"f","arguments":{}}</tool_call>']
+)
+def test_free_text_is_not_tried_to_end_at_each_character(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at of a text that may call tools, or have tags, is the same behind a long text."""
+    made = list[object]()
+
+    class Counted(splitting.Leaf):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(splitting, "Leaf", Counted)
+    rules: list[Composed] = [tools([{"name": "f"}]), Concat(Text(), OneOf("<a>", "<b>"), Regex("[xy]*"))]
+    for rule, ending in zip(rules, (text, f"{text}<b>xyx"), strict=True):
+        numbers = []
+        for before in ("", "word " * 400):
+            made.clear()
+            assert str(rule.parse(before + ending)).replace("word ", "") == str(rule.parse(ending))
+            numbers.append(len(made))
+        assert numbers[1] <= numbers[0] + 2, numbers
 
 
 @pytest.mark.timeout(20)

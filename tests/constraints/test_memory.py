@@ -23,6 +23,7 @@ from decodekit.constraints import (
 )
 from decodekit.constraints.engine import token_index
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.json_schema import schema as networks
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.memory import Account
 from decodekit.errors import OptionError
@@ -200,3 +201,61 @@ def test_the_tokens_of_a_vocabulary_are_accounted_for() -> None:
     vocabulary = Vocabulary([*VOCABULARY.token_bytes, b"another"], VOCABULARY.eos_token_ids)
     compile(schema(1), vocabulary)
     assert memory_in_use() - before > token_index.all_tokens(vocabulary).whole.trie.num_bytes
+
+
+CIRCLES: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+    {
+        "type": "array",
+        "items": {"$ref": "#/$defs/node"},
+        "$defs": {"node": {"properties": {"next": {"$ref": "#/items"}}}},
+    },
+    {"not": {"properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"]}, "type": "object"},
+    {"type": "array", "contains": {"type": "integer", "minimum": 3}, "minContains": 2, "maxItems": 5},
+    {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, "three"]}, "minItems": 2},
+    {"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "patternProperties": {"^x": {"type": "null"}}},
+    {"type": "object", "minProperties": 2, "maxProperties": 3, "propertyNames": {"pattern": "^[a-c]+$"}},
+]
+
+
+def test_a_schema_that_is_dropped_is_no_garbage() -> None:
+    """What a schema has made goes with the last reference to it; the garbage collector has nothing to find."""
+
+    def use(number: int) -> None:
+        rule = JsonSchema(CIRCLES[number % len(CIRCLES)] | {"title": str(number)})
+        write(compile(rule, VOCABULARY).matcher(), random.Random(number), num_tokens=6)
+
+    def drop() -> None:
+        compiler._grammars.clear()
+        networks._network.cache_clear()
+        networks._guard.cache_clear()
+
+    layouts = compile(JsonSchema({"title": "has the layouts, which all share"}), VOCABULARY)
+    for number in range(len(CIRCLES)):  # what is loaded once
+        use(number)
+    drop()
+    gc.collect()
+    gc.disable()
+    try:
+        found = []
+        for number in range(len(CIRCLES), 3 * len(CIRCLES)):
+            use(number)
+            drop()
+            found.append(gc.collect())
+    finally:
+        gc.enable()
+    assert layouts.vocabulary is VOCABULARY
+    assert found == [0] * len(found)
+
+
+def test_objects_of_a_schema_are_few() -> None:
+    """The collector looks at what is kept of a schema in every whole collection."""
+    compile(schema(0), VOCABULARY).matcher()
+    gc.collect()
+    before = len(gc.get_objects())
+    grammars = []
+    for number in range(1, 31):
+        grammars.append(compile(schema(number), VOCABULARY))
+        write(grammars[-1].matcher(), random.Random(number))
+    gc.collect()
+    assert (len(gc.get_objects()) - before) / len(grammars) < 700

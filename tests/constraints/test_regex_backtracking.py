@@ -1,14 +1,21 @@
 r"""Patterns with back-references: searched by backtracking as ECMA-262 says, and held by a regular pattern."""
 
+import functools
 import itertools
+import random
 import re
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from decodekit.constraints.json_schema.strings import patterns, text
-from decodekit.constraints.regex import backtracking
+from decodekit.constraints.regex import supersets, syntax
+from decodekit.constraints.regex.backtracking import PatternSearch
 from decodekit.constraints.regex.syntax import parse_groups
-from decodekit.errors import InvalidConstraintError, ResourceLimitError
+from decodekit.constraints.regex.tree import has_references
+from decodekit.constraints.work import done
+from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError
+from tests.reference import backtracking as slow
 
 WORDS = ["".join(letters) for count in range(6) for letters in itertools.product("ab", repeat=count)]
 AS_IN_RE = [
@@ -29,8 +36,12 @@ OTHERWISE = [
 """What ECMA-262 reads otherwise: a group that holds nothing is found anywhere, and each round begins without any."""
 
 
+def is_found(pattern: str, word: str) -> bool:
+    return done(patterns.search(patterns.program(pattern), word))
+
+
 def found(pattern: str, words: list[str]) -> list[str]:
-    return [word for word in words if patterns.is_found(pattern, word)]
+    return [word for word in words if is_found(pattern, word)]
 
 
 @pytest.mark.parametrize("pattern", AS_IN_RE)
@@ -49,9 +60,9 @@ def test_the_regular_pattern_holds_all(pattern: str) -> None:
     tree, _ = parse_groups(pattern)
     exact = patterns.searched(pattern, at="#")
     assert all(text.matches(exact.texts, word) for word in found(pattern, WORDS))
-    denied = [word for word in WORDS if not patterns.is_found(pattern, word)]
+    denied = [word for word in WORDS if not is_found(pattern, word)]
     assert all(text.matches(exact.others, word) for word in denied)
-    assert not backtracking.has_references(backtracking.regular(tree))
+    assert not has_references(supersets.regular(tree))
 
 
 def test_the_regular_pattern_is_narrower_than_any_text() -> None:
@@ -61,8 +72,117 @@ def test_the_regular_pattern_is_narrower_than_any_text() -> None:
 
 
 def test_limits_and_faults() -> None:
-    with pytest.raises(ResourceLimitError, match="ways are tried"):
-        patterns.is_found(r"^(a|a)*\1b$", "a" * 40)
+    with pytest.raises(ResourceLimitError, match="steps are made"):
+        is_found(r"^(.*)(.*)(.*)\1\2\3$", "ab" * 400 + "c")
     with pytest.raises(InvalidConstraintError, match="no group has the name"):
         parse_groups(r"\k<x>")
-    assert not patterns.is_found("a", "\ud800")
+    assert not is_found("a", "\ud800")
+
+
+# -- nothing is lost by what is remembered
+
+LEAVES = ["a", "b", "", "^", "$", r"\1"]
+UNARY = ["({})", "(?:{})*", "(?:{})*?", "(?:{}){{2}}", "(?:{}){{1,}}", "(?={})", "(?!{})", "(?<={})"]
+BINARY = ["{}{}", "(?:{}|{})"]
+SHORT = [word for word in WORDS if len(word) <= 3]
+
+
+@functools.cache
+def patterns_of(size: int) -> list[str]:
+    """The patterns of so many leaves and operators."""
+    if size == 1:
+        return LEAVES
+    found = [way.format(inner) for way in UNARY for inner in patterns_of(size - 1)]
+    for left in range(1, size - 1):
+        pairs = itertools.product(patterns_of(left), patterns_of(size - 1 - left))
+        found += [way.format(*pair) for pair, way in itertools.product(pairs, BINARY)]
+    return found
+
+
+class Forgetful(set[object]):
+    """Choices that are told apart by instruction and place alone, as if registers decided nothing."""
+
+    def __contains__(self, state: object) -> bool:
+        return super().__contains__(state[:2])  # type: ignore[index]
+
+    def add(self, state: object) -> None:
+        super().add(state[:2])  # type: ignore[index]
+
+
+def is_found_forgetfully(pattern: str, word: str) -> bool:
+    program = patterns.program(pattern)
+    search, tried, none = PatternSearch(program, word), Forgetful(), (None,) * program.num_registers
+    ways = (done(search._first(program.start, place, none, tried)) for place in range(len(word) + 1))
+    return any(way is not None for way in ways)
+
+
+def faults(sizes: range, is_found: Callable[[str, str], bool]) -> Iterator[str]:
+    for size in sizes:
+        for pattern in patterns_of(size):
+            try:
+                tree, num_groups = parse_groups.__wrapped__(pattern)
+            except ConstraintError:
+                continue
+            for word in SHORT:
+                if is_found(pattern, word) != slow.is_found(tree, num_groups, word):
+                    yield f"{pattern} on {word!r}"
+
+
+def test_all_small_patterns_against_the_slow_twin() -> None:
+    assert next(faults(range(1, 5), is_found), None) is None
+    without_references = lambda pattern, word: is_found(pattern.replace(r"\1", ""), word)  # noqa: E731
+    assert next(faults(range(1, 5), without_references), None) is not None  # negative control
+
+
+def test_some_larger_patterns_against_the_slow_twin() -> None:
+    rng = random.Random(0)
+    num_broken = 0
+    for _ in range(150):
+        pattern = f"^({rng.choice(patterns_of(3))}){rng.choice(patterns_of(3))}\\1{rng.choice(patterns_of(3))}$"
+        try:
+            tree, num_groups = parse_groups(pattern)
+        except ConstraintError:
+            continue
+        for word in WORDS:
+            expected = slow.is_found(tree, num_groups, word)
+            assert is_found(pattern, word) == expected, f"{pattern} on {word!r}"
+            num_broken += is_found_forgetfully(pattern, word) != expected
+    assert num_broken  # negative control
+
+
+# -- cost
+
+
+def num_steps(pattern: str, text: str) -> int:
+    search = PatternSearch(patterns.program(pattern), text)
+    done(search.is_found())
+    return search.num_steps
+
+
+EXPONENTIAL = [r"^(a|a)*\1b$", r"^(?:(a)|(a))*\1\2b$", r"^(?:a|(a))*\1c$", r"^(?=(a|a)*b)\1$", r"^((a*)*)*b\1$"]
+
+
+@pytest.mark.parametrize("pattern", EXPONENTIAL)
+def test_what_was_exponential_is_not(pattern: str) -> None:
+    tree, num_groups = parse_groups(pattern)
+    slowly = [slow.count(tree, num_groups, "a" * size)[1] for size in (4, 7, 10)]
+    quickly = [num_steps(pattern, "a" * size) for size in (10, 20, 40)]
+    assert quickly[2] < 5 * quickly[1] < 25 * quickly[0]  # at most as the square
+    assert slowly[2] > 4 * slowly[1] > 16 * slowly[0]  # negative control
+
+
+def test_work_can_be_left_off_and_ends_in_an_error() -> None:
+    work = PatternSearch(patterns.program(r"^(.*)(.*)(.*)\1\2\3$"), "ab" * 400 + "c").is_found()
+    parts = []
+    with pytest.raises(ResourceLimitError) as caught:
+        parts.extend(work)
+    assert caught.value.code == "DK206"
+    assert max(parts) <= 2 * 1024 and len(parts) > 100
+
+
+@pytest.mark.parametrize("start", ["[", "(?<", r"\k<", r"(a)\1", "(", "a|", r"\11"])
+def test_to_read_a_pattern_takes_no_square_of_its_length(start: str) -> None:
+    assert not syntax.is_pattern(start * 20_000 + ")")
+    with pytest.raises(ResourceLimitError, match="is not read as a pattern"):
+        patterns.is_pattern(start * 20_000)
+    assert not patterns.is_pattern("(a)" + chr(92) + "1" * 1990)

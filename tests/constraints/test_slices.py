@@ -10,7 +10,17 @@ from decodekit.constraints.engine.automaton import begin_epoch
 from decodekit.constraints.json_schema import schema as schemas
 from decodekit.constraints.json_schema.strings import character_search
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import PATIENCE, SLICE, STEPS, Unfinished, charge, finished, next_slice, spend
+from decodekit.constraints.slices import (
+    MAX_SLICE,
+    PATIENCE,
+    SLICE,
+    STEPS,
+    Unfinished,
+    charge,
+    finished,
+    next_slice,
+    spend,
+)
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import ACROSS_BOUNDARIES, byte_vocabulary
 
@@ -121,7 +131,8 @@ def test_wide_intersections_make_shorter_slices() -> None:
 
 def test_slices_grow_when_they_are_many() -> None:
     assert [next_slice(number) for number in (0, PATIENCE - 1)] == [SLICE, SLICE]
-    assert next_slice(PATIENCE) == 2 * SLICE and next_slice(10 * PATIENCE) == 11 * SLICE
+    assert next_slice(PATIENCE) == 2 * SLICE and next_slice(6 * PATIENCE) == 7 * SLICE
+    assert next_slice(10 * PATIENCE) == next_slice(10**9) == MAX_SLICE
 
 
 def test_work_that_fails_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.constraint import Constraint, Guard, GuardReader, Refusal, reader_of, set_fields
+from decodekit.constraints.constraint import Constraint, Guard, GuardReader, Refusal, judging_of, reader_of, set_fields
 from decodekit.constraints.network import Frame
+from decodekit.constraints.work import Work, done
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
 Verdict: TypeAlias = bool | str
@@ -90,8 +91,11 @@ class _FunctionGuard:
         return None if inner is None else reader_of(inner)
 
     def refuses(self, text: bytes) -> Refusal | None:
+        return done(self.judging(text))
+
+    def judging(self, text: bytes) -> Work[Refusal | None]:
         inner = self.guarded.constraint.guard()
-        refusal = None if inner is None else inner.refuses(text)
+        refusal = None if inner is None else (yield from judging_of(inner, text))
         if refusal is not None:
             return refusal
         keep = len(text)  # nothing is known about where the fault lies

@@ -5,7 +5,8 @@ alternatives the earlier one; of repetitions another round rather than none; of 
 constraint, the shortest that lets the rest of the text fit. A composition that is a part chooses as it would alone.
 
 The division is found by a depth-first search in that order, which never comes twice to the same position with the same
-things still to be matched: its time is that of the positions times the places in the expression.
+things still to be matched: its time is that of the positions times the places in the expression. A part ends only where
+the next byte may begin what comes after it, so that free text is not tried to end at each of its characters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from decodekit.constraints.constraint import Constraint, Refusal
+from decodekit.constraints.constraint import Constraint, Refusal, judging_of
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
@@ -33,10 +34,15 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import written
+from decodekit.constraints.work import Work, done
 
 MAX_STATES: Final = 4_000
 """A part whose states are more than these starts anew with the next text."""
 _STATE_BYTES: Final = 1300  # as in the compiler
+_PART: Final = 512
+"""So many steps are made, or bytes read, before a division can be left off."""
+_COST: Final = 8
+"""The steps of a place that is tried."""
 
 
 class HasParts(Constraint):
@@ -79,6 +85,17 @@ class _Round:
     is_empty: bool
 
 
+class _Begin(NamedTuple):
+    """With what something may begin: a bit for each byte, and whether it may be empty; of either maybe more."""
+
+    first: int
+    may_be_empty: bool
+
+    def then(self, other: _Begin) -> _Begin:
+        """The same with something behind it, where this may be empty."""
+        return _Begin(self.first | other.first, other.may_be_empty)
+
+
 @dataclass(slots=True, eq=False)
 class _Todo:
     """What is still to be matched: a linked list, one object for equal content.
@@ -105,12 +122,17 @@ class Split:
         data: the text in UTF-8.
         is_guarded: whether parts that a guard refuses do not count.
 
+    A division takes time that may grow with the square of the text: `dividing` is the same as work that can be left
+    off.
+
     Attributes:
         is_whole: whether the text divides at all.
         reached: how many bytes go along with some division.
     """
 
-    def __init__(self, expression: Expression, data: bytes, is_guarded: bool = True) -> None:
+    def __init__(
+        self, expression: Expression, data: bytes, is_guarded: bool = True, *, is_searched: bool = True
+    ) -> None:
         self.data = data
         self.reached = 0
         self._is_guarded = is_guarded
@@ -118,8 +140,17 @@ class Split:
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
         self._readers: dict[int, tuple[Recogniser, frozenset[str | int]]] = {}  # with special tokens; of leaves, by id
         self._ends: dict[tuple[int, int], list[int]] = {}
+        self._begins: dict[int, _Begin] = {}  # by id of the todo
         self._trace: _Trace = None
-        self.is_whole = self._search(expression)
+        self._num_steps = 0
+        self.is_whole = is_searched and done(self._search(expression))
+
+    @classmethod
+    def dividing(cls, expression: Expression, data: bytes, is_guarded: bool = True) -> Work[Split]:
+        """The division of a text."""
+        split = cls(expression, data, is_guarded, is_searched=False)
+        split.is_whole = yield from split._search(expression)
+        return split
 
     def leaves(self) -> list[Leaf]:
         """The parts that are not divided further, in order."""
@@ -163,7 +194,7 @@ class Split:
             events.append(event)
         return events[::-1]
 
-    def _search(self, expression: Expression) -> bool:
+    def _search(self, expression: Expression) -> Work[bool]:
         agenda: list[tuple[int, _Todo | None, _Trace]] = [(0, self._before(expression, None), None)]
         seen: set[tuple[int, int]] = set()
         while agenda:
@@ -171,6 +202,10 @@ class Split:
             if (position, id(todo)) in seen:
                 continue
             seen.add((position, id(todo)))
+            self._num_steps += _COST
+            if self._num_steps >= _PART:
+                yield self._num_steps
+                self._num_steps = 0
             if todo is None:
                 if position == len(self.data):
                     self._trace = trace
@@ -197,11 +232,54 @@ class Split:
                 after = self._before(_Close("part", 0, item.constraint), then, item)
                 agenda.append((position, self._before(self._expression_of(item.constraint), after), trace))
             else:
-                ends = self._ends_of(item, position)
-                read = self._after_reading(then)
+                ends = yield from self._ends_of(item, position)
+                self._num_steps += _COST * len(ends)
+                read, (first, may_end) = self._after_reading(then), self._begin_of_todo(then)
                 for end in reversed(ends):
-                    agenda.append((end, then if end == position else read, (trace, Leaf(item, position, end))))
+                    if first >> self.data[end] & 1 if end < len(self.data) else may_end:
+                        agenda.append((end, then if end == position else read, (trace, Leaf(item, position, end))))
         return False
+
+    def _begin_of_todo(self, todo: _Todo | None) -> _Begin:
+        """With what all that is still to be matched may begin, or more."""
+        passed: list[_Todo] = []
+        found = _Begin(0, True)
+        while todo is not None and found.may_be_empty:
+            known = self._begins.get(id(todo))
+            if known is not None:
+                found = found.then(known)
+                break
+            passed.append(todo)
+            found = found.then(self._begin_of(todo.item))
+            todo = todo.then
+        if passed:
+            self._begins[id(passed[0])] = found
+        return found
+
+    def _begin_of(self, item: Expression | _Close | _Round) -> _Begin:
+        if isinstance(item, _Close):
+            return _Begin(0, True)
+        if isinstance(item, Repeated | _Round):
+            return _Begin(self._begin_of((item if isinstance(item, Repeated) else item.repeated).item).first, True)
+        if isinstance(item, Concatenated):
+            found = _Begin(0, True)
+            for part in item.items:
+                found = found.then(self._begin_of(part)) if found.may_be_empty else found
+            return found
+        if isinstance(item, Alternatives):
+            found = _Begin(0, False)
+            for option in map(self._begin_of, item.options):
+                found = _Begin(found.first | option.first, found.may_be_empty or option.may_be_empty)
+            return found
+        if isinstance(item, Inline) and isinstance(item.constraint, HasParts):
+            return self._begin_of(self._expression_of(item.constraint))
+        if isinstance(item, SpecialToken):
+            return _Begin(1 << written(item.token).encode()[0], False)
+        recogniser, asked = self._reader_of(item)
+        if asked:
+            return _Begin((1 << 256) - 1, True)
+        first = sum(1 << byte for byte in recogniser.following_bytes(recogniser.root))
+        return _Begin(first, recogniser.states.is_accepting(recogniser.root))
 
     def _expression_of(self, constraint: HasParts) -> Expression:
         """Its expression, the same object each time."""
@@ -246,7 +324,7 @@ class Split:
             todo.after_reading = self._before(item, then, todo.owner)
         return todo.after_reading
 
-    def _ends_of(self, item: Expression, start: int) -> list[int]:
+    def _ends_of(self, item: Expression, start: int) -> Work[list[int]]:
         """Where a part that begins at `start` may end, ascending."""
         if isinstance(item, SpecialToken):
             name = written(item.token).encode()
@@ -256,22 +334,32 @@ class Split:
         key = (id(item), start)
         known = self._ends.get(key)
         if known is None:
-            if id(item) not in self._readers:
-                assert isinstance(item, Terminal | Inline), f"a {type(item).__name__} is no part of a composition"
-                self._readers[id(item)] = _recogniser(item), special_tokens_of(item)
-            recogniser, asked = self._readers[id(item)]
+            recogniser, asked = self._reader_of(item)
             if asked:
-                found = list(positions(recogniser, self.data, start, asked))
+                found = []
+                for place in positions(recogniser, self.data, start, asked):
+                    found.append(place)
+                    if len(found) % _PART == 0:
+                        yield _PART * _COST
                 known = [position for position, states in found if any(map(recogniser.states.is_accepting, states))]
                 reached = found[-1][0]
             else:
-                known, reached = _ends(recogniser, self.data, start)
+                known, reached = yield from _ends(recogniser, self.data, start)
             self.reached = max(self.reached, reached)
             guard = item.constraint.guard() if self._is_guarded and isinstance(item, Inline) else None
             if guard is not None:
-                known = [end for end in known if guard.refuses(self.data[start:end]) is None]
+                ends, known = known, []
+                for end in ends:
+                    if (yield from judging_of(guard, self.data[start:end])) is None:
+                        known.append(end)
             self._ends[key] = known
         return known
+
+    def _reader_of(self, item: Expression) -> tuple[Recogniser, frozenset[str | int]]:
+        if id(item) not in self._readers:
+            assert isinstance(item, Terminal | Inline), f"a {type(item).__name__} is no part of a composition"
+            self._readers[id(item)] = _recogniser(item), special_tokens_of(item)
+        return self._readers[id(item)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,23 +373,30 @@ class PartsGuard:
 
     def refuses(self, text: bytes) -> Refusal | None:
         """As in `Guard`."""
+        return done(self.judging(text))
+
+    def judging(self, text: bytes) -> Work[Refusal | None]:
+        """As in `WorkingGuard`."""
         expression = self.constraint.expression()
-        if Split(expression, text).is_whole:
+        if (yield from Split.dividing(expression, text)).is_whole:
             return None
-        for leaf in Split(expression, text, is_guarded=False).leaves():
+        split = yield from Split.dividing(expression, text, is_guarded=False)
+        for leaf in split.leaves():
             guard = leaf.item.constraint.guard() if isinstance(leaf.item, Inline) else None
-            refusal = None if guard is None else guard.refuses(text[leaf.start : leaf.end])
+            refusal = None if guard is None else (yield from judging_of(guard, text[leaf.start : leaf.end]))
             if refusal is not None:
                 return Refusal(leaf.start + refusal.keep, refusal.at, refusal.message)
         return Refusal(len(text), "the whole text", "it does not divide into the parts of the constraint")
 
 
-def _ends(recogniser: Recogniser, data: bytes, start: int) -> tuple[list[int], int]:
+def _ends(recogniser: Recogniser, data: bytes, start: int) -> Work[tuple[list[int], int]]:
     """Where a text of a part that begins at `start` may end, ascending, and how far it goes along."""
     state: State | None = recogniser.root
     ends = []
     for position in range(start, len(data) + 1):
         assert state is not None
+        if (position - start) % _PART == _PART - 1:
+            yield _PART
         if recogniser.states.is_accepting(state):
             ends.append(position)
         if position == len(data):

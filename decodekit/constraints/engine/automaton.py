@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from decodekit.constraints import turns
 from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range, sweep_if_due
 from decodekit.constraints.language.node import Node
@@ -56,7 +57,7 @@ class Automaton:
     reads the arrays beside them, as a walk does, holds `lock`; what was learned is kept where no lock is needed.
 
     Attributes:
-        lock: held by everything that makes states; reentrant.
+        lock: held by everything that makes states, of any automaton; reentrant.
         account: the memory that it takes, as far as somebody has measured it.
         next: target state by state and byte, or `OPEN`, int32 [capacity, 256].
         kinds: uint8 [capacity].
@@ -81,7 +82,7 @@ class Automaton:
         self._steps: dict[int, dict[int, int]] = {}  # of states that are not expanded: the state after a byte
         self._blocks: list[Block[Node]] = []
         self._block_starts: list[int] = []  # the root state of each block
-        self.lock = threading.RLock()
+        self.lock = turns.lock
         self.account = Account()
         self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, array_bytes, doubled
+from decodekit.constraints.slices import charge, check
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -182,6 +183,8 @@ BUNDLE: Final = -2
 CUT: Final = -3
 """In place of a frame: what lies here and below was left out."""
 _CUT_STACK: Final = 1
+_STEPS_OF_BUNDLE: Final = 20  # of `slices`
+_MANY_STACKS: Final = 256  # count as one step down more, so that a bundle is a bounded piece of work
 _MAX_SHARED_DEPTH: Final = 200  # so far down stacks are compared at once; what was bundled before counts as one step
 
 
@@ -207,6 +210,7 @@ class Stacks:
         self.slots: Int32Array = np.zeros(2048, np.int32)
         self._num_members = 0
         self._bundles: dict[frozenset[int], int] = {}
+        self._members_by_bundle: dict[int, frozenset[int]] = {}
         self._upper: dict[tuple[int, int], int] = {}
         self.count: Int64Array = np.full(1, 2, np.int64)
         self.frame[_CUT_STACK] = CUT
@@ -238,7 +242,14 @@ class Stacks:
         Stacks with the same frame on top become one, on the bundle of what is below, and so on downwards: the sets of
         stacks of an ambiguous text share their parts, and are as many as the places of the text, not as its readings.
         """
-        return self._bundled(frozenset(member for stack in stacks for member in self.standing_for(stack)), 0)
+        return self._bundled(self._members_of([*stacks]), 0)
+
+    def _members_of(self, stacks: list[int]) -> frozenset[int]:
+        """Some stacks, with the members of bundles in their place."""
+        bundles = [stack for stack in stacks if stack in self._members_by_bundle]
+        if not bundles:
+            return frozenset(stacks)
+        return frozenset(stacks).difference(bundles).union(*(self._members_by_bundle[one] for one in set(bundles)))
 
     def _bundled(self, stacks: frozenset[int], depth: int) -> int:
         if len(stacks) == 1:
@@ -246,18 +257,20 @@ class Stacks:
         number = self._bundles.get(stacks)
         if number is not None:
             return number
+        if depth == 0:
+            check()
+        charge(_STEPS_OF_BUNDLE + len(stacks) // 4)
         groups: dict[int, list[int]] = {}
-        for stack in stacks:
-            groups.setdefault(int(self.frame[stack]), []).append(stack)
+        for stack, frame in zip(stacks, self.frame[[*stacks]].tolist(), strict=True):
+            groups.setdefault(frame, []).append(stack)
         if len(groups) < len(stacks) and depth < _MAX_SHARED_DEPTH:
             merged: list[int] = []
             for frame, group in groups.items():
                 if len(group) == 1:
                     merged += group
                 else:
-                    parents = [int(self.parent[stack]) for stack in group]
-                    below = frozenset(member for parent in parents for member in self.standing_for(parent))
-                    merged.append(self.push(self._bundled(below, depth + 1), frame))
+                    below = self._members_of(self.parent[group].tolist())
+                    merged.append(self.push(self._bundled(below, depth + 1 + len(stacks) // _MANY_STACKS), frame))
             number = self._bundled(frozenset(merged), depth)
         else:
             number = self._new_bundle(stacks)
@@ -275,6 +288,7 @@ class Stacks:
         self._num_members += 1 + len(stacks)
         self.members[start], self.members[start + 1 : self._num_members] = len(stacks), sorted(stacks)
         self.frame[number], self.parent[number] = BUNDLE, start
+        self._members_by_bundle[number] = stacks
         return number
 
     def upper(self, stack: int, num_frames: int) -> int:

@@ -47,14 +47,19 @@ ROOM: Final = 5  # space for more threads
 STACKS: Final = 6  # space for more stacks
 MERGE: Final = 7  # so many threads after a node that it is worth asking which differ in their stacks alone
 DEEPER: Final = 8  # more of the stacks: too many tokens end what was left out
+PAUSE: Final = 9  # the leave to go on: `STEPS_AT_ONCE` were made
 
-# The places of ``position``, int64 [8].
+# The places of ``position``, int64 [9].
 ROOT: Final = 0  # index in ``roots``
 NODE: Final = 1
 NEED: Final = 2  # and the two behind it: what is needed, in numbers
 NUM_NODES: Final = 5  # looked at so far; tells the entries of ``seen`` that are of this node
 NUM_RETURNED: Final = 6
 MERGE_ABOVE: Final = 7  # threads after one node
+NUM_STEPS: Final = 8  # threads and places that were looked at since the last `PAUSE`
+
+STEPS_AT_ONCE: Final = 1 << 15
+"""So many steps of a run are made before it asks whether to go on: about a millisecond."""
 
 FEW: Final = 32  # threads that are compared one by one
 NO_ROOM: Final = -1
@@ -121,7 +126,8 @@ class Work(NamedTuple):
             before the root, for configuration i). Those after the byte of a node at level L below its root (1 for the
             root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``.
         offsets: see `threads`.
-        todo: the (stack, row) pairs that are still to follow, int32 [2, capacity].
+        todo: the (stack, row) pairs that follow at one node, each once, int32 [2, capacity].
+        places: where they are in `todo`, as `seen`, int64 [a power of 2].
         seen: threads of one node, found by what they are: 2**20 * (number of the node) + thread, int64 [a power of 2].
         words: the mask.
         returned: the nodes whose subtrees depend on what lies below a `CUT`.
@@ -131,6 +137,7 @@ class Work(NamedTuple):
     threads: Int32Array
     offsets: Int32Array
     todo: Int32Array
+    places: Int64Array
     seen: Int64Array
     words: Int32Array
     returned: Int32Array
@@ -267,10 +274,37 @@ def _begin_lexemes(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count
 
 
 @part
+def _follow(work: Work, row: Int, stack: Int, count: Int) -> Int:
+    """Add what is to be followed at the node to the first `count` unless it is there; returns their end, or `NO_ROOM`.
+
+    An ambiguous text has as many ways down its bundles as it has readings, and few places to come to.
+    """
+    todo, places, number = work.todo, work.places, work.position[NUM_NODES]
+    slot: Int = -1
+    if count < FEW:
+        for i in range(count):
+            if todo[0, i] == stack and todo[1, i] == row:
+                return count
+    else:
+        slot = _slot(np.int64(stack) << 32 | row, len(places))
+        while places[slot] >> 20 == number:
+            i = places[slot] & 0xFFFFF
+            if todo[0, i] == stack and todo[1, i] == row:
+                return count
+            slot = slot + 1 & len(places) - 1
+    if count == todo.shape[1]:
+        return NO_ROOM
+    todo[0, count], todo[1, count] = stack, row
+    if slot >= 0:
+        places[slot] = number << 20 | count
+    return count + 1
+
+
+@part
 def _return(run: Run, stack: Int, num_todo: Int) -> tuple[Int, Int, bool]:
     """Go on below a stack, a bundle in each of its stacks: what is needed, the end of `todo`, is the text whole."""
     stacks, entry, work = run.stacks, run.rows.entry, run.work
-    position, todo = work.position, work.todo
+    position = work.position
     low = high = -1
     if stacks.frame[stack] == BUNDLE:
         low = stacks.parent[stack] + 1
@@ -293,32 +327,34 @@ def _return(run: Run, stack: Int, num_todo: Int) -> tuple[Int, Int, bool]:
         if entry[frame] < 0:
             position[NEED] = frame
             return ENTER, num_todo, is_whole
-        if num_todo == todo.shape[1]:
+        end = _follow(work, entry[frame], stacks.parent[top], num_todo)
+        if end == NO_ROOM:
             return ROOM, num_todo, is_whole
-        todo[0, num_todo], todo[1, num_todo] = stacks.parent[top], entry[frame]
-        num_todo += 1
+        num_todo = end
     return DONE, num_todo, is_whole
 
 
 @part
-def _go_on(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int) -> tuple[Int, Int, bool]:
-    """Add the threads of all that follows a row on a stack: what is needed, the threads' end, is the text whole."""
-    todo = run.work.todo
-    todo[0, 0], todo[1, 0] = stack, row
-    num_todo: Int = 1
-    is_whole = False
-    while num_todo > 0:
-        num_todo -= 1
-        stack, row = todo[0, num_todo], todo[1, num_todo]
+def _go_on(
+    run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int, num_todo: Int
+) -> tuple[Int, Int, Int, bool]:
+    """Add the threads of all that follows a row on a stack: what is needed, their end, that of `todo`, is it whole."""
+    todo, i, is_whole = run.work.todo, num_todo, False
+    num_todo = _follow(run.work, row, stack, num_todo)
+    if num_todo == NO_ROOM:
+        return ROOM, count, num_todo, is_whole
+    while i < num_todo:
+        stack, row = todo[0, i], todo[1, i]
         needed, count = _begin_lexemes(run, row, stack, depth, begin, count)
         if needed != DONE:
-            return needed, count, is_whole
+            return needed, count, num_todo, is_whole
         if run.rows.returns[row] != 0:
             needed, num_todo, ends = _return(run, stack, num_todo)
             if needed != DONE:
-                return needed, count, is_whole
+                return needed, count, num_todo, is_whole
             is_whole |= ends
-    return DONE, count, is_whole
+        i += 1
+    return DONE, count, num_todo, is_whole
 
 
 @part
@@ -350,6 +386,7 @@ def _advance(run: Run, low: Int, begin: Int) -> tuple[Int, Int, bool]:
     node = position[NODE]
     value, depth = trie.byte[node], trie.depth[node]
     count, is_whole = begin, False
+    num_todo: Int = 0
     for i in range(low, begin):
         reader = threads[1, i]
         target = _after(lexical.table, lexical.kinds, threads[0, i], value)
@@ -359,25 +396,19 @@ def _advance(run: Run, low: Int, begin: Int) -> tuple[Int, Int, bool]:
         if target == DEAD or not _is_selected(lexical, run.readers, reader, target):
             continue
         if lexical.kinds[target] != FINAL:
-            is_new = True
-            for j in range(begin, count):
-                if _is_thread(threads, j, target, reader, threads[2, i]):
-                    is_new = False
-                    break
-            if is_new:
-                if count == threads.shape[1]:
-                    return ROOM, count, is_whole
-                threads[0, count], threads[1, count] = target, reader
-                threads[2, count], threads[3, count] = threads[2, i], threads[3, i]
-                count += 1
+            end = _with_thread(run.work, begin, count, target, reader, threads[2, i], threads[3, i])
+            if end == NO_ROOM:
+                return ROOM, count, is_whole
+            count = end
         if lexical.endings[target] != 0:
             row = _row_after(run, reader, lexical.endings[target], threads[3, i])
             if row < 0:
                 return -1 - row, count, is_whole
-            needed, count, ends = _go_on(run, row, threads[2, i], depth, begin, count)
+            needed, count, num_todo, ends = _go_on(run, row, threads[2, i], depth, begin, count, num_todo)
             if needed != DONE:
                 return needed, count, is_whole
             is_whole |= ends
+    position[NUM_STEPS] += count - low + num_todo
     return DONE, count, is_whole
 
 
@@ -389,6 +420,8 @@ def _run_below(run: Run, root: Int) -> Int:
     if not root <= position[NODE] < stop:
         position[NODE] = root
     while position[NODE] < stop:
+        if position[NUM_STEPS] >= STEPS_AT_ONCE:
+            return PAUSE
         node = position[NODE]
         level = trie.depth[node] - base
         begin = offsets[level]
@@ -420,8 +453,8 @@ def run(
     row_lexical: Int32Array, row_reader: Int32Array, push: Int32Array, pushed: Int32Array, captured: Int64Array,
     frame: Int32Array, parent: Int32Array, members: Int32Array, slots: Int32Array, num_stacks: Int64Array,
     byte: UInt8Array, depth: Int32Array, end: Int32Array, first: Int32Array, tokens: Int32Array,
-    roots: Int32Array, threads: Int32Array, offsets: Int32Array, todo: Int32Array, seen: Int64Array,
-    words: Int32Array, returned: Int32Array, position: Int64Array,
+    roots: Int32Array, threads: Int32Array, offsets: Int32Array, todo: Int32Array, places: Int64Array,
+    seen: Int64Array, words: Int32Array, returned: Int32Array, position: Int64Array,
 ) -> Int:  # fmt: skip
     """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
 
@@ -437,7 +470,7 @@ def run(
         RowArrays(keys, rows, entry, start, returns, row_lexical, row_reader, push, pushed, captured),
         StackArrays(frame, parent, members, slots, num_stacks),
         Trie(byte, depth, end, first, tokens),
-        Work(threads, offsets, todo, seen, words, returned, position),
+        Work(threads, offsets, todo, places, seen, words, returned, position),
     )
     while position[ROOT] < len(roots):
         needed = _run_below(state, roots[position[ROOT]])

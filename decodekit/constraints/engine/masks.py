@@ -47,12 +47,14 @@ from decodekit.constraints.engine.token_index import (
 from decodekit.constraints.memory import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.slices import finished
+from decodekit.constraints.turns import in_turns
 from decodekit.vocabulary import Vocabulary
 
 MASK_CACHE_BYTES: Final = 64 << 20
 """Bound on the masks kept for one grammar; less if the memory limit is low."""
 
 _MANY_BYTES: Final = 24  # a lexeme that may go on with so many is walked by itself
+_FEW_TRIED: Final = 2  # bytes that may tell that a text goes on
 _CUTS: Final = (1, 4)  # frames of the stacks that are looked at first
 _MASK_BYTES: Final = 512  # of what is kept beside the words
 _ANY_BYTE: Final = np.ones(256, np.uint8)
@@ -111,12 +113,14 @@ class Masks:
     def mask(self, state: State) -> Int32Array:
         """The tokens that `state` allows, end-of-sequence tokens included, int32 [words]; not to be written to."""
         words = self._kept.get(state)
-        if words is None:
-            with self._recogniser.automaton.lock:
-                words = self._kept.get(state)
-                if words is None:
-                    words = self._make(state)
-                    self._keep(state, words)
+        return in_turns(lambda: self._made(state)) if words is None else words
+
+    def _made(self, state: State) -> Int32Array:
+        with self._recogniser.automaton.lock:
+            words = self._kept.get(state)
+            if words is None:
+                words = self._make(state)
+                self._keep(state, words)
         return words
 
     def num_allowed(self, state: State) -> int:
@@ -141,6 +145,15 @@ class Masks:
             self._is_branching.add(state)
             return None
         return first_id(self.mask(state)) if self.num_allowed(state) == 1 else None
+
+    def goes_on(self, state: State) -> bool:
+        """Whether a few bytes tell that a token may follow; no mask is made."""
+        configurations = self._recogniser.states.configurations[state]
+        if state in self._kept or not configurations:
+            return False
+        with self._recogniser.automaton.lock:
+            first = np.flatnonzero(self._recogniser.first_bytes(configurations[:1]) & self._byte_tokens)
+        return any(self._recogniser.step(state, byte) is not None for byte in first[:_FEW_TRIED].tolist())
 
     def is_walked(self, configuration: Configuration) -> bool:
         """Whether a configuration is looked at by a walk of its lexeme, because it allows many tokens."""

@@ -42,7 +42,7 @@ from decodekit.constraints.engine.configurations import (
 )
 from decodekit.constraints.memory import Account
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
-from decodekit.constraints.slices import spend
+from decodekit.constraints.slices import charge, check, spend
 from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000
@@ -231,6 +231,7 @@ class Recogniser:
             found = self._bundle(frozenset(configurations), 2)  # always, so that levels differ by one frame
             if len(found) > MAX_CONFIGURATIONS:
                 raise too_many()
+            charge(len(configurations))
             self._returned[stack] = tuple(found), is_accepting
         return self._returned[stack]
 
@@ -297,10 +298,13 @@ class Recogniser:
 
     def advance(self, configurations: Iterable[Configuration], byte: int) -> Entry:
         """What follows after one more byte in any of some configurations. The automaton's lock is held."""
+        check()
         reached: set[Configuration] = set()
         is_accepting = False
         automaton = self.automaton
+        num_read = 0
         for lexical, reader, stack, text in configurations:
+            num_read += 1
             target = automaton.step(lexical, byte)
             if target == DEAD or not self.is_selected(target, self.readers[reader].permitted):
                 continue
@@ -312,6 +316,7 @@ class Recogniser:
                 entered, ends = self.resolve(self.leave(reader, ending, text_now), stack)
                 reached |= entered
                 is_accepting |= ends
+        charge(2 * num_read + len(reached))
         return frozenset(reached), is_accepting
 
     def _leave(self, reader: int, label_set: int, text: bytes) -> Following:
@@ -421,6 +426,7 @@ class Recogniser:
                     agenda.append(item)
             if len(entered) > MAX_CONFIGURATIONS:
                 raise too_many()
+        charge(len(entered))
         return Following(tuple(starts), is_returning)
 
     def _moves_of(self, frame: int) -> tuple[Move, ...]:

@@ -9,9 +9,10 @@ with an array finds everything in the arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from decodekit.constraints.engine.configurations import Configuration, Int64Arra
 from decodekit.constraints.engine.recogniser import Recogniser, too_many
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.network import TextNeeded
+from decodekit.constraints.slices import Unfinished, charge, is_sliced, spend
 
 MAX_THREADS: Final = 1 << 17
 """Bound on the configurations along one token."""
@@ -30,7 +32,35 @@ MANY_THREADS: Final = 256
 MAX_RETURNED: Final = 64
 """So many nodes at most are put off because they depend on what was cut from the stacks."""
 
+MAX_LONG_RUNS: Final = 256
+"""So many runs are kept that were stopped, or were long: the masks that need them may not be whole yet."""
+STEPS_KEPT: Final = 64
+"""From so many steps on a run is long."""
+STEPS_OF_RUN: Final = 32
+"""So many steps of a run take as long as one of `slices`."""
+
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
+
+
+_Key: TypeAlias = tuple[int, bytes, tuple[Configuration, ...], bool]
+_NOT_KEPT: Final[_Key] = (0, b"", (), False)
+
+
+@dataclass(frozen=True, slots=True)
+class _LongRun:
+    """Where a run goes on that was stopped in the middle: the arrays of `kernels.Work`, as far as they are filled.
+
+    `words` has the tokens of this run alone: what else is in a mask differs from one mask to the next.
+    """
+
+    trie: TokenTrie
+    num_steps: int
+    threads: Int32Array
+    offsets: Int32Array
+    position: Int64Array
+    returned: Int32Array
+    captured: Int64Array
+    words: Int32Array
 
 
 class Runner:
@@ -41,9 +71,12 @@ class Runner:
         self._threads: Int32Array = np.zeros((4, 256), np.int32)
         self._offsets: Int32Array = np.zeros(256, np.int32)
         self._todo: Int32Array = np.zeros((2, 256), np.int32)
+        self._places: Int64Array = np.full(1024, -1, np.int64)
         self._seen: Int64Array = np.full(1024, -1, np.int64)
-        self._position: Int64Array = np.zeros(8, np.int64)
+        self._position: Int64Array = np.zeros(9, np.int64)
         self._returned: Int32Array = np.zeros(MAX_RETURNED, np.int32)
+        self._long_runs: dict[_Key, _LongRun] = {}  # the one that was used last at the end
+        self._num_steps = 0  # of the run that goes on, those of `slices`
 
     @cached_property
     def _kernels(self) -> ModuleType:
@@ -106,23 +139,86 @@ class Runner:
     ) -> list[int]:
         kernels, position = self._kernels, self._position
         self._begin(trie, configurations)
-        captured = _NONE_CAPTURED
-        while True:
-            needed = kernels.run(*self._arrays(trie, captured), roots, *self._work(words), position)
-            if needed == kernels.DONE:
-                nodes: list[int] = self._returned[: position[kernels.NUM_RETURNED]].tolist()
-                return nodes
-            if needed == kernels.CAPTURED:
-                node, reader, label_set, begin = map(int, position[kernels.NODE : kernels.NEED + 3])
-                before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
-                start = int(trie.depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
-                text = before + bytes_above(node, start, int(trie.depth[node]))
-                entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
-                captured = np.concatenate((captured, np.array(entry, np.int64)))
-            elif needed == kernels.MERGE:
-                self._merge(trie, roots, words)
+        captured, own, is_kept = _NONE_CAPTURED, words, is_sliced()
+        key: _Key = (id(trie), roots.tobytes(), tuple(configurations), row_of == self._row_of) if is_kept else _NOT_KEPT
+        if is_kept:
+            begun = self._long_runs.pop(key, None)
+            if begun is None:
+                own = np.zeros_like(words)
             else:
-                self._make(needed, *map(int, position[kernels.NEED : kernels.NEED + 2]))
+                captured, own = begun.captured, begun.words
+                self._go_on_with(begun)
+        try:
+            while (
+                needed := kernels.run(*self._arrays(trie, captured), roots, *self._work(own), position)
+            ) != kernels.DONE:
+                if needed == kernels.CAPTURED:
+                    captured = self._with_row_of_captured(captured, trie, roots, configurations, bytes_above, row_of)
+                elif needed == kernels.MERGE:
+                    self._merge(trie, roots, own)
+                elif needed != kernels.PAUSE:
+                    self._make(needed, *map(int, position[kernels.NEED : kernels.NEED + 2]))
+                else:
+                    self._charge()
+                    spend()
+        except Unfinished:
+            self._charge()
+            if is_kept:
+                level = int(trie.depth[position[kernels.NODE]] - trie.depth[roots[position[kernels.ROOT]]]) + 1
+                self._keep(key, trie, level, captured, own)
+            raise
+        self._charge()
+        if is_kept:
+            words |= own
+            if self._num_steps >= STEPS_KEPT:  # what the mask needs besides may take more than a slice
+                self._keep(key, trie, 0, captured, own)
+        nodes: list[int] = self._returned[: position[kernels.NUM_RETURNED]].tolist()
+        return nodes
+
+    def _with_row_of_captured(
+        self,
+        captured: Int64Array,
+        trie: TokenTrie,
+        roots: Int32Array,
+        configurations: Sequence[Configuration],
+        bytes_above: Callable[[int, int, int], bytes],
+        row_of: Callable[[int, int, bytes], int],
+    ) -> Int64Array:
+        """What is known of captured texts, and of one more."""
+        kernels, position = self._kernels, self._position
+        node, reader, label_set, begin = map(int, position[kernels.NODE : kernels.NEED + 3])
+        before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
+        start = int(trie.depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
+        text = before + bytes_above(node, start, int(trie.depth[node]))
+        entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
+        return np.concatenate((captured, np.array(entry, np.int64)))
+
+    def _charge(self) -> None:
+        """Count the steps of a run since it was counted last."""
+        num_steps = int(self._position[self._kernels.NUM_STEPS]) // STEPS_OF_RUN
+        self._num_steps += num_steps
+        self._position[self._kernels.NUM_STEPS] = 0
+        charge(num_steps)
+
+    def _keep(self, key: _Key, trie: TokenTrie, level: int, captured: Int64Array, words: Int32Array) -> None:
+        """Keep where a long run is: at a node of a level below its root, or at its end."""
+        offsets = self._offsets[: level + 1].copy()
+        threads = self._threads[:, : offsets[level]].copy()
+        position, returned = self._position.copy(), self._returned.copy()
+        self._long_runs[key] = _LongRun(trie, self._num_steps, threads, offsets, position, returned, captured, words)
+        if len(self._long_runs) > MAX_LONG_RUNS:
+            del self._long_runs[next(iter(self._long_runs))]
+
+    def _go_on_with(self, kept: _LongRun) -> None:
+        """Put a long run to where it was stopped."""
+        num_nodes = int(self._position[self._kernels.NUM_NODES])  # what is marked in `seen` and `places` stays marked
+        while kept.threads.shape[1] > self._threads.shape[1]:
+            self._widen()
+        self._threads[:, : kept.threads.shape[1]] = kept.threads
+        self._offsets[: len(kept.offsets)] = kept.offsets
+        self._num_steps = kept.num_steps
+        self._position[:], self._returned[:] = kept.position, kept.returned
+        self._position[self._kernels.NUM_NODES] = num_nodes
 
     def _begin(self, trie: TokenTrie, configurations: Sequence[Configuration]) -> None:
         """Put the configurations before the first root."""
@@ -136,6 +232,7 @@ class Runner:
         self._offsets[1] = len(configurations)
         self._position[kernels.ROOT], self._position[kernels.NODE] = 0, -1
         self._position[kernels.NUM_RETURNED], self._position[kernels.MERGE_ABOVE] = 0, MANY_THREADS
+        self._position[kernels.NUM_STEPS] = self._num_steps = 0
 
     def _arrays(self, trie: TokenTrie, captured: Int64Array) -> tuple[npt.NDArray[Any], ...]:
         """The arrays that a run reads, in the order of `kernels.run`. Growth replaces them."""
@@ -152,7 +249,7 @@ class Runner:
 
     def _work(self, words: Int32Array) -> tuple[npt.NDArray[Any], ...]:
         """The arrays that a run writes, `position` aside."""
-        return self._threads, self._offsets, self._todo, self._seen, words, self._returned
+        return self._threads, self._offsets, self._todo, self._places, self._seen, words, self._returned
 
     def _make(self, needed: int, one: int, two: int) -> None:
         """Make what a run needs.
@@ -179,14 +276,18 @@ class Runner:
         """Make one of the threads after a node that differ in their stacks alone, and go on behind that node."""
         kernels = self._kernels
         index, node, begin, end = map(int, self._position[: kernels.NEED + 2])
-        groups: dict[tuple[int, int, int], list[int]] = {}
-        captures = self._recogniser.captures
-        for lexical, reader, stack, start in self._threads[:, begin:end].T.tolist():
-            groups.setdefault((lexical, reader, start if captures[reader] else 0), []).append(stack)
+        lexical, reader, stack, start = self._threads[:, begin:end].copy()
+        start[self._recogniser.captures[reader] == 0] = 0
+        order = np.lexsort((start, reader, lexical))
+        kinds = np.stack((lexical, reader, start))[:, order]
+        firsts = np.flatnonzero(np.any(kinds[:, 1:] != kinds[:, :-1], axis=0)) + 1
+        groups = np.split(order, firsts)
         if 2 * len(groups) > end - begin:  # not worth asking again
             self._position[kernels.MERGE_ABOVE] *= 4
-        for number, ((lexical, reader, start), stacks) in enumerate(groups.items(), begin):
-            self._threads[:, number] = lexical, reader, self._recogniser.stacks.bundle(stacks), start
+        for number, group in enumerate(groups, begin):
+            one = group[0]
+            bundle = self._recogniser.stacks.bundle(stack[group].tolist())
+            self._threads[:, number] = lexical[one], reader[one], bundle, start[one]
         root = int(roots[index])
         self._offsets[trie.depth[node] - trie.depth[root] + 2] = begin + len(groups)
         self.add_tokens(trie, np.array([node], np.int32), words)
@@ -206,4 +307,5 @@ class Runner:
             raise too_many()
         self._threads = np.concatenate((self._threads, np.zeros_like(self._threads)), axis=1)
         self._todo = np.zeros((2, capacity), np.int32)
+        self._places = np.full(4 * capacity, -1, np.int64)
         self._seen = np.full(4 * capacity, -1, np.int64)

@@ -24,17 +24,20 @@ from typing import Final
 from decodekit.constraints.language.node import EMPTY as EMPTY
 from decodekit.constraints.language.node import ByteMask, Node, Transitions, forgetters
 from decodekit.constraints.slices import charge
+from decodekit.constraints.turns import give_way
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 
 _LITERAL_CHUNK: Final = 256  # a longer literal is a chain of such chunks, so that a derivative copies few bytes
 _FACTOR_DEPTH: Final = 40  # bound on the recursion of factoring; beyond it a choice is merely larger
 
-_FEW_NODES: Final = 100_000  # so many are kept before the first sweep, whoever needs them
+_FEW_NODES: Final = 25_000  # so many are kept before the first sweep, whoever needs them
+_SWEPT_AT_ONCE: Final = 1_000  # about a millisecond, for which others wait
 
 _lock = threading.RLock()
 _interned: dict[Hashable, Node] = {}  # see `_intern` and `sweep`; parts come before what they are part of
 _due = _FEW_NODES  # nodes at which the next sweep is due
+_is_sweeping = False
 
 
 class _Interned(Node):
@@ -538,12 +541,13 @@ def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> No
     A key that held the parts themselves would keep alive every node that is reached from its own derivative. An `id` is
     safe because a node holds its parts, and leaves the table before it lets go of them.
     """
+    give_way()
+    if len(_interned) > 2 * _due:
+        sweep()
     key = (kind.__name__, identity)  # of atoms alone, so that the garbage collector need not look at it
     with _lock:  # for the look-up too: a sweep must not let go of what is being found
         node = _interned.get(key)
         if node is None:
-            if len(_interned) > 2 * _due:
-                sweep()
             node = _interned[key] = kind(*arguments)
         return node
 
@@ -567,24 +571,37 @@ def sweep() -> None:
 
     A table of weak references would do so by itself, and costs more than the nodes: each is one object more for the
     garbage collector to visit, and every look-up makes another. Without derivatives no node is part of a cycle, and a
-    node is younger than its parts, so one pass from the youngest to the oldest finds all.
+    node is younger than its parts, so one pass from the youngest to the oldest finds all. Others go on between two
+    pieces of it: what they derive meanwhile, and what that needs, is held and stays.
     """
-    global _due
+    global _due, _is_sweeping
     with _lock:
+        if _is_sweeping:
+            return
+        _is_sweeping = True
         for forget in forgetters:
             forget()
-        for node in _interned.values():
+        nodes = list(_interned.values())
+        keys = list(_interned)
+    try:
+        while nodes:
+            give_way()
+            node = nodes.pop()
             if isinstance(node, _Interned):
                 node._transitions = node._saturated = None
             else:
                 node.forget()
-        keys = list(_interned)
+        del node
         while keys:
-            key = keys.pop()
-            # Held by the table, by the call, and a node that is its own key by the table once more and by `key`.
-            if sys.getrefcount(_interned[key]) <= (4 if isinstance(key, Node) else 2):
-                del _interned[key]
-        _due = max(_FEW_NODES, 2 * len(_interned))
+            with _lock:
+                for _ in range(min(len(keys), _SWEPT_AT_ONCE)):
+                    key = keys.pop()
+                    # Held by the table, by the call, and what is its own key by the table once more and by `key`.
+                    if sys.getrefcount(_interned[key]) <= (4 if isinstance(key, Node) else 2):
+                        del _interned[key]
+            give_way()
+    finally:
+        _due, _is_sweeping = max(_FEW_NODES, 2 * len(_interned)), False
 
 
 def _ids(nodes: Iterable[Node]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language.blocks import Block
+from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError
 
 ByteMask: TypeAlias = int
@@ -205,6 +206,8 @@ def search_is_empty(root: Node) -> bool:
             return False
         if known:
             continue
+        if getattr(node, "_transitions", None) is None:  # made now, and kept where the node keeps them
+            spend()
         # Successors with fewer open ends first (they are popped last-in first-out): nullable ones decide at once.
         transitions = node.transitions()
         num_rows += len(transitions) * (1 + _width(node))

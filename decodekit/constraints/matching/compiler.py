@@ -20,8 +20,9 @@ from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.matching import saved
-from decodekit.constraints.matching.guarded_matcher import GuardedMatcher, Verdicts
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
+from decodekit.constraints.matching.verdicts import Verdicts
 from decodekit.constraints.memory import Account, has_room, make_room, on_shortage, share
 from decodekit.constraints.special import check_special_tokens, token_texts
 from decodekit.constraints.wire import as_constraint
@@ -163,6 +164,7 @@ class CompiledGrammar:
         if _measured(automaton) > share(EPOCH_BYTES, 4):
             begin_epoch()
             automaton = shared_automaton()
+        self._root.moves()  # what they ask is answered and kept before the lock is taken
         self._recogniser = Recogniser(self._root, automaton)
         self._masks = Masks(self._recogniser, self.vocabulary)
         self._completions = Completions(self._recogniser, self.vocabulary)

@@ -7,93 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
-from decodekit.constraints.constraint import CompoundGuard, Guard, GuardReader, Refusal, reader_of
+from decodekit.constraints.constraint import GuardReader, Refusal, WorkingReader
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import forbid, ids_from_bitmask
-from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
-from decodekit.constraints.engine.recogniser import Recogniser
-from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, completing_tokens_of
 from decodekit.constraints.matching.matcher import GrammarMatcher
-from decodekit.constraints.special import is_text, spellings
-from decodekit.vocabulary import Vocabulary
+from decodekit.constraints.matching.verdicts import GuardAnswer, Verdicts
+from decodekit.constraints.slices import SLICE, STEPS, charge, check
+from decodekit.constraints.work import Work, done
+from decodekit.errors import DecodekitError, ResourceLimitError
 
-MAX_VERDICTS: Final = 4096
-"""Verdicts and sets of ending tokens that the matchers of one grammar remember, each."""
+MAX_STEPS: Final = 10_000_000
+"""So many steps may be made to judge what one text could become, and `STEPS_OF_A_BYTE` more for each of its bytes. A
+step is about a microsecond; a long value is judged in some 20 steps a byte. Work is not given back by `rollback`."""
+STEPS_OF_A_BYTE: Final = 100
+_STEPS_OF_MASKS: Final = 4
+"""So many of these steps take as long as one with which masks and states are counted (see `slices`)."""
 
-_UNKNOWN: Final = object()
-
-
-class Verdicts:
-    """What a guard said about texts, and which tokens end a text, for the matchers of one grammar.
-
-    Threads may share one: an entry is written as a whole, and a lost one is asked for again.
-    """
-
-    def __init__(self, guard: Guard, recogniser: Recogniser, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
-        self._guard = guard
-        self._recogniser = recogniser
-        self._verdicts: dict[bytes, Refusal | None] = {}
-        self._closers: dict[State, tuple[int, ...]] = {}
-        self.is_of_compounds = isinstance(guard, CompoundGuard)
-        self._is_loaded = False
-
-    def load(self) -> None:
-        """Sort the tokens of the vocabulary by how they end a text, once: no mask should take as long."""
-        if self._is_loaded:
-            return
-        if self.is_of_compounds:
-            closing_tokens_of(self.vocabulary)
-        else:
-            token_bytes_of(self.vocabulary)
-        reader = self.reader()
-        if reader is not None and not isinstance(reader.watch, bool):
-            completing_tokens_of(self.vocabulary)
-        self._is_loaded = True
-
-    def reader(self) -> GuardReader | None:
-        """A reader of the guard at the beginning of a text; None if it is asked at the end alone."""
-        return reader_of(self._guard)
-
-    def of(self, text: bytes) -> Refusal | None:
-        """What the guard says about a text that the language accepts."""
-        known = self._verdicts.get(text, _UNKNOWN)
-        if known is not _UNKNOWN:
-            return known  # type: ignore[return-value]
-        verdict = self._verdicts[text] = self._guard.refuses(text)
-        if len(self._verdicts) > MAX_VERDICTS:
-            self._verdicts.clear()
-        return verdict
-
-    def closers(self, state: State) -> tuple[int, ...]:
-        """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
-        known = self._closers.get(state)
-        if known is None:
-            tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
-            ends = self._recogniser.states.configurations
-            final = [number for number, target in enumerate(states) if not ends[target]]
-            known = tuple(int(t) for number in final for t in tokens[numbers == number])
-            known = self._closers[state] = known + self._special_closers(state)
-            if len(self._closers) > MAX_VERDICTS:
-                self._closers.clear()
-        return known
-
-    def _special_closers(self, state: State) -> tuple[int, ...]:
-        """The special tokens among them."""
-        recogniser = self._recogniser
-        if all(is_text(bytes((byte,))) for byte in recogniser.following_bytes(state)):
-            return ()
-        targets = {
-            token: recogniser.join([recogniser.read(state, way) for way in ways])
-            for token, ways in spellings(self.vocabulary).items()
-        }
-        ends = recogniser.states.configurations
-        return tuple(t for t, target in targets.items() if target is not None and not ends[target])
+_Answer = TypeVar("_Answer")
 
 
 class GuardedMatcher:
@@ -103,10 +38,15 @@ class GuardedMatcher:
     it whole and nothing can follow. Both are answered before the token is accepted, so that a finished text is one that
     the guard accepts. The reader of a guard is asked about every token: one that it refuses is not accepted either.
 
+    Judgements are counted: a text for which too many steps are made fails (`MAX_STEPS`), it alone. A fork begins with
+    the count of its original, and nothing is given back, so a text that costs too much fails wherever it goes.
+
     The guard sees special tokens by their names (`Matcher.token_texts`), as `Constraint.parse` does.
     """
 
-    __slots__ = ("_ends", "_inner", "_places", "_reader", "_text", "_verdicts")
+    __slots__ = (
+        "_begun", "_ends", "_inner", "_num_steps", "_paid", "_places", "_reader", "_text", "_verdicts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -116,6 +56,7 @@ class GuardedMatcher:
         ends: Sequence[int] = (0,),
         places: Sequence[Nesting] = (Nesting(),),
         reader: GuardReader | None = None,
+        num_steps: int = 0,
     ) -> None:
         self._inner = inner
         self._verdicts = verdicts
@@ -123,6 +64,9 @@ class GuardedMatcher:
         self._ends = list(ends)  # length of the text before the first token and after each one
         self._places = list(places)  # the same moments, for a guard of JSON arrays and objects
         self._reader = reader
+        self._num_steps = num_steps  # of judgements of whole texts, whoever made them first
+        self._paid: bytes | None = None  # the last of these texts
+        self._begun: tuple[bytes, int, Work[object]] | None = None  # the work for a token after a text
 
     @property
     def has_guard(self) -> bool:
@@ -147,7 +91,17 @@ class GuardedMatcher:
     @property
     def is_accepting(self) -> bool:
         """Whether the text may end here: the language and the guard accept it."""
-        return self._inner.is_accepting and self._verdicts.of(bytes(self._text)) is None
+        return self._inner.is_accepting and self._judged(bytes(self._text)) is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text is whole and nothing can follow. The guard is asked last: a text may often end."""
+        return self._inner.is_accepting and not self.can_continue and self.is_accepting
+
+    @property
+    def num_guard_steps(self) -> int:
+        """The steps of all judgements for this text so far; see `MAX_STEPS`."""
+        return self._num_steps + (self._reader.num_steps if isinstance(self._reader, WorkingReader) else 0)
 
     @property
     def is_terminated(self) -> bool:
@@ -159,6 +113,9 @@ class GuardedMatcher:
         """Whether some token that is no end-of-sequence token is allowed."""
         if not self._inner.can_continue:
             return False
+        num_asked = len(self._closers())
+        if self._reader is None and self._inner.num_continuing > num_asked:
+            return True
         refused = self.refusals()
         return self._inner.num_continuing > len(refused.keys() - self._verdicts.vocabulary.eos_token_ids)
 
@@ -180,25 +137,83 @@ class GuardedMatcher:
         """Why the guard refuses the text that `token` ends; None if it does not, or `token` does not end it."""
         state = self._inner.state
         if token in self._verdicts.vocabulary.eos_token_ids:
-            return self._verdicts.of(bytes(self._text)) if self._inner.is_accepting else None
+            return self._judged(bytes(self._text)) if self._inner.is_accepting else None
         target = self._inner.after(state, token)
         if target is None or self._inner.recogniser.states.configurations[target]:
             return None
-        return self._verdicts.of(bytes(self._text) + (self.token_texts[token] or b""))
+        return self._judged(bytes(self._text) + (self.token_texts[token] or b""))
+
+    def _judged(self, text: bytes) -> Refusal | None:
+        """What the guard says about a whole text.
+
+        Raises:
+            ResourceLimitError: judging what this text could become takes too many steps.
+        """
+        verdict = done(self._whole(text))
+        if isinstance(verdict.found, DecodekitError):
+            raise verdict.found.with_traceback(None)
+        return verdict.found
+
+    def _whole(self, text: bytes) -> Work[GuardAnswer]:
+        """What the guard says about a whole text; asked about the same text again, its steps do not count again."""
+        verdict = self._verdicts.of(text)
+        if text != self._paid:
+            self._check()
+        if verdict is None:
+            verdict = yield from self._checked(self._verdicts.judging(text))
+        elif text != self._paid:
+            self._num_steps += verdict.num_steps
+            self._check()
+        self._paid = text
+        return verdict
+
+    def _beginning(self, data: bytes) -> Work[None]:
+        """What the reader of the guard has to know before it goes on with the bytes of a token."""
+        if isinstance(self._reader, WorkingReader):
+            self._check()
+            yield from self._checked(self._reader.judging(data), is_counted=True)
+
+    def _checked(self, work: Work[_Answer], is_counted: bool = False) -> Work[_Answer]:
+        """Work that fails where it is too much for the text; `is_counted`: by who does it."""
+        while True:
+            try:
+                num_steps = next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            self._num_steps += 0 if is_counted else num_steps
+            self._check()
+            charge(num_steps // _STEPS_OF_MASKS)
+            check()
+            yield num_steps
+
+    def _check(self) -> None:
+        """Refuse to judge more than a text may cost."""
+        most = MAX_STEPS + STEPS_OF_A_BYTE * len(self._text)
+        if self.num_guard_steps > most:
+            raise ResourceLimitError(
+                f"judging the values of one text takes more than {most:,} steps",
+                at=f"byte {len(self._text)} of the text",
+                hint='a schema that leaves less to be judged: simpler patterns, fewer "anyOf" and "uniqueItems", '
+                '"maxItems" and "maxLength"',
+            )
 
     def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
         """The tokens that are refused, with the reason; without `is_early` those only with which the text ends."""
         found = self._early_refusals() if is_early else {}
-        ending = list(self._closers()) if self._inner.recogniser.states.configurations[self._inner.state] else []
-        if self._inner.is_accepting:
-            ending += self._verdicts.vocabulary.eos_token_ids
+        ending = self.ending_tokens()
         return found | {token: refusal for token in ending if (refusal := self.refusal(token)) is not None}
+
+    def ending_tokens(self) -> list[int]:
+        """The tokens that the language allows and with which the text ends: the guard is asked about each."""
+        ending = list(self._closers()) if self._inner.recogniser.states.configurations[self._inner.state] else []
+        return [*ending, *self._verdicts.vocabulary.eos_token_ids] if self._inner.is_accepting else ending
 
     def _early(self, data: bytes) -> Refusal | None:
         """Why no text is accepted that goes on with some bytes."""
         reader = self._reader
         if reader is None:
             return None
+        done(self._beginning(data))
         refusal = reader.read(data)
         if refusal is None:
             reader.rollback(1)
@@ -244,11 +259,46 @@ class GuardedMatcher:
         if not self._inner.can_end_within(num_tokens, token, left_out):
             return False
         data = self.token_texts[token] or b""
-        return (num_tokens > 0 or self._verdicts.of(bytes(self._text) + data) is None) and self._early(data) is None
+        return (num_tokens > 0 or self._judged(bytes(self._text) + data) is None) and self._early(data) is None
 
     def prepare(self, num_things: int, token: int | None = None) -> bool:
-        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
-        return self._inner.prepare(num_things, token)
+        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more.
+
+        The guard is asked about a token, too: `refusal` and `accept` know what it says then.
+        """
+        if not self._inner.prepare(num_things, token):
+            return False
+        if token is None or not 0 <= token < len(self.token_texts):
+            return True
+        text = bytes(self._text)
+        if self._begun is None or self._begun[:2] != (text, token):
+            self._begun = text, token, self._judging(token)
+        left = min(num_things, SLICE) * STEPS  # all of it is kept, so slices need not grow
+        try:
+            while left > 0:
+                left -= next(self._begun[2])
+            return False
+        except (StopIteration, DecodekitError):  # the question itself raises the error
+            pass
+        except BaseException:
+            self._begun = None
+            raise
+        self._begun = None
+        return True
+
+    def _judging(self, token: int) -> Work[None]:
+        """What the guard and its reader are asked about a token."""
+        data = self.token_texts[token] or b""
+        if token in self._verdicts.vocabulary.eos_token_ids:
+            if self._inner.is_accepting:
+                yield from self._whole(bytes(self._text))
+            return
+        target = self._inner.after(self._inner.state, token)
+        if target is None:
+            return
+        if not self._inner.recogniser.states.configurations[target]:
+            yield from self._whole(bytes(self._text) + data)
+        yield from self._beginning(data)
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
@@ -257,9 +307,16 @@ class GuardedMatcher:
         if not self._inner.accept(token):
             return False
         data = self.token_texts[token] or b""
-        if self._reader is not None and self._reader.read(data) is not None:
-            self._inner.rollback(1)
-            return False
+        if self._reader is not None:
+            try:
+                done(self._beginning(data))
+                is_refused = self._reader.read(data) is not None
+            except BaseException:
+                self._inner.rollback(1)
+                raise
+            if is_refused:
+                self._inner.rollback(1)
+                return False
         self._text += data
         self._ends.append(len(self._text))
         if self._verdicts.is_of_compounds:
@@ -284,15 +341,26 @@ class GuardedMatcher:
     def fork(self) -> GuardedMatcher:
         """An independent matcher in the same state."""
         reader = None if self._reader is None else self._reader.fork()
-        return GuardedMatcher(self._inner.fork(), self._verdicts, bytes(self._text), self._ends, self._places, reader)
+        text = bytes(self._text)
+        return GuardedMatcher(
+            self._inner.fork(), self._verdicts, text, self._ends, self._places, reader, self._num_steps
+        )
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one that the language allows, up to one that the guard refuses.
 
-        A token that is the only one because the guard refuses all others is not seen to be forced.
+        A token that is the only one because the guard refuses all others is not seen to be forced, nor is one that
+        takes long to be judged.
         """
+        num_forced, begun = 0, self.num_guard_steps
         forced = self._inner.forced_tokens()
-        return forced[: self.validate(forced)]
+        for token in forced:
+            is_much = self.num_guard_steps - begun > SLICE * STEPS or not self.prepare(SLICE, token)
+            if is_much or not self.accept(token):
+                break
+            num_forced += 1
+        self.rollback(num_forced)
+        return forced[:num_forced]
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that the language lets follow; the guard is not asked."""
@@ -309,7 +377,7 @@ class GuardedMatcher:
         data = as_bytes(asked)
         state = self._inner.recogniser.read(self._inner.state, data)
         ends = state is not None and not self._inner.recogniser.states.configurations[state]
-        refusal = self._verdicts.of(bytes(self._text) + data) if ends else None
+        refusal = self._judged(bytes(self._text) + data) if ends else None
         position = max(0, len(asked) - 1)
         if refusal is None:
             refusal, num_read = self._early_within(data)

@@ -211,7 +211,7 @@ class GrammarMatcher:
     @property
     def can_continue(self) -> bool:
         """Whether some token that is no end-of-sequence token is allowed."""
-        return self.num_continuing > 0
+        return self._masks.goes_on(self._path[-1]) or self.num_continuing > 0
 
     @property
     def num_continuing(self) -> int:

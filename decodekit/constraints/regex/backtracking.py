@@ -1,18 +1,27 @@
 r"""A pattern held against one whole text by backtracking: what no automaton can do, such as back-references.
 
-The plain reading of ECMA-262, section 22.2.2: every tree gives its ways through the text, in order, each as the place
-behind it and what the groups hold then. The ways of a sequence or a repetition are walked with a stack, so that the
-length of a text costs no recursion. ``^(a+)b\1$`` on ``aabaa``: the group holds ``aa``, which stands behind the ``b``.
+The reading of ECMA-262, section 22.2.2, as a machine. A worked example, ``^(a+)b\1$``:
+
+    0 at the start?   1 the group begins   2 an a   3 back to 2, or on   4 the group ends   5 a b   6 the group again
+    7 at the end?
+
+A state is an instruction, a place of the text, and registers: what the groups hold to which a reference leads, where
+one of them began, how many rounds a repetition has behind it. Where the machine has a choice it takes the first, and
+comes back for the others if that fails. What follows depends on the state alone, so a choice that has failed once is
+not tried again: ``^(a|a)*\1b$`` on forty ``a`` takes hundreds of steps, and not 2**40. Only references can still make
+many states, by the texts that groups may hold; for these there is a limit, which is a count. A clock, as other engines
+have it, would let the same text pass on one machine and fail on another. Nor do they read references as ECMA-262 does:
+a group that holds nothing is found anywhere, and each round begins without any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from decodekit.constraints.language.utf8 import EVERYTHING
+from decodekit.constraints.language.utf8 import Ranges
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -26,164 +35,361 @@ from decodekit.constraints.regex.tree import (
     Reference,
     Tree,
     children,
-    has_references,
+    is_nullable,
 )
+from decodekit.constraints.work import Work
 from decodekit.errors import ResourceLimitError
 
-MAX_STEPS: Final = 500_000
-"""Bound on the ways that are tried on one text."""
+MAX_STEPS: Final = 200_000
+"""Bound on the steps of one search, beside `STEPS_OF_A_CHARACTER`. A choice that is kept takes some 200 bytes."""
+STEPS_OF_A_CHARACTER: Final = 4
+"""So many more steps may be made for each character of the text."""
+_PART: Final = 512
+"""So many steps are made before the work can be left off."""
+_COST: Final = 2
+"""What a step counts as in `Work`."""
+_START: Final = 8
+"""What a search takes besides."""
 
-_Groups: TypeAlias = tuple[tuple[int, int] | None, ...]
-_Way: TypeAlias = tuple[int, _Groups]
-"""A place of the text, and where each group begins and ends."""
-_NOTHING: Final = Concatenation(())
-_ANY_TEXT: Final = Quantified(Chars(EVERYTHING), 0, None)
+_Registers: TypeAlias = "tuple[str | int | None, ...]"
+_State: TypeAlias = tuple[int, int, _Registers]
+"""Instruction, place, registers."""
+_Way: TypeAlias = "tuple[int, _Registers] | None"
+"""Where a way ends, and the registers there; None if there is no way."""
 
 
-def is_found(tree: Tree, num_groups: int, text: str) -> bool:
-    """Whether the pattern matches somewhere in a text.
+class _ReadChar(NamedTuple):
+    """One character of a set, read forwards or backwards, which is progress for the repetitions around it."""
 
-    Raises:
-        ResourceLimitError: more than `MAX_STEPS` ways are tried.
+    lows: tuple[int, ...]
+    highs: tuple[int, ...]
+    is_forward: bool
+    progress: tuple[int, ...]
+    then: int
+
+
+class _Either(NamedTuple):
+    first: int
+    second: int
+
+    def ways(self, registers: _Registers) -> list[tuple[int, _Registers]]:
+        """How it may go on, with the registers then."""
+        return [(self.first, registers), (self.second, registers)]
+
+
+class _BeginGroup(NamedTuple):
+    """Some registers get the place."""
+
+    registers: tuple[int, ...]
+    then: int
+
+
+class _EndGroup(NamedTuple):
+    """A group holds what was read since its beginning."""
+
+    begun: int
+    group: int
+    then: int
+
+
+class _Rounds(NamedTuple):
+    """A repetition between two rounds: one more, or on.
+
+    Attributes:
+        rounds: the register of the number of rounds, up to `least` + 1 where there is no bound above.
+        progress: the register that tells whether the round has read anything; -1 if every round does.
     """
-    match = _Match(text)
-    none: _Groups = (None,) * num_groups
-    return any(True for start in range(len(text) + 1) for _ in match.ways(tree, (start, none), is_forward=True))
+
+    rounds: int
+    progress: int
+    least: int
+    most: int | None
+    is_lazy: bool
+    clears: tuple[int, ...]
+    body: int
+    then: int
+
+    def ways(self, registers: _Registers) -> list[tuple[int, _Registers]]:
+        """How it may go on, with the registers then: one more round, the end."""
+        number = registers[self.rounds] or 0
+        assert isinstance(number, int)
+        own = () if self.progress < 0 else (self.progress,)
+        if own and number > self.least and not registers[self.progress]:
+            return []
+        ways: list[tuple[int, _Registers]] = []
+        if self.most is None or number < self.most:
+            more = min(number, self.least) + 1 if self.most is None else number + 1
+            ways.append((self.body, _with(_with(registers, (*own, *self.clears), None), (self.rounds,), more)))
+        if number >= self.least:
+            ways.append((self.then, _with(registers, (self.rounds, *own), None)))
+        return ways[::-1] if self.is_lazy else ways
 
 
-@dataclass(slots=True)
-class _Match:
-    """The ways through one text."""
+class _ReadGroup(NamedTuple):
+    """What a group holds, once more. `groups`: their registers."""
 
-    text: str
-    num_steps: int = 0
+    groups: tuple[int, ...]
+    fold: Callable[[Ranges], Ranges] | None
+    is_forward: bool
+    progress: tuple[int, ...]
+    then: int
 
-    def ways(self, tree: Tree, way: _Way, *, is_forward: bool) -> Iterator[_Way]:
-        """The ways from a place through a tree; to the left inside of a lookbehind."""
-        self.num_steps += 1
-        if self.num_steps > MAX_STEPS:
-            raise ResourceLimitError(
-                f"more than {MAX_STEPS:,} ways are tried to tell whether a pattern matches", hint="a simpler pattern"
-            )
-        place, groups = way
+
+class _LookAround(NamedTuple):
+    """The first way from `inner`, or that there is none; `moves`: the text goes on where that one ends."""
+
+    inner: int
+    is_negative: bool
+    moves: bool
+    then: int
+
+
+class _Assert(NamedTuple):
+    assertion: Assertion
+    then: int
+
+
+_Instruction: TypeAlias = (
+    _ReadChar | _Either | _BeginGroup | _EndGroup | _Rounds | _ReadGroup | _LookAround | _Assert | None
+)
+"""None is the end of a way."""
+
+
+class PatternProgram:
+    """The instructions of a pattern, made from the last one to the first."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.code: list[_Instruction] = []
+        self.num_registers = 0
+        self._groups: dict[int, int] = {}  # the register of each group that a reference leads to
+        for number in sorted(_referred(tree)):
+            self._groups[number] = self._register()
+        self.start = self._read(tree, self._add(None), is_forward=True, progress=())
+
+    def _register(self) -> int:
+        self.num_registers += 1
+        return self.num_registers - 1
+
+    def _add(self, instruction: _Instruction) -> int:
+        self.code.append(instruction)
+        return len(self.code) - 1
+
+    def _read(self, tree: Tree, then: int, *, is_forward: bool, progress: tuple[int, ...]) -> int:
+        """The number of the instruction with which a tree begins that goes on with `then`."""
         match tree:
             case Chars(ranges):
-                at = place if is_forward else place - 1
-                if 0 <= at < len(self.text) and any(low <= ord(self.text[at]) <= high for low, high in ranges):
-                    yield at + is_forward, groups
+                lows, highs = tuple(low for low, _ in ranges), tuple(high for _, high in ranges)
+                return self._add(_ReadChar(lows, highs, is_forward, progress, then))
             case Concatenation(items):
-                yield from self._sequence(items if is_forward else items[::-1], way, is_forward)
+                for item in items[::-1] if is_forward else items:
+                    then = self._read(item, then, is_forward=is_forward, progress=progress)
+                return then
             case Alternation(options):
-                for option in options:
-                    yield from self.ways(option, way, is_forward=is_forward)
+                entry = self._read(options[-1], then, is_forward=is_forward, progress=progress)
+                for option in options[-2::-1]:
+                    entry = self._add(
+                        _Either(self._read(option, then, is_forward=is_forward, progress=progress), entry)
+                    )
+                return entry
             case Quantified():
-                yield from self._rounds(tree, way, is_forward)
+                return self._repeat(tree, then, is_forward=is_forward, progress=progress)
             case Capture(item, number):
-                for end, found in self.ways(item, way, is_forward=is_forward):
-                    yield end, (*found[:number], (min(place, end), max(place, end)), *found[number + 1 :])
-            case Reference():
-                yield from self._repeated(tree, way, is_forward)
+                group = self._groups.get(number)
+                if group is None:
+                    return self._read(item, then, is_forward=is_forward, progress=progress)
+                begun = self._register()
+                inner = self._read(
+                    item, self._add(_EndGroup(begun, group, then)), is_forward=is_forward, progress=progress
+                )
+                return self._add(_BeginGroup((begun,), inner))
+            case Reference(numbers, fold):
+                groups = tuple(self._groups[number] for number in numbers)
+                return self._add(_ReadGroup(groups, fold, is_forward, progress, then))
             case Lookahead(item, is_negative) | Lookbehind(item, is_negative):
-                found_way = next(self.ways(item, way, is_forward=isinstance(tree, Lookahead)), None)
-                if (found_way is None) == is_negative:
-                    yield place, groups if found_way is None else found_way[1]
+                inner = self._read(item, self._add(None), is_forward=isinstance(tree, Lookahead), progress=())
+                return self._add(_LookAround(inner, is_negative, False, then))
             case Atomic(item):
-                yield from self._first(self.ways(item, way, is_forward=is_forward))
+                inner = self._read(item, self._add(None), is_forward=is_forward, progress=progress)
+                return self._add(_LookAround(inner, False, True, then))
             case Assertion():
-                if self._holds(tree, place):
-                    yield way
+                return self._add(_Assert(tree, then))
 
-    @staticmethod
-    def _first(ways: Iterator[_Way]) -> Iterator[_Way]:
-        way = next(ways, None)
-        if way is not None:
-            yield way
-
-    def _sequence(self, items: tuple[Tree, ...], way: _Way, is_forward: bool) -> Iterator[_Way]:
-        if not items:
-            yield way
-            return
-        stack = [self.ways(items[0], way, is_forward=is_forward)]
-        while stack:
-            found = next(stack[-1], None)
-            if found is None:
-                stack.pop()
-            elif len(stack) == len(items):
-                yield found
-            else:
-                stack.append(self.ways(items[len(stack)], found, is_forward=is_forward))
-
-    def _rounds(self, tree: Quantified, way: _Way, is_forward: bool) -> Iterator[_Way]:
-        """Rounds as far as they go, then one less and so on; the other way round if lazy.
-
-        A round begins with its groups empty. Beyond the least number, one that reads nothing is none.
-        """
-        inner = _numbers(tree.item)
-
-        def rounds(after: _Way) -> Iterator[_Way]:
-            place, groups = after
-            cleared = tuple(None if number in inner else held for number, held in enumerate(groups))
-            return self.ways(tree.item, (place, cleared), is_forward=is_forward)
-
-        if tree.is_lazy or tree.min == 0 == tree.max:
-            yield from self._lazily(tree, way, rounds)
-            return
-        ways, stack = [way], [rounds(way)]
-        while stack:
-            may_go_on = tree.max is None or len(stack) <= tree.max
-            found = next(stack[-1], None) if may_go_on else None
-            if found is not None:
-                if len(stack) <= tree.min or found[0] != ways[-1][0]:
-                    ways.append(found)
-                    stack.append(rounds(found))
-                continue
-            stack.pop()
-            last = ways.pop()
-            if len(stack) >= tree.min:
-                yield last
-
-    @staticmethod
-    def _lazily(tree: Quantified, way: _Way, rounds: Callable[[_Way], Iterator[_Way]]) -> Iterator[_Way]:
-        if tree.min == 0:
-            yield way
+    def _repeat(self, tree: Quantified, then: int, *, is_forward: bool, progress: tuple[int, ...]) -> int:
+        """A round begins with its groups empty. Beyond the least number, one that reads nothing is none."""
         if tree.max == 0:
-            return
-        ways, stack = [way], [rounds(way)]
+            return then
+        clears = tuple(self._groups[number] for number in sorted(_numbers(tree.item)) if number in self._groups)
+        if not is_nullable(tree.item) and (tree.min, tree.max) == (0, None) and not clears:
+            head = self._add(None)
+            body = self._read(tree.item, head, is_forward=is_forward, progress=progress)
+            self.code[head] = _Either(then, body) if tree.is_lazy else _Either(body, then)
+            return head
+        rounds = self._register()
+        own = self._register() if is_nullable(tree.item) else -1
+        head = self._add(None)
+        inner = progress if own < 0 else (*progress, own)
+        body = self._read(tree.item, head, is_forward=is_forward, progress=inner)
+        self.code[head] = _Rounds(rounds, own, tree.min, tree.max, tree.is_lazy, clears, body, then)
+        return head
+
+
+def _referred(tree: Tree) -> set[int]:
+    """The groups to which references lead."""
+    found, stack = set[int](), [tree]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, Reference):
+            found.update(one.numbers)
+        stack += children(one)
+    return found
+
+
+class PatternSearch:
+    """The search for a pattern in one text.
+
+    Attributes:
+        num_steps: made so far.
+    """
+
+    def __init__(self, program: PatternProgram, text: str) -> None:
+        self.num_steps = 0
+        self._reported = 0
+        self._limit = MAX_STEPS + STEPS_OF_A_CHARACTER * len(text)
+        self._program = program
+        self._text = text
+        self._looked: dict[_State, _Way] = {}
+        self._failed = set[_State]()  # choices inside of lookarounds
+
+    def is_found(self) -> Work[bool]:
+        """Whether the pattern matches somewhere.
+
+        Raises:
+            ResourceLimitError: it takes too many steps.
+        """
+        program = self._program
+        first = program.code[program.start]
+        is_at_start = isinstance(first, _Assert) and first.assertion.kind == "start"
+        none: _Registers = (None,) * program.num_registers
+        tried = set[_State]()  # no start is tried again from a choice that has failed
+        is_found = False
+        for place in range(1 if is_at_start else len(self._text) + 1):
+            is_found = (yield from self._first(program.start, place, none, tried)) is not None
+            if is_found:
+                break
+        yield (self.num_steps - self._reported) * _COST + _START
+        return is_found
+
+    def _first(self, at: int, place: int, registers: _Registers, tried: set[_State]) -> Work[_Way]:
+        """The first way from a state to an end. `tried`: choices that lead to none, or are being tried."""
+        code, text, size = self._program.code, self._text, len(self._text)
+        stack: list[_State] = [(at, place, registers)]
         while stack:
-            found = next(stack[-1], None)
-            if found is None:
-                stack.pop()
-                ways.pop()
-            elif len(stack) <= tree.min or found[0] != ways[-1][0]:
-                if len(stack) >= tree.min:
-                    yield found
-                if tree.max is None or len(stack) < tree.max:
-                    ways.append(found)
-                    stack.append(rounds(found))
+            at, place, registers = stack.pop()
+            while True:
+                self.num_steps += 1
+                if self.num_steps - self._reported >= _PART:
+                    yield (self.num_steps - self._reported) * _COST
+                    self._reported = self.num_steps
+                    self._check()
+                step = code[at]
+                if isinstance(step, _ReadChar):
+                    here = place if step.is_forward else place - 1
+                    if not 0 <= here < size:
+                        break
+                    point = ord(text[here])
+                    index = bisect_right(step.lows, point) - 1
+                    if index < 0 or step.highs[index] < point:
+                        break
+                    place = place + 1 if step.is_forward else here
+                    if step.progress:
+                        registers = _with(registers, step.progress, 1)
+                    at = step.then
+                elif isinstance(step, _Either | _Rounds):
+                    state = at, place, registers
+                    if state in tried or state in self._failed:
+                        break
+                    tried.add(state)
+                    ways = step.ways(registers)
+                    if not ways:
+                        break
+                    stack += [(way, place, held) for way, held in ways[:0:-1]]
+                    at, registers = ways[0]
+                elif step is None:
+                    return place, registers
+                else:
+                    if isinstance(step, _LookAround):
+                        way = yield from self._look(step, place, registers)
+                    else:
+                        way = self._after(step, place, registers)
+                    if way is None:
+                        break
+                    (place, registers), at = way, step.then
+        return None
 
-    def _repeated(self, tree: Reference, way: _Way, is_forward: bool) -> Iterator[_Way]:
-        """The text of a group once more; nothing if the group holds none."""
-        place, groups = way
-        held = next((groups[number] for number in tree.numbers if groups[number] is not None), None)
-        text = "" if held is None else self.text[held[0] : held[1]]
-        start = place if is_forward else place - len(text)
-        if start >= 0 and self._is_same(self.text[start : start + len(text)], text, tree):
-            yield (start + len(text) if is_forward else start), groups
+    def _after(self, step: _BeginGroup | _EndGroup | _ReadGroup | _Assert, place: int, registers: _Registers) -> _Way:
+        """The way through an instruction that leaves no choice."""
+        if isinstance(step, _BeginGroup):
+            return place, _with(registers, step.registers, place)
+        if isinstance(step, _EndGroup):
+            begun = registers[step.begun]
+            assert isinstance(begun, int)
+            held = self._text[min(begun, place) : max(begun, place)]
+            self.num_steps += len(held) // 64
+            return place, _with(_with(registers, (step.begun,), None), (step.group,), held)
+        if isinstance(step, _Assert):
+            return (place, registers) if self._holds(step.assertion, place) else None
+        end = self._again(step, place, registers)
+        if end is not None and end != place and step.progress:
+            registers = _with(registers, step.progress, 1)
+        return None if end is None else (end, registers)
 
-    @staticmethod
-    def _is_same(one: str, other: str, tree: Reference) -> bool:
-        if tree.fold is None or one == other:
-            return one == other
-        return len(one) == len(other) and all(
-            a == b or any(low <= ord(b) <= high for low, high in tree.fold(((ord(a), ord(a)),)))
-            for a, b in zip(one, other, strict=True)
-        )
+    def _check(self) -> None:
+        if self.num_steps > self._limit:
+            raise ResourceLimitError(
+                f"more than {self._limit:,} steps are made to tell whether a pattern matches",
+                hint='a pattern with fewer ways to fill its groups, or a "maxLength"',
+            )
+
+    def _look(self, step: _LookAround, place: int, registers: _Registers) -> Work[_Way]:
+        """The way through a lookaround or an atomic group."""
+        key = step.inner, place, registers
+        if key not in self._looked:
+            tried = set[_State]()
+            self._looked[key] = yield from self._first(step.inner, place, registers, tried)
+            if self._looked[key] is None:  # of a search that succeeds, some choices were only begun
+                self._failed |= tried
+        way = self._looked[key]
+        if (way is None) != step.is_negative:
+            return None
+        return (place, registers) if way is None else (way[0] if step.moves else place, way[1])
+
+    def _again(self, step: _ReadGroup, place: int, registers: _Registers) -> int | None:
+        """Behind the text of a group once more, or of nothing if it holds none; None if something else is there."""
+        held = next((registers[group] for group in step.groups if registers[group] is not None), "")
+        assert isinstance(held, str)
+        start = place if step.is_forward else place - len(held)
+        self.num_steps += len(held) // 64
+        if start < 0:
+            return None
+        there = self._text[start : start + len(held)]
+        if there != held and not (step.fold is not None and self._is_folded(there, held, step.fold)):
+            return None
+        return start + len(held) if step.is_forward else start
+
+    def _is_folded(self, one: str, other: str, fold: Callable[[Ranges], Ranges]) -> bool:
+        if len(one) != len(other):
+            return False
+        for a, b in zip(one, other, strict=True):
+            self.num_steps += 1
+            if a != b and not any(low <= ord(b) <= high for low, high in fold(((ord(a), ord(a)),))):
+                return False
+        return True
 
     def _holds(self, tree: Assertion, place: int) -> bool:
         def is_among(at: int) -> bool:
-            return 0 <= at < len(self.text) and any(low <= ord(self.text[at]) <= high for low, high in tree.chars)
+            return 0 <= at < len(self._text) and any(low <= ord(self._text[at]) <= high for low, high in tree.chars)
 
-        size = len(self.text)
+        size = len(self._text)
         if tree.kind in ("start", "end"):
             return place == (0 if tree.kind == "start" else size)
         if tree.kind == "last line":
@@ -197,69 +403,16 @@ class _Match:
         return (is_among(place - 1) != is_among(place)) == (tree.kind == "boundary")
 
 
+def _with(registers: _Registers, numbers: tuple[int, ...], value: str | int | None) -> _Registers:
+    """The registers with a value in some of them."""
+    changed = list(registers)
+    for number in numbers:
+        changed[number] = value
+    return tuple(changed)
+
+
 @lru_cache(maxsize=4096)
 def _numbers(tree: Tree) -> frozenset[int]:
     """The groups in a tree."""
     own = {tree.number} if isinstance(tree, Capture) else set()
     return frozenset(own).union(*map(_numbers, children(tree)))
-
-
-# -- a regular pattern that matches no less
-
-
-def regular(tree: Tree) -> Tree:
-    """A pattern without groups, references and lookbehinds that matches wherever the given one does.
-
-    What repeats a group may be any text that the group may hold, or nothing. A negative assertion with a reference
-    inside goes: it could not be weakened otherwise.
-    """
-    groups: dict[int, Tree] = {}
-    _collect(tree, groups)
-    return _weaker(tree, groups)
-
-
-def _collect(tree: Tree, groups: dict[int, Tree]) -> None:
-    if isinstance(tree, Capture):
-        groups[tree.number] = tree.item
-    for child in children(tree):
-        _collect(child, groups)
-
-
-def _weaker(tree: Tree, groups: dict[int, Tree]) -> Tree:
-    match tree:
-        case Capture(item):
-            return _weaker(item, groups)
-        case Reference(numbers, fold):
-            held = [groups[number] for number in numbers]
-            if fold is not None or any(map(has_references, held)):
-                return _ANY_TEXT
-            return Alternation((_NOTHING, *(_plain(item) for item in held)))
-        case Lookbehind():
-            return _NOTHING
-        case Lookahead(item, is_negative):
-            if is_negative and has_references(item):
-                return _NOTHING
-            return Lookahead(_weaker(item, groups), is_negative)
-        case Concatenation(items):
-            return Concatenation(tuple(_weaker(item, groups) for item in items))
-        case Alternation(options):
-            return Alternation(tuple(_weaker(option, groups) for option in options))
-        case Quantified(item, least, most, is_lazy):
-            return Quantified(_weaker(item, groups), least, most, is_lazy)
-    return tree
-
-
-def _plain(tree: Tree) -> Tree:
-    """What a group may hold: its texts, whatever stands around them."""
-    match tree:
-        case Capture(item):
-            return _plain(item)
-        case Concatenation(items):
-            return Concatenation(tuple(map(_plain, items)))
-        case Alternation(options):
-            return Alternation(tuple(map(_plain, options)))
-        case Quantified(item, least, most, is_lazy):
-            return Quantified(_plain(item), least, most, is_lazy)
-        case Assertion() | Lookahead() | Lookbehind():
-            return _NOTHING
-    return tree

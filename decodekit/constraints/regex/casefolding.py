@@ -54,14 +54,24 @@ _KEYS: Final[dict[Rule, Callable[[str], str]]] = {
 }
 
 
+@lru_cache(maxsize=512)
 def close(ranges: Ranges, rule: Rule) -> Ranges:
     """The set with all characters that are equal to one of its members by the rule."""
     points, groups = _groups(rule)
-    found = list(ranges)
-    for low, high in ranges:
-        members = slice(bisect_left(points, low), bisect_right(points, high))
-        found += ((point, point) for group in groups[members] for point in group)
-    return normalise(found) if len(found) > len(ranges) else ranges
+    inside = [(bisect_left(points, low), bisect_right(points, high)) for low, high in ranges]
+    if 2 * sum(end - start for start, end in inside) < len(points):
+        met = (point for start, end in inside for group in groups[start:end] for point in group)
+    else:  # of a large set, those outside are fewer
+        gaps = zip([0, *(end for _, end in inside)], [*(start for start, _ in inside), len(points)], strict=True)
+        outside = ((points[at], groups[at]) for start, end in gaps for at in range(start, end))
+        met = (point for point, group in outside if any(_is_in(one, ranges) for one in group))
+    found = {point for point in met if not _is_in(point, ranges)}
+    return normalise([*ranges, *((point, point) for point in found)]) if found else ranges
+
+
+def _is_in(point: int, ranges: Ranges) -> bool:
+    at = bisect_right(ranges, (point, MAX_CODE_POINT)) - 1
+    return at >= 0 and ranges[at][1] >= point
 
 
 @lru_cache(maxsize=4)

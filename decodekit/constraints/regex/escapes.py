@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from functools import cached_property
 from typing import Final, Literal, NoReturn, TypeAlias
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
@@ -18,6 +19,7 @@ _SHOWN: Final = 30  # characters of the pattern that an error shows on each side
 _DIGITS: Final = "0123456789"
 _OCTAL: Final = "01234567"
 _HEX: Final = "0123456789abcdefABCDEF"
+_NUMBER: Final = re.compile("[0-9]*")
 _CONTROL: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _SYNTAX: Final = "^$\\.*+?()[]{}|/"  # what the flag u of ECMA-262 lets be escaped
 _INSIDE_EMPTY: Final = sys.version_info >= (3, 14)  # since when \B of `re` holds in the empty text
@@ -34,6 +36,8 @@ class PatternReader:
         self.keeps_groups = False
         """Whether back-references are read: otherwise they are refused, and groups leave no trace."""
         self.references: list[tuple[int | str, Reference]] = []
+        self.num_strays = 0
+        """Numbers behind a backslash that are those of no group, where groups are kept."""
 
     @property
     def is_at_end(self) -> bool:
@@ -148,8 +152,9 @@ class PatternReader:
 
     def group_number(self, first: str) -> int | None:
         """The number behind a backslash, if it is that of a group."""
-        digits = first + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
-        if len(digits) > 6 or int(digits) > self.num_groups():
+        digits = first + self.digits()
+        if len(digits) > 6 or int(digits) > self.num_groups:
+            self.num_strays += 1
             return None
         self.position += len(digits) - 1
         return int(digits)
@@ -175,14 +180,19 @@ class PatternReader:
             if re.match("[0-7]{3}", self.pattern[self.position - 1 : self.position + 2]) is None:
                 self.refuse_reference()
             return self.octal(first)
-        number = first + re.match("[0-9]*", self.pattern[self.position :]).group()  # type: ignore[union-attr]
-        if self.is_strict or len(number) > 6 or int(number) <= self.num_groups():
+        number = first + self.digits()
+        if self.is_strict or len(number) > 6 or int(number) <= self.num_groups:
             self.refuse_reference()
         return ord(first) if first in "89" else self.octal(first)
 
+    def digits(self) -> str:
+        """The digits that come next; they are not taken."""
+        return _NUMBER.match(self.pattern, self.position).group()  # type: ignore[union-attr]
+
+    @cached_property
     def num_groups(self) -> int:
-        """The groups of the whole pattern that a number could refer to."""
-        parts = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?<(?![=!])", self.pattern, re.DOTALL)
+        """The groups of the whole pattern that a number could refer to. A class that is not closed goes to the end."""
+        parts = re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]?|\((?!\?)|\(\?<(?![=!])", self.pattern, re.DOTALL)
         return sum(part[0] == "(" for part in parts)
 
     def class_escape(self, char: str) -> Ranges:

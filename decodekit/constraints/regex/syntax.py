@@ -8,10 +8,10 @@ not regular, or not yet understood, is refused by name with its place; nothing i
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 from decodekit.constraints.language.utf8 import EVERYTHING, invert
+from decodekit.constraints.memory import remembered
 from decodekit.constraints.regex import charclasses
 from decodekit.constraints.regex.escapes import Flavour, PatternReader, one
 from decodekit.constraints.regex.tree import (
@@ -27,9 +27,11 @@ from decodekit.constraints.regex.tree import (
     Tree,
     width,
 )
-from decodekit.errors import InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
+from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_PATTERN_LENGTH: Final = 200_000
+MOST_CHARACTERS: Final = 1 << 18
+"""Of the patterns of which is remembered what was made of them."""
 MAX_GROUP_DEPTH: Final = 100
 MAX_REPEAT: Final = 2**32
 PYTHON_MAX_REPEAT: Final = 2**32 - 2
@@ -44,7 +46,7 @@ _BLANKS: Final = " \t\n\r\v\f"  # what the flag x ignores
 _COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-@lru_cache(maxsize=512)
+@remembered(MOST_CHARACTERS)
 def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     """The tree of a pattern.
 
@@ -54,10 +56,7 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
     if len(pattern) > MAX_PATTERN_LENGTH:
-        raise ResourceLimitError(
-            f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
-            hint="several constraints, or a grammar",
-        )
+        raise _too_long(pattern)
     parser = _PatternParser(pattern, flavour, _checked(flags, flavour))
     tree = parser.alternatives()
     if not parser.is_at_end:
@@ -65,14 +64,28 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     return tree
 
 
-@lru_cache(maxsize=512)
+@remembered(MOST_CHARACTERS)
 def parse_groups(pattern: str) -> tuple[Tree, int]:
     """The tree of a pattern of ECMA-262 with its groups and back-references, and the number of groups.
 
     Errors are those of `parse`, but for what is about back-references; one by name has to name a group.
     """
+    tree, parser = _read_groups(pattern)
+    return tree, parser.num_kept
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern of ECMA-262, with references only to groups that it has, and no name twice."""
+    try:
+        _, parser = _read_groups(text)
+    except ConstraintError:
+        return False
+    return not parser.num_strays and all(len(numbers) == 1 for numbers in parser.numbers.values())
+
+
+def _read_groups(pattern: str) -> tuple[Tree, _PatternParser]:
     if len(pattern) > MAX_PATTERN_LENGTH:
-        parse(pattern, "ecma")
+        raise _too_long(pattern)
     parser = _PatternParser(pattern, "ecma", frozenset())
     parser.keeps_groups = True
     tree = parser.alternatives()
@@ -83,7 +96,14 @@ def parse_groups(pattern: str) -> tuple[Tree, int]:
         if not numbers:
             parser.fail(f"no group has the name {key!r:.80}", "the name of a group", 0)
         object.__setattr__(reference, "numbers", numbers)  # groups may stand behind their references
-    return tree, parser.num_kept
+    return tree, parser
+
+
+def _too_long(pattern: str) -> ResourceLimitError:
+    return ResourceLimitError(
+        f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
+        hint="several constraints, or a grammar",
+    )
 
 
 def _checked(flags: str, flavour: Flavour) -> frozenset[str]:

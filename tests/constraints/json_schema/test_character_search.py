@@ -18,7 +18,7 @@ PATTERNS = [
     "^(a|b|cd)$", r"^[^\x00-\x7f]+$", "(?<!a)b",
 ]  # fmt: skip
 LANGUAGES = [
-    *(patterns.search_language(pattern, at="#") for pattern in PATTERNS),
+    *(patterns.searched(pattern, at="#").texts for pattern in PATTERNS),
     *(text.words(["a", "ab", "é", '"x', "\\"]), text.words(["b", "😀"])),
     *(text.length(2, 3), text.length(0, 1), text.length(5, None)),
 ]
@@ -105,8 +105,8 @@ def test_options_that_are_intersections(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_text_that_may_be_longer_answers_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """The length of `.{60}` is no condition of a state, and some character leads back to where it was read."""
-    many = [patterns.search_language(pattern, at="#") for pattern in ("ab1", "1.*2", r"^\w+$")]
-    of_length = {n: text.meet(patterns.search_language(f"^.{{{n}}}$", at="#"), *many) for n in (3, 60, 2000)}
+    many = [patterns.searched(pattern, at="#").texts for pattern in ("ab1", "1.*2", r"^\w+$")]
+    of_length = {n: text.meet(patterns.searched(f"^.{{{n}}}$", at="#").texts, *many) for n in (3, 60, 2000)}
     character_search.forget()
     assert not character_search.is_empty(of_length[60])
 
@@ -122,7 +122,7 @@ def test_a_text_that_may_be_longer_answers_for_all_lengths(monkeypatch: pytest.M
 
 
 def test_what_begins_inside_a_character_is_left_to_bytes() -> None:
-    node = text.meet(patterns.search_language("^[a-cé]", at="#"), patterns.search_language("[^b]$", at="#"))
+    node = text.meet(patterns.searched("^[a-cé]", at="#").texts, patterns.searched("[^b]$", at="#").texts)
     assert character_search.is_empty(node) is False
     for beginning in (b"\\", b"\\u", b"\\u00", b"\\u006", b"\xc3"):
         inside = node
@@ -179,14 +179,14 @@ def test_counting() -> None:
 def test_by_hand(asked: list[str], excluded: list[str], empty: bool) -> None:
     node = text.BODY
     for pattern in asked:
-        node = text.meet(node, patterns.search_language(pattern, at="#"))
+        node = text.meet(node, patterns.searched(pattern, at="#").texts)
     for pattern in excluded:
-        node = text.without(node, patterns.search_language(pattern, at="#"))
+        node = text.without(node, patterns.searched(pattern, at="#").texts)
     assert character_search.is_empty(node) is empty and node.is_empty is empty
 
 
 def test_bounds_on_the_length() -> None:
-    even = patterns.search_language("^(..)*$", at="#")
+    even = patterns.searched("^(..)*$", at="#").texts
     assert character_search.is_empty(text.meet(even, text.length(3, 3))) is True
     assert character_search.is_empty(text.meet(even, text.length(3, 4))) is False
     assert character_search.is_empty(text.meet(even, text.length(10_001, 10_001))) is True
@@ -197,7 +197,7 @@ def test_bounds_on_the_length() -> None:
 def test_what_lost_a_condition_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """All letters somewhere: behind each of them lies a state with one condition less, of 2**16 states."""
     letters = "abcdefghijklmnop"
-    node = text.meet(*(patterns.search_language(letter, at="#") for letter in letters))
+    node = text.meet(*(patterns.searched(letter, at="#").texts for letter in letters))
     assert character_search.is_empty(node) is False
 
     def search(*asked: object) -> bool:
@@ -207,7 +207,7 @@ def test_what_lost_a_condition_needs_no_search(monkeypatch: pytest.MonkeyPatch) 
     answers = [character_search.is_empty(node.derivative(ord(letter))) for letter in letters]
     assert answers == [False] * len(letters)
     with pytest.raises(RecursionError, match="a search"):  # one condition more is another question
-        character_search.is_empty(text.meet(node, patterns.search_language("q", at="#")))
+        character_search.is_empty(text.meet(node, patterns.searched("q", at="#").texts))
 
 
 def lengths(steps: tuple[int, ...], most: int) -> set[int]:
@@ -230,7 +230,7 @@ def test_long_texts() -> None:
         node = text.length(least, most)
         for steps in many:
             body = "|".join(f"[a-c]{{{step}}}" for step in steps)
-            node = text.meet(node, patterns.search_language(f"^({body})*$", at="#"))
+            node = text.meet(node, patterns.searched(f"^({body})*$", at="#").texts)
         expected = not any(all(length in lengths(steps, most) for steps in many) for length in range(least, most + 1))
         assert character_search.is_empty(node) == expected, (many, least, most)
         answers.append(expected)
@@ -252,14 +252,14 @@ def test_long_texts() -> None:
 )
 def test_texts_that_go_round(pattern: str, least: int, most: int | None, empty: bool) -> None:
     assert (
-        character_search.is_empty(text.meet(patterns.search_language(pattern, at="#"), text.length(least, most)))
+        character_search.is_empty(text.meet(patterns.searched(pattern, at="#").texts, text.length(least, most)))
         is empty
     )
 
 
 def test_patterns_against_each_other() -> None:
     """Sets of 2**n remainders, but a text is near: the first letter that all patterns can use is taken at once."""
-    asked = [patterns.search_language(f"^(a|b)*a(a|b){{{n}}}$", at="#") for n in range(5, 18)]
+    asked = [patterns.searched(f"^(a|b)*a(a|b){{{n}}}$", at="#").texts for n in range(5, 18)]
     work = character_search._Work(0)
     state, least, most = character_search._start([text.meet(*asked)])
     for letter in "abbabaaabbbbabababba":  # and from wherever one stands
@@ -277,7 +277,7 @@ def after_letter(state: character_search._State, letter: str) -> character_searc
 def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(character_search, "MAX_STATES", 50)
     node = text.meet(
-        patterns.search_language("^[ab]*a[ab]{8}$", at="#"), patterns.search_language("^[ab]*b[ab]{8}$", at="#")
+        patterns.searched("^[ab]*a[ab]{8}$", at="#").texts, patterns.searched("^[ab]*b[ab]{8}$", at="#").texts
     )
     with pytest.raises(ResourceLimitError, match="50 states"):
         character_search.is_empty(node)

@@ -18,10 +18,13 @@ import decodekit as dk
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.guard.guarding import SchemaGuard
+from decodekit.constraints.json_schema.guard.judgements import Judgements
 from decodekit.constraints.json_schema.guard.judging import SchemaJudge
-from decodekit.constraints.json_schema.guard.reading import SchemaReader
+from decodekit.constraints.json_schema.guard.places import Place
+from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
+from decodekit.constraints.work import Work
 from decodekit.errors import DeadEndError, UnsatisfiableError
 from decodekit.generation.sequence import Sequence
 from decodekit.testing import check_guard, check_matcher
@@ -135,7 +138,12 @@ def test_what_is_refused_early_begins_no_valid_text(name: str, monkeypatch: pyte
 def test_a_guard_that_refuses_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes each value for wrong of which the mask cannot tell."""
     lower(monkeypatch, LIMITS["one alternative"])
-    monkeypatch.setattr(SchemaReader, "_is_valid", lambda self, place, instance: False)
+
+    def refusing(self: Judgements, place: Place, instance: Instance) -> Work[bool]:
+        yield 0
+        return False
+
+    monkeypatch.setattr(Judgements, "_validity", refusing)
     with pytest.raises(AssertionError, match="and accepted"):
         check_small(9, 0)
     assert any(faults_behind(schema, world, 0)[0] for schema, world in small(9))

@@ -19,6 +19,7 @@ from decodekit.constraints.json_schema.guard.judging import SchemaJudge
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values.shape import NOTHING
 from decodekit.constraints.matching.compiler import compile
+from decodekit.constraints.work import Work
 from decodekit.errors import GuardError, UnsatisfiableError
 from tests.constraints.json_schema import small_schemas as small
 from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
@@ -93,7 +94,8 @@ def test_more_small_schemas_under_low_limits(name: str, monkeypatch: pytest.Monk
     assert not found, "\n".join(found[:10])
 
 
-def judges_nothing(self: SchemaJudge, location: object, value: object) -> object:
+def judges_nothing(self: SchemaJudge, location: object, value: object) -> Work[object]:
+    yield 0
     return self
 
 
@@ -103,7 +105,7 @@ def weaker_is_nothing(self: Semantics, shapes: object, place: object = None) -> 
 
 @pytest.mark.parametrize(
     ("owner", "attribute", "broken"),
-    [(SchemaJudge, "evaluate", judges_nothing), (Semantics, "union", weaker_is_nothing)],
+    [(SchemaJudge, "judging", judges_nothing), (Semantics, "union", weaker_is_nothing)],
 )
 def test_a_guard_that_accepts_all_and_a_mask_that_is_too_narrow_are_found(
     owner: type, attribute: str, broken: Callable[..., object], monkeypatch: pytest.MonkeyPatch

@@ -70,10 +70,10 @@ BODIES: list[tuple[Node, Callable[[str], bool]]] = [
     (text.length(1, 2), lambda value: len(value) in (1, 2)),
     (text.length(2, None), lambda value: len(value) > 1),
     (text.words(["", "a", "éa", "aaa"]), lambda value: value in ("", "a", "éa", "aaa")),
-    (patterns.search_language("a", at="#"), lambda value: "a" in value),
-    (patterns.search_language("^é*$", at="#"), lambda value: "a" not in value),
-    (text.without(text.BODY, patterns.search_language("^a", at="#")), lambda value: value[:1] != "a"),
-    (text.meet(text.length(1, None), patterns.search_language("é$", at="#")), lambda value: value[-1:] == "é"),
+    (patterns.searched("a", at="#").texts, lambda value: "a" in value),
+    (patterns.searched("^é*$", at="#").texts, lambda value: "a" not in value),
+    (text.without(text.BODY, patterns.searched("^a", at="#").texts), lambda value: value[:1] != "a"),
+    (text.meet(text.length(1, None), patterns.searched("é$", at="#").texts), lambda value: value[-1:] == "é"),
 ]
 
 
@@ -99,7 +99,7 @@ def disagreements(bounds: Sequence[tuple[int, int | None]], most: int | None = N
     """Meets of two patterns and a length whose emptiness by characters is not the one of the same texts in UTF-8."""
     found, num_empty = [], 0
     sources = sorted({written(tree) for tree in SMALL.trees(1)})[:most]
-    bodies = [(patterns.search_language(source, at="#"), regex.parse_search(source)) for source in sources]
+    bodies = [(patterns.searched(source, at="#").texts, regex.parse_search(source)) for source in sources]
     plain = utf8.charset(utf8.SCALARS)
     for (one, other), (low, high), is_left_out in itertools.product(
         itertools.combinations(range(len(sources)), 2), bounds, (False, True)

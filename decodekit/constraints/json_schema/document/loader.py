@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urljoin
 
@@ -31,6 +31,7 @@ from decodekit.constraints.json_schema.document.drafts import (
     is_names,
     keyword,
 )
+from decodekit.constraints.turns import give_way
 from decodekit.errors import InvalidConstraintError, UnresolvableReferenceError, UnsupportedSchemaError
 
 _SHOWN: Final = 60  # characters of a value in a message
@@ -50,7 +51,7 @@ class Location:
     Attributes:
         index: the number of the schema among those of its library, the same in any scope.
         value: the schema, a dict or a boolean.
-        document: where it stands. `path`: its JSON Pointer there.
+        uri: of the document where it stands, empty for the first one. `path`: its JSON Pointer there.
         base: the URI that references in it are relative to. `draft`: the draft it is written in.
         ignored: keywords that the vocabularies of its meta-schema leave out; annotations here.
         scope: what the dynamic anchors mean on the way that led here.
@@ -59,7 +60,7 @@ class Location:
 
     index: int
     value: JsonValue
-    document: SchemaDocument
+    uri: str
     path: str
     base: str
     draft: SchemaDraft
@@ -70,7 +71,7 @@ class Location:
     @property
     def pointer(self) -> str:
         """The JSON Pointer as a URI fragment, ``#/properties/a``, behind the URI of any document but the first."""
-        return f"{self.document.uri}#{self.path}"
+        return f"{self.uri}#{self.path}"
 
     def at(self, *tokens: str | int) -> str:
         """The pointer of something inside, for errors."""
@@ -92,14 +93,6 @@ class Location:
 
     def __repr__(self) -> str:
         return f"Location({self.pointer!r})"
-
-
-@dataclass(eq=False, slots=True)
-class SchemaDocument:
-    """One JSON document: its URI (empty for the first one) and the locations met in it, by path."""
-
-    uri: str
-    locations: dict[str, Location] = field(default_factory=dict)
 
 
 def escape(token: str) -> str:
@@ -129,7 +122,7 @@ def asking(location: Location) -> str:
     is_inside = not places.isdisjoint({Inner.MAP, Inner.MAP_OR_NAMES}) or (
         last.isdigit() and not places.isdisjoint({Inner.LIST, Inner.SELF_OR_LIST})
     )
-    return f"{location.document.uri}#{before if is_inside else location.path}"
+    return f"{location.uri}#{before if is_inside else location.path}"
 
 
 class Library:
@@ -147,6 +140,7 @@ class Library:
     def __init__(self, schema: JsonValue, registry: Mapping[str, JsonValue]) -> None:
         self._registry = {uri.rstrip("#"): value for uri, value in registry.items()}
         self.locations: list[Location] = []
+        self._documents: dict[str, dict[str, Location]] = {}  # by URI, then by path; no location holds others
         self._resources: dict[str, Location] = {}
         self._anchors: dict[tuple[str, str], Location] = {}
         self._dynamic_anchors: dict[str, dict[str, Location]] = {}  # by base, then by name
@@ -159,14 +153,16 @@ class Library:
     def child(self, location: Location, *tokens: str | int) -> Location:
         """The sub-schema below `location`, which the walk over its document has met."""
         path = location.path + _path(tokens)
-        return self._enter(location.scope, location.document.locations[path])
+        return self._enter(location.scope, self._documents[location.uri][path])
 
     def _enter(self, scope: Scope, target: Location) -> Location:
         """A schema that is reached out of `scope`: the anchors of its resource join what is met for the first time."""
         anchors = self._dynamic_anchors.get(target.base) if self._dynamic_anchors else None
-        if anchors and not all(name in dict(scope) for name in anchors):
-            met = {name: anchored.index for name, anchored in anchors.items()}
-            scope = tuple(sorted((met | dict(scope)).items()))
+        if anchors:
+            known = dict(scope)
+            if not anchors.keys() <= known.keys():
+                met = {name: anchored.index for name, anchored in anchors.items()}
+                scope = tuple(sorted((met | known).items()))
         if not scope:
             return target
         scoped = self._scoped.get((target.index, scope))
@@ -175,15 +171,15 @@ class Library:
         return scoped
 
     def _add_document(self, uri: str, value: JsonValue) -> Location:
-        document = SchemaDocument(uri)
-        self._index(document, value, "", uri, Dialect(self.draft))
-        root = document.locations[""]
+        self._documents[uri] = {}
+        self._index(uri, value, "", uri, Dialect(self.draft))
+        root = self._documents[uri][""]
         self._resources.setdefault(uri, root)
         return root
 
     def _index(
         self,
-        document: SchemaDocument,
+        uri: str,
         value: JsonValue,
         path: str,
         base: str,
@@ -193,23 +189,25 @@ class Library:
     ) -> None:
         """Make locations for a schema and all schemas below it; register their ids and anchors."""
         stack = [(value, path, base, dialect)]
+        document = self._documents[uri]
         while stack:
+            give_way()
             value, path, base, dialect = stack.pop()
-            if path in document.locations:
+            if path in document:
                 continue
             if not isinstance(value, (dict, bool)):
                 raise InvalidConstraintError(
-                    f"a schema must be an object or a boolean, not {show(value)}", at=f"{document.uri}#{path}"
+                    f"a schema must be an object or a boolean, not {show(value)}", at=f"{uri}#{path}"
                 )
             if isinstance(value, dict):
                 if not path or _id(value, dialect.draft) is not None:
-                    dialect = self._dialect(value, dialect, f"{document.uri}#{path}/$schema")
+                    dialect = self._dialect(value, dialect, f"{uri}#{path}/$schema")
                 name = _id(value, dialect.draft)
                 if name is not None and not name.startswith("#") and not _is_bare_reference(value, dialect.draft):
                     base = _join(base, name).partition("#")[0]
-            location = Location(len(self.locations), value, document, path, base, dialect.draft, dialect.ignored)
+            location = Location(len(self.locations), value, uri, path, base, dialect.draft, dialect.ignored)
             self.locations.append(location)
-            document.locations[path] = location
+            document[path] = location
             if isinstance(value, dict):
                 self._register(location, value, may_anchor=may_anchor)
                 _check(location)
@@ -320,7 +318,7 @@ class Library:
         return target
 
     def _at_pointer(self, location: Location, reference: str, key: str, resource: Location, pointer: str) -> Location:
-        locations = resource.document.locations
+        locations = self._documents[resource.uri]
         if (known := locations.get(resource.path + pointer)) is not None:
             return known
         value, path, base = resource.value, resource.path, resource.base
@@ -338,14 +336,15 @@ class Library:
             if (met := locations.get(path)) is not None:
                 base, dialect = met.base, Dialect(met.draft, met.ignored)
         if path not in locations:  # no keyword of the draft holds one here, such as "definitions" of another draft
-            self._index(resource.document, value, path, base, dialect, may_anchor=False)
+            self._index(resource.uri, value, path, base, dialect, may_anchor=False)
         return locations[path]
 
     def references(self, location: Location) -> Iterator[Location]:
         """The sub-schemas and referenced schemas that take part in what `location` admits."""
+        give_way()
         keywords = location.keywords()
         for suffix, _ in _schemas_below(keywords, location.draft, assertions_only=True):
-            yield self._enter(location.scope, location.document.locations[location.path + suffix])
+            yield self._enter(location.scope, self._documents[location.uri][location.path + suffix])
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             reference = keywords.get(key)
             if isinstance(reference, str) and keyword(key, location.draft):

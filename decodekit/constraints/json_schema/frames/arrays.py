@@ -120,7 +120,7 @@ class ArrayPlan:
         if spec.is_unique or self.start.owed:
             return self._can_finish(self.start, ask)
         if spec.contains:
-            return self._can_reach_end(self.start, ask)
+            return self._search(self.start, ask)
         answers = [ask(spec.goal(index)) for index in range(min(spec.min_items, len(spec.prefix) + 1))]
         return all(answers)
 
@@ -190,6 +190,7 @@ class ArrayPlan:
 
     @kept
     def _can_reach_end(self, state: ArrayState, ask: Ask) -> bool:
+        """As `_search`; `ask` gives final answers, for it is kept with them."""
         return self._search(state, ask)
 
     def _search(self, start: ArrayState, ask: Ask) -> bool:

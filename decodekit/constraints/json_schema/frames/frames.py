@@ -157,15 +157,17 @@ class SchemaNetwork:
             for contains in spec.contains:
                 yield from (contains.goal, conjunction(spec.rest, contains.goal))
 
-    def objects(self, goal: Goal) -> list[ObjectPlan]:
+    @kept
+    def objects(self, goal: Goal) -> tuple[ObjectPlan, ...]:
         """The plans of the objects that satisfy a goal, those that no object satisfies left out."""
         plans = map(self._object, self.semantics.shape(goal).objects)
-        return [plan for plan in plans if plan.is_satisfiable(self.is_inhabited)]
+        return tuple([plan for plan in plans if plan.is_satisfiable(self.is_inhabited)])
 
-    def arrays(self, goal: Goal) -> list[ArrayPlan]:
+    @kept
+    def arrays(self, goal: Goal) -> tuple[ArrayPlan, ...]:
         """The plans of the arrays that satisfy a goal, those that no array satisfies left out."""
         plans = map(self._array, self.semantics.shape(goal).arrays)
-        return [plan for plan in plans if plan.is_satisfiable(self.is_inhabited)]
+        return tuple([plan for plan in plans if plan.is_satisfiable(self.is_inhabited)])
 
     @kept
     def value(self, goal: Goal) -> Read:

@@ -301,26 +301,33 @@ class ObjectPlan:
 
     def _assignments(self, state: ObjectState, ask: Ask) -> Iterator[int]:
         """The numbers of members beyond the required ones with which all pending witnesses can be met."""
+        return self._assigned(state, ask, state.pending, {}, ())
 
-        def assign(pending: tuple[int, ...], goals: dict[int, Goal], choices: tuple[_Choice, ...]) -> Iterator[int]:
-            if not pending:
-                if _can_all_choose(choices):
-                    yield len(choices) + sum(not self._is_required(index) for index in goals)
-                return
-            witness, rest = pending[0], pending[1:]
-            for index in self._bearers(witness):
-                if not state.seen >> index & 1:
-                    goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
-                    if ask(goal):
-                        yield from assign(rest, {**goals, index: goal}, choices)
-            # One new key for this witness alone or for some of the others too.
-            for num_others in range(len(rest) + 1):
-                for others in combinations(rest, num_others):
-                    left = tuple(number for number in rest if number not in others)
-                    for choice in self._new_keys((witness, *others), state, ask):
-                        yield from assign(left, goals, (*choices, choice))
-
-        yield from assign(state.pending, {}, ())
+    def _assigned(
+        self,
+        state: ObjectState,
+        ask: Ask,
+        pending: tuple[int, ...],
+        goals: dict[int, Goal],
+        choices: tuple[_Choice, ...],
+    ) -> Iterator[int]:
+        """The same, with what the witnesses before `pending` take: goals of declared names, and new keys."""
+        if not pending:
+            if _can_all_choose(choices):
+                yield len(choices) + sum(not self._is_required(index) for index in goals)
+            return
+        witness, rest = pending[0], pending[1:]
+        for index in self._bearers(witness):
+            if not state.seen >> index & 1:
+                goal = conjunction(goals.get(index, self.goal(index)), self.spec.witnesses[witness].goal)
+                if ask(goal):
+                    yield from self._assigned(state, ask, rest, {**goals, index: goal}, choices)
+        # One new key for this witness alone or for some of the others too.
+        for num_others in range(len(rest) + 1):
+            for others in combinations(rest, num_others):
+                left = tuple(number for number in rest if number not in others)
+                for choice in self._new_keys((witness, *others), state, ask):
+                    yield from self._assigned(state, ask, left, goals, (*choices, choice))
 
     @kept
     def _bearers(self, witness: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from decodekit.constraints.constraint import Guard, Refusal
 from decodekit.constraints.json_schema.document import support
@@ -26,9 +26,11 @@ from decodekit.constraints.json_schema.guard.reading import SchemaReader
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.formats import GUARDED
+from decodekit.constraints.json_schema.strings.patterns import is_pattern
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.errors import ConstraintError, ResourceLimitError
+from decodekit.constraints.work import Work, done
+from decodekit.errors import ConstraintError
 
 _DENYING: Final = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"})
 """The keywords that may ask a schema not to hold."""
@@ -54,25 +56,26 @@ class SchemaGuard:
     _places: dict[int, Places] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def refuses(self, text: bytes) -> Refusal | None:
+        """As `judging`, at once."""
+        return done(self.judging(text))
+
+    def judging(self, text: bytes) -> Work[Refusal | None]:
         """Why the value of a text is not valid.
 
         What can stay ends before the first repeated item or the first string that is not of its format, where there is
         one; otherwise before the end of the first value that is not valid by itself.
 
         Raises:
-            ResourceLimitError: the value is nested too deeply for the schema.
+            ResourceLimitError: a pattern or format takes too long, or a schema refers to itself for the same value.
         """
         if self.is_of_names and not self.semantics.left and not _INTERNATIONAL.search(text):
             return None
         if self.is_of_limits and not self.semantics.left:
             return None
         judge = SchemaJudge(self.semantics)
-        value = instances.read(text)
-        try:
-            is_valid = judge.evaluate(self.semantics.library.root, value) is not None
-        except RecursionError as error:
-            raise ResourceLimitError("the value is nested too deeply to be judged", hint='"maxItems"') from error
-        return None if is_valid else judge.refusal(value)
+        value = yield from instances.reading(text)
+        evaluated = yield from judge.judging(self.semantics.library.root, value)
+        return judge.refusal(value) if evaluated is None else None
 
     def reader(self) -> SchemaReader:
         """A reader that judges values as they become complete."""
@@ -83,7 +86,9 @@ class SchemaGuard:
         num_left = len(self.semantics.left)
         found = self._places.get(num_left)
         if found is None:
-            found = self._places.setdefault(num_left, Places(self.semantics, self.repeating))
+            found = Places(self.semantics, self.repeating)
+            self._places.clear()  # readers keep theirs
+            self._places[num_left] = found
         return found
 
     def _is_doubtful(self, text: bytearray, value: Instance) -> bool:
@@ -106,7 +111,7 @@ def guard_of(semantics: Semantics, *, may_leave: bool) -> Guard | None:
         may_leave: whether a limit was met, or may be met by a text.
 
     Raises:
-        ResourceLimitError: the schema is nested too deeply to be judged.
+        ResourceLimitError: a schema refers to itself for the same value.
     """
     repeating, formats = guarded_locations(semantics), set[str]()
     if semantics.formats == "assert":
@@ -119,14 +124,22 @@ def guard_of(semantics: Semantics, *, may_leave: bool) -> Guard | None:
     is_of_names = not repeating and "regex" not in formats and not may_leave
     is_of_limits = not repeating and not formats
     guard = (SchemaGuard if may_be_plain else CompoundSchemaGuard)(semantics, is_of_names, is_of_limits, repeating)
-    try:
-        for smallest in (b"null", b"0", b'""', b"[]", b"{}") if semantics.left else ():
-            guard.refuses(smallest)
-    except ResourceLimitError as error:  # better now than in the middle of a text
-        raise ResourceLimitError(
-            "the schema is nested too deeply to be judged", hint='fewer levels, or "$ref"'
-        ) from error
+    _prepare(semantics, formats)
+    for smallest in (b"null", b"0", b'""', b"[]", b"{}") if semantics.left else ():
+        guard.refuses(smallest)  # what cannot be judged is better told now than in the middle of a text
     return guard
+
+
+def _prepare(semantics: Semantics, formats: set[str]) -> None:
+    """Make what judgements would make with the first text that needs it, and in one piece."""
+    if "regex" in formats:
+        is_pattern(r"(?i:\p{L})")  # loads the tables of Unicode
+    for location in support.reachable(semantics.library):
+        keywords = cast("dict[str, Any]", location.keywords())
+        if "pattern" in keywords:
+            semantics.prepare_search(location, keywords["pattern"], "pattern")
+        for pattern in keywords.get("patternProperties", ()):
+            semantics.prepare_search(location, pattern, "patternProperties")
 
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
-from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
-from decodekit.constraints.json_schema.guard.judging import way_of_item, ways_of_member
+from decodekit.constraints.json_schema.guard.rules import way_of_item, ways_of_member
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.formats import GUARDED
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
+from decodekit.constraints.work import done
 from decodekit.errors import ResourceLimitError
 
 MAX_KEYS: Final = 1024
@@ -29,6 +29,10 @@ MAX_KEYS: Final = 1024
 MAX_VERDICTS: Final = 128
 """A place remembers so many verdicts, of texts of at most `MAX_TEXT` bytes."""
 MAX_TEXT: Final = 1024
+MAX_COMPARED: Final = 10_000
+"""A key is tried on the patterns of a place if so many characters are compared at most."""
+MAX_PLACES: Final = 16_384
+"""So many places are known at most; beyond, they are made anew."""
 _ALONE: Final = frozenset({
     "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "contains", "enum",
     "const", "uniqueItems", "dependentRequired", "minLength", "maxLength", "propertyNames",
@@ -48,7 +52,7 @@ class Place:
         is_judged_inside: whether keys, members or items of values may be judged.
         is_empty: whether no value may stand here.
         repeating: the pointers of each `uniqueItems` that the mask does not enforce.
-        verdicts: whether values are valid here, by their texts; the last ones that were judged.
+        verdicts: whether values are valid here, by their texts, and in how many steps that was found; the last ones.
     """
 
     __slots__ = (
@@ -61,7 +65,7 @@ class Place:
         self._members: dict[str, Place] = {}
         self._items: dict[object, Place] = {}
         self._names: Place | None = None
-        self.verdicts: dict[bytes, bool] = {}
+        self.verdicts: dict[bytes, tuple[bool, int]] = {}
         self.schemas = schemas
         self.in_place = places.in_place(schemas)
         self.is_weak = is_weak or any(place.index in places.spreading for place in self.in_place)
@@ -89,8 +93,8 @@ class Place:
             self._names = self._places.at([child(place, "propertyNames") for place in asking], self.is_weak)
         return self._names
 
-    def remember(self, text: bytes, verdict: bool) -> None:
-        """Note whether the value of a text is valid here."""
+    def remember(self, text: bytes, verdict: tuple[bool, int]) -> None:
+        """Note whether the value of a text is valid here, and the steps of the judgement."""
         if len(self.verdicts) >= MAX_VERDICTS:
             self.verdicts.clear()
         if len(text) <= MAX_TEXT:
@@ -109,10 +113,11 @@ class Place:
 
     def _ways(self, place: Location, key: str) -> list[tuple[str, ...]]:
         """What a schema asks of a member; nothing where it takes too long to try the key on its patterns."""
-        if len(cast("dict[str, Any]", place.keywords().get("patternProperties", {}))) > MAX_PATTERNS:
+        num_patterns = len(cast("dict[str, Any]", place.keywords().get("patternProperties", {})))
+        if num_patterns > MAX_PATTERNS or num_patterns * len(key) > MAX_COMPARED:
             return []
         try:
-            return ways_of_member(self._places.semantics, place, key)
+            return done(ways_of_member(self._places.semantics, place, key))
         except ResourceLimitError:
             return []
 
@@ -156,6 +161,8 @@ class Places:
         key = frozenset(listed), is_weak
         found = self._known.get(key)
         if found is None:
+            if len(self._known) >= MAX_PLACES:
+                self._known.clear()
             found = self._known[key] = Place(self, listed, is_weak)
         return found
 
@@ -227,17 +234,11 @@ class Places:
         return frozenset(asking), frozenset(spreading)
 
     def _leading(self) -> frozenset[Location]:
-        library, marked = self.semantics.library, self.asking | self.repeating
-        before: dict[Location, list[Location]] = {}
-        found = set()
-        for location in support.reachable(library):
-            if location.index in marked:
-                found.add(location)
-            for target in library.references(location):
-                before.setdefault(target, []).append(location)
+        marked, referrers = self.asking | self.repeating, self.semantics.referrers()
+        found = {location for location in referrers if location.index in marked}
         stack = list(found)
         while stack:
-            for location in before.get(stack.pop(), ()):
+            for location in referrers[stack.pop()]:
                 if location not in found:
                     found.add(location)
                     stack.append(location)

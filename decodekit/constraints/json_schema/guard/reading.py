@@ -9,7 +9,11 @@
 A value is complete with its last quote, bracket or letter; a number when the next byte ends it. Every value is judged
 once by each schema, also where it is a part of others that are judged: an `Instance` remembers what is known of it.
 
-The reader goes back as well, for tokens are tried. What it did is kept in a log and undone in turn.
+The reader goes back as well, for tokens are tried. What it did is kept in a log and undone in turn. A text that has to
+be read again, because more is left to the guard than was known, is read token by token where the reader goes on.
+
+A judgement is work that can be left off, a token is not: a reader that is asked for the work of a token reads up to the
+first judgement that it does not know, undoes that, and begins again when the judgement is known.
 """
 
 from __future__ import annotations
@@ -19,32 +23,22 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final, cast
 
-from decodekit.constraints.constraint import Refusal, Watch
-from decodekit.constraints.json_schema.guard.judging import Evaluation, SchemaJudge, pointer_of, repetition
+from decodekit.constraints.constraint import Refusal, Watch, WorkingReader
+from decodekit.constraints.json_schema.guard.judgements import Judgements, Unknown
 from decodekit.constraints.json_schema.guard.places import Place, Places
+from decodekit.constraints.json_schema.guard.rules import pointer_of, repetition
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.errors import ConstraintError
+from decodekit.constraints.work import Work
 
 _OUTSIDE, _STRING, _ESCAPE = 0, 1, 2  # the modes of `Watch`
 _QUOTE, _BACKSLASH, _COLON = 0x22, 0x5C, 0x3A
 _STOP: Final = re.compile(rb'["\\]')
 _PLAIN: Final = frozenset(b"0123456789+-.eEtrufalsn")
 _WORDS: Final = frozenset({b"true", b"false", b"null"})
-
-
-class RememberingJudge(SchemaJudge):
-    """As `SchemaJudge`, but instances remember what is known of them from one judgement to the next.
-
-    So it says only whether a value is valid: of what was known before, no reason is kept.
-    """
-
-    def known_of(self, value: Instance) -> dict[Any, Evaluation | None]:
-        """What is known of a value, by schema and by what counts as an error."""
-        return value.known
+_STEPS_OF_A_BYTE: Final = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +93,7 @@ def _further(num_brackets: int) -> int:
     return num_brackets if num_brackets < 0 else num_brackets + 1
 
 
-class SchemaReader:
+class SchemaReader(WorkingReader):
     """Reads one text of a schema; see `GuardReader`.
 
     Args:
@@ -114,7 +108,9 @@ class SchemaReader:
         self._text = bytearray()
         self._marks: list[_Mark] = []  # before each read
         self._num_before = 0  # reads that the log does not reach back to
+        self._behind: list[bytes] = []  # reads that follow and have to be done once more, the last one first
         self._refusal: Refusal | None = None  # of a text that was read before it was known what is left
+        self._judgements = Judgements(self._places.semantics)
         self._reset()
 
     def _reset(self) -> None:
@@ -124,6 +120,11 @@ class SchemaReader:
         self._identities: dict[Hashable, int] = {}
 
     # -- the text
+
+    @property
+    def num_steps(self) -> int:
+        """The steps of its judgements."""
+        return self._judgements.num_steps
 
     @property
     def watch(self) -> Watch | bool:
@@ -157,9 +158,31 @@ class SchemaReader:
         self._renew()
         if self._refusal is not None:
             return self._refusal
+        return self._go_on(data)
+
+    def judging(self, data: bytes) -> Work[None]:
+        """The judgements that `read` needs, which knows them then; nothing else changes."""
+        self._judgements.forget()
+        while True:
+            self._judgements.is_asked = True
+            try:
+                if self.read(data) is None:
+                    self.rollback(1)
+                return
+            except Unknown as unknown:
+                work = unknown.work
+            finally:
+                self._judgements.is_asked = False
+            yield from work
+
+    def _go_on(self, data: bytes) -> Refusal | None:
         mark = self._mark()
         self._text += data
-        refusal = self._scan(mark[0]) if self._places.root.is_watched else None
+        try:
+            refusal = self._scan(mark[0]) if self._places.root.is_watched else None
+        except BaseException:
+            self._undo(mark)
+            raise
         if refusal is None:
             self._marks.append(mark)
         else:
@@ -168,15 +191,17 @@ class SchemaReader:
 
     def rollback(self, num_reads: int) -> None:
         """Forget the last reads that were not refused."""
+        num_behind = min(num_reads, len(self._behind))
+        del self._behind[:num_behind]
+        num_reads -= num_behind
         if not num_reads:
             return
         left = len(self._marks) - num_reads
         mark = self._marks[left]
-        del self._marks[left:]
         if left < self._num_before or self._refusal is not None:
-            del self._text[mark[0] :]
-            self._again()
+            self._begin_again(left)
         else:
+            del self._marks[left:]
             self._undo(mark)
 
     def fork(self) -> SchemaReader:
@@ -186,7 +211,9 @@ class SchemaReader:
         twin._text = self._text.copy()
         twin._marks = self._marks.copy()
         twin._num_before = len(self._marks)
+        twin._behind = self._behind.copy()
         twin._refusal = self._refusal
+        twin._judgements = self._judgements.copy()
         twin._mode, twin._start, twin._before = self._mode, self._start, self._before
         twin._open = [one.copy() for one in self._open]
         twin._identities = self._identities.copy()
@@ -213,22 +240,27 @@ class SchemaReader:
                 del of[0][of[1]]
 
     def _renew(self) -> None:
-        """Begin again if more is left to the guard than when the text began."""
+        """Read the text once more, as it was read, if more is left to the guard than when it began."""
         if len(self._places.semantics.left) != self._places.num_left:
             self._places = self._find_places()
-            self._again()
+            self._begin_again(len(self._marks))
+        while self._behind:
+            data = self._behind[-1]
+            if self._refusal is None:
+                self._refusal = self._go_on(data)
+                self._judgements.num_steps += _STEPS_OF_A_BYTE * len(data)
+            if self._refusal is not None:  # it goes back by reads, but they say nothing more
+                self._marks.append(self._mark())
+                self._text += data
+            self._behind.pop()
 
-    def _again(self) -> None:
-        """Read the text once more, as it was read."""
-        text, starts = bytes(self._text), [mark[0] for mark in self._marks]
+    def _begin_again(self, num_reads: int) -> None:
+        """Forget what the first reads came to, and let them be done once more; those after them are forgotten."""
+        starts = [mark[0] for mark in self._marks]
+        text, ends = bytes(self._text), [*starts[1:], len(self._text)]
+        self._behind += [text[start:end] for start, end in zip(starts, ends, strict=True)][:num_reads][::-1]
         self._reset()
         self._text, self._marks, self._num_before, self._refusal = bytearray(), [], 0, None
-        for start, end in pairwise([*starts, len(text)]):
-            mark = self._mark()
-            self._marks.append(mark)
-            self._text += text[start:end]
-            if self._refusal is None and self._places.root.is_watched:
-                self._refusal = self._scan(start)
 
     # -- values
 
@@ -387,22 +419,8 @@ class SchemaReader:
         if not self._is_doubtful(self._text, instance):
             return None
         raw = bytes(self._text[instance.start : instance.end])
-        verdict = place.verdicts.get(raw)
-        if verdict is None:
-            verdict = self._is_valid(place, instance)
-            place.remember(raw, verdict)
-        if verdict:
-            return None
-        judge = SchemaJudge(self._places.semantics, self._path())
-        for schema in place.schemas:
-            if judge.evaluate(schema, instance) is None:
-                break
-        return judge.refusal(instance)
-
-    def _is_valid(self, place: Place, instance: Instance) -> bool:
-        """Whether a value is valid at its place; True if that cannot be told, for the end of the text will tell."""
-        judge = RememberingJudge(self._places.semantics)
-        try:
-            return all(judge.evaluate(schema, instance) is not None for schema in place.schemas)
-        except (ConstraintError, RecursionError):
-            return True
+        return (
+            None
+            if self._judgements.holds(place, instance, raw)
+            else self._judgements.why(place, instance, raw, self._path())
+        )

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Library, Location, asking
 from decodekit.constraints.json_schema.strings import character_search, patterns, text
@@ -57,7 +58,10 @@ from decodekit.constraints.json_schema.values.shape import (
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.regex.backtracking import PatternProgram
 from decodekit.constraints.slices import Unfinished, spend
+from decodekit.constraints.turns import give_way
+from decodekit.constraints.work import Work
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
@@ -181,11 +185,9 @@ class Semantics:
         pointer = location.at(*tokens)
         literal = self._constants.get(pointer)
         if literal is None:
-            path = pointer.removeprefix(f"{location.document.uri}#")
+            path = pointer.removeprefix(f"{location.uri}#")
             schema = {key: value}
-            constant = Location(
-                -1, schema, location.document, path, location.base, SchemaDraft.DRAFT2020, is_constant=True
-            )
+            constant = Location(-1, schema, location.uri, path, location.base, SchemaDraft.DRAFT2020, is_constant=True)
             literal = self._constants[pointer] = self.literal(constant)
         return literal
 
@@ -570,6 +572,7 @@ class Semantics:
         return found
 
     def _is_contradictory(self, spec: ObjectSpec | ArraySpec, depth: int = 3) -> bool:
+        give_way()
         if isinstance(spec, ObjectSpec):
             if spec.max_properties is not None and spec.max_properties < max(len(spec.required), spec.min_properties):
                 return True
@@ -718,18 +721,45 @@ class Semantics:
         rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)
         return Properties(names, rules, self.below(location, "unevaluatedProperties"))
 
+    @kept
+    def referrers(self) -> dict[Location, list[Location]]:
+        """The schemas that may take part in what is valid, each with those that ask it directly."""
+        reachable = list(support.reachable(self.library))
+        found: dict[Location, list[Location]] = {location: [] for location in reachable}
+        for location in reachable:
+            for target in self.library.references(location):
+                found.setdefault(target, []).append(location)
+        return found
+
+    @kept
     def pattern(self, location: Location, pattern: str, *tokens: str) -> Searched:
         """The texts in which a pattern is found."""
         return patterns.searched(pattern, at=location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,))))
 
-    def is_found(self, location: Location, pattern: str, value: str, *tokens: str) -> bool:
-        """Whether a pattern is found in a text.
+    def search(self, location: Location, pattern: str, value: str, *tokens: str) -> Work[bool]:
+        """Whether a pattern of a schema is found in a text. One of very many is not made an automaton for it.
 
         Raises:
             ResourceLimitError: that takes too many steps.
         """
-        found = self.pattern(location, pattern, *tokens)
-        return text.matches(found.texts, value) if found.excess is None else patterns.is_found(pattern, value)
+        found = self.prepare_search(location, pattern, *tokens)
+        if isinstance(found, PatternProgram):
+            return (yield from patterns.search(found, value))
+        return (yield from text.matching(found, value))
+
+    @kept
+    def prepare_search(self, location: Location, pattern: str, *tokens: str) -> Node | PatternProgram:
+        """What a search for a pattern goes by: a body language where that is exact, and is not one of very many."""
+        if tokens == ("pattern",) or len(cast("Any", location.keywords()["patternProperties"])) <= MAX_PATTERNS:
+            found = self.pattern(location, pattern, *tokens)
+            if found.excess is None:
+                return found.texts
+        return self.program(pattern)
+
+    @kept
+    def program(self, pattern: str) -> PatternProgram:
+        """The pattern for a search by backtracking."""
+        return patterns.program(pattern)
 
     def items(self, location: Location) -> ArraySpec:
         """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""

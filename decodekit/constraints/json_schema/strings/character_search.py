@@ -30,6 +30,7 @@ from decodekit.constraints.json_schema.strings.path_lengths import PathLengths
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, forgetters
 from decodekit.constraints.slices import Unfinished, spend
+from decodekit.constraints.turns import give_way
 from decodekit.errors import ResourceLimitError
 
 MAX_ALTERNATIVES: Final = 16
@@ -212,6 +213,7 @@ def _following(state: _State) -> set[_State]:
 
 def _followed(state: _State) -> dict[Targets, int]:
     """What follows each condition of a state, in its order, with the number of the characters that lead there."""
+    give_way()
     found: dict[Targets, int] = {}
     for low, high, targets in aligned(state[0], state[1]):  # some language is always asked for
         found[targets] = found.get(targets, 0) + high - low + 1

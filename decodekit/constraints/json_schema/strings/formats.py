@@ -27,6 +27,7 @@ from decodekit.constraints.json_schema.strings import character_derivatives, hos
 from decodekit.constraints.json_schema.strings.patterns import full_language, is_pattern
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.work import Work, done
 from decodekit.errors import UnsupportedSchemaError
 
 MAX_LOCAL_PART: Final = 64
@@ -205,15 +206,26 @@ GUARDED: Final[dict[str, Callable[[str], bool]]] = {
 
 
 def is_valid(name: str, value: str, mode: Formats, *, at: str) -> bool:
+    """As `judging`, at once."""
+    return done(judging(name, value, mode, at=at))
+
+
+def judging(name: str, value: str, mode: Formats, *, at: str) -> Work[bool]:
     """Whether a text is valid for a format; of `GUARDED` formats this is more than being one of `language`.
 
     Raises:
         UnsupportedSchemaError: as `language`.
+        ResourceLimitError: the text is too long to be read as a pattern.
     """
     texts = language(name, mode, at=at)
     if texts is None:
         return True
-    return text.matches(texts, value) and (mode != "assert" or name not in GUARDED or GUARDED[name](value))
+    if not (yield from text.matching(texts, value)):
+        return False
+    if mode != "assert" or name not in GUARDED:
+        return True
+    yield 8 * len(value)
+    return GUARDED[name](value)
 
 
 @lru_cache(maxsize=256)

@@ -9,16 +9,17 @@ properties that are no general category; and two groups of one name.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.regex import backtracking, regex
-from decodekit.constraints.regex.syntax import parse, parse_groups
+from decodekit.constraints.memory import remembered
+from decodekit.constraints.regex import regex, supersets, syntax
+from decodekit.constraints.regex.backtracking import PatternProgram, PatternSearch
+from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse_groups
+from decodekit.constraints.work import Work
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_PATTERNS: Final = 1_000
@@ -26,27 +27,8 @@ MAX_PATTERNS: Final = 1_000
 
 node.deciders.append(character_search.is_empty)
 
-_PIECE: Final = re.compile(
-    r"\[(?:\\.|[^\]\\])*\]|\\k<(?P<name>[^>]*)>|\\(?P<number>[1-9][0-9]*)|\\."
-    r"|\(\?<(?![=!])(?P<named>[^>]*)>|(?P<group>\((?!\?))|.",
-    re.DOTALL,
-)
-_ANY_ATOM: Final = "(?:)"
-
-
-def search_language(pattern: str, *, at: str) -> Node:
-    """The texts in which `pattern` is found, as a body language.
-
-    Raises:
-        InvalidConstraintError: the pattern is malformed.
-        UnsupportedSchemaError: it has something that is not regular, or not understood.
-        ResourceLimitError: it is too long or too deep.
-    """
-    try:
-        return regex.parse_search(pattern, "ecma", text.encode)
-    except ConstraintError as error:
-        where = at if error.at is None else f"{at}, {error.at}"
-        raise type(error)(error.cause, at=where, hint=error.hint) from error
+MAX_WRITTEN: Final = 2_000
+"""Bound on the characters of a text that is read as a pattern in the middle of decoding: up to 20 us each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +50,7 @@ class Searched:
 
 
 def searched(pattern: str, *, at: str) -> Searched:
-    """As `search_language`, where a guard asks `is_found` about what is not regular or exceeds a limit.
+    """The texts in which a pattern is found, where a guard does a `search` for what is not regular or exceeds a limit.
 
     Raises:
         InvalidConstraintError: the pattern is malformed.
@@ -76,7 +58,17 @@ def searched(pattern: str, *, at: str) -> Searched:
         ResourceLimitError: it is too long or its groups are too deep.
     """
     try:
-        return Searched(search_language(pattern, at=at))
+        found = _searched(pattern)
+    except ConstraintError as error:
+        raise _placed(error, type(error), at) from error
+    excess = found.excess
+    return found if excess is None else Searched(found.texts, _placed(excess, ResourceLimitError, at))
+
+
+@remembered(MOST_CHARACTERS)
+def _searched(pattern: str) -> Searched:
+    try:
+        return Searched(regex.parse_search(pattern, "ecma", text.encode))
     except (UnsupportedSchemaError, ResourceLimitError) as error:
         texts = _superset(pattern)
         if texts is None:
@@ -84,7 +76,14 @@ def searched(pattern: str, *, at: str) -> Searched:
         return Searched(texts, ResourceLimitError(error.cause, at=error.at, hint=error.hint))
 
 
-@lru_cache(maxsize=512)
+_Error = TypeVar("_Error", bound=ConstraintError)
+
+
+def _placed(error: ConstraintError, kind: type[_Error], at: str) -> _Error:
+    """An error about a pattern, with the place of the pattern."""
+    return kind(error.cause, at=at if error.at is None else f"{at}, {error.at}", hint=error.hint)
+
+
 def _superset(pattern: str) -> Node | None:
     """A body language of all texts in which a pattern is found, and of others; None if it cannot be read at all."""
     try:
@@ -92,7 +91,7 @@ def _superset(pattern: str) -> Node | None:
     except ConstraintError:
         return None
     try:
-        return regex.search_of(backtracking.regular(tree), text.encode)
+        return regex.search_of(supersets.regular(tree), text.encode)
     except ConstraintError:
         return text.BODY
 
@@ -106,17 +105,21 @@ def check_syntax(pattern: str, *, at: str) -> None:
     try:
         parse_groups(pattern)
     except ConstraintError as error:
-        raise type(error)(error.cause, at=f"{at}, {error.at}", hint=error.hint) from error
+        raise _placed(error, type(error), at) from error
 
 
-def is_found(pattern: str, value: str) -> bool:
+def program(pattern: str) -> PatternProgram:
+    """The pattern for a `search`."""
+    return PatternProgram(parse_groups(pattern)[0])
+
+
+def search(program: PatternProgram, value: str) -> Work[bool]:
     """Whether a pattern is found in a text, by backtracking.
 
     Raises:
         ResourceLimitError: that takes too many steps.
     """
-    tree, num_groups = parse_groups(pattern)
-    return text.is_text(value) and backtracking.is_found(tree, num_groups, value)
+    return (yield from PatternSearch(program, value).is_found()) if text.is_text(value) else False
 
 
 def full_language(pattern: str) -> Node:
@@ -125,22 +128,14 @@ def full_language(pattern: str) -> Node:
 
 
 def is_pattern(written: str) -> bool:
-    """Whether a text is a pattern, with references only to groups that it has."""
-    pieces = list(_PIECE.finditer(written))
-    names = [piece["named"] for piece in pieces if piece["named"] is not None]
-    num_groups = len(names) + sum(piece["group"] is not None for piece in pieces)
-    if len(set(names)) < len(names):
-        return False
-    plain = ""
-    for piece in pieces:
-        name, number = piece["name"], piece["number"]
-        is_reference = name is not None or number is not None
-        if is_reference and (name not in names if number is None else int(number) > num_groups):
-            return False
-        # The parser makes automata and so knows no back-references. Any atom stands for one.
-        plain += _ANY_ATOM if is_reference else piece[0]
-    try:
-        parse(plain, "ecma")
-    except ConstraintError:
-        return False
-    return True
+    """Whether a text is a pattern, with references only to groups that it has.
+
+    Raises:
+        ResourceLimitError: it is too long to be told.
+    """
+    if len(written) > MAX_WRITTEN:
+        raise ResourceLimitError(
+            f"a text of {len(written):,} characters is not read as a pattern, at most {MAX_WRITTEN:,} may be",
+            hint='a "maxLength"',
+        )
+    return syntax.is_pattern(written)

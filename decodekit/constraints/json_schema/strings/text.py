@@ -28,9 +28,14 @@ from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.blocks import MAX_BYTES, Block
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
+from decodekit.constraints.work import Work, done
 
 QUOTE: Final[Node] = ir.literal(b'"')
 
+_PART: Final = 256
+"""So many bytes are read before the work can be left off."""
+_COST: Final = 4
+"""The steps of a part beside its bytes."""
 _RAW: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, utf8.MAX_CODE_POINT))
 """What may stand for itself: all but the quote, the backslash, control characters and surrogates. DEL and C1 may."""
 _SHORT_ESCAPES: Final = {
@@ -198,15 +203,35 @@ def text_of(body: bytes) -> str | None:
         return None
 
 
+MAX_NODES: Final = 4096
+"""So many nodes are kept with what follows the bytes that were read there: some find their derivatives anew."""
+_rows: dict[Node, dict[int, Node]] = {}
+
+
 def matches(body: Node, value: str) -> bool:
     """Whether a text belongs to a body language."""
+    return done(matching(body, value))
+
+
+def matching(body: Node, value: str) -> Work[bool]:
+    """As `matches`, as work that can be left off."""
     if not is_text(value):
         return False
-    node = body
-    for byte in to_body(value):
-        node = node.derivative(byte)
-        if node is ir.EMPTY:
-            return False
+    node, data = body, to_body(value)
+    for start in range(0, len(data), _PART):
+        yield _COST + min(_PART, len(data) - start)
+        for byte in data[start : start + _PART]:
+            rows = _rows.get(node)
+            if rows is None:
+                if len(_rows) >= MAX_NODES:
+                    _rows.clear()
+                rows = _rows[node] = {}
+            target = rows.get(byte)
+            if target is None:
+                target = rows[byte] = node.derivative(byte)
+            if target is ir.EMPTY:
+                return False
+            node = target
     return node.is_nullable
 
 

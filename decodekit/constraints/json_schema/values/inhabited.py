@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
+from weakref import WeakMethod
 
 from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal
 from decodekit.constraints.slices import Unfinished
@@ -28,12 +29,13 @@ class Emptiness:
     """The inhabited goals of one schema.
 
     Args:
-        evaluate: ``evaluate(goal, ask)``: whether the goal is inhabited if those are that `ask` says are; monotone.
+        evaluate: ``evaluate(goal, ask)``: whether the goal is inhabited if those are that `ask` says are; monotone. A
+            method, held weakly: whose it is keeps this, and is kept by who asks.
         leave: asked where a question leads too far. If it returns, the goal is taken to be inhabited.
     """
 
     def __init__(self, evaluate: Callable[[Goal, Ask], bool], leave: Leave) -> None:
-        self._evaluate = evaluate
+        self._evaluate = WeakMethod(evaluate)
         self._leave = leave
         self._known: dict[Goal, bool] = {TRUE: True, FALSE: False}
 
@@ -59,6 +61,8 @@ class Emptiness:
         return True
 
     def _solve(self, question: Goal) -> bool:
+        evaluate = self._evaluate()
+        assert evaluate is not None, "whose goals these are lives as long as it is asked"
         found: dict[Goal, bool] = {question: False}  # a lower bound of the solution
         asked_by: dict[Goal, set[Goal]] = {question: set()}
         fresh, again = [question], deque[Goal]()
@@ -86,7 +90,7 @@ class Emptiness:
                 return found[other]
 
             try:
-                is_found = self._evaluate(goal, ask)
+                is_found = evaluate(goal, ask)
             except Unfinished:
                 self._keep_inhabited(found)
                 raise

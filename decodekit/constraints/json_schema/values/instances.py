@@ -6,14 +6,19 @@ import json
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, cast
 
 from decodekit.constraints.json_schema.values import numbers
+from decodekit.constraints.work import Work, done
 
 _TOKEN: Final = re.compile(
     rb'[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?[0-9][0-9.eE+-]*)|(true|false|null)|([\[\]{},:]))', re.DOTALL
 )
+_PART: Final = 512
+"""So many steps are made before the reading can be left off."""
+_TOKEN_STEPS: Final = 6
 _WORDS: Final[dict[bytes, bool | None]] = {b"true": True, b"false": False, b"null": None}
 
 
@@ -31,12 +36,12 @@ class Instance:
     """
 
     kind: str
-    value: bool | Fraction | str | list[Instance] | dict[str, Instance] | None
+    value: bool | Fraction | Decimal | str | list[Instance] | dict[str, Instance] | None
     start: int
     end: int
     identity: int
     is_plain: bool = False
-    known: dict[Any, Any] = field(default_factory=dict)
+    known: dict[Any, Any] | None = None
 
     @property
     def items(self) -> list[Instance]:
@@ -59,7 +64,7 @@ def scalar(raw: bytes, end: int) -> Instance:
     if raw in _WORDS:
         word = _WORDS[raw]
         return Instance("null" if word is None else "boolean", word, start, end, 0)
-    return Instance("number", numbers.read(raw.decode()), start, end, 0, is_plain=raw.lstrip(b"-").isdigit())
+    return Instance("number", numbers.read_any(raw.decode()), start, end, 0, is_plain=raw.lstrip(b"-").isdigit())
 
 
 def compound(keys: list[str] | None, values: list[Instance], start: int, end: int) -> Instance:
@@ -87,6 +92,11 @@ class _Open:
 
 
 def read(text: bytes) -> Instance:
+    """As `reading`, at once."""
+    return done(reading(text))
+
+
+def reading(text: bytes) -> Work[Instance]:
     """The value of a JSON text. A loop, so nesting costs no stack.
 
     Raises:
@@ -95,13 +105,17 @@ def read(text: bytes) -> Instance:
     identities: dict[Hashable, int] = {}
     outer = _Open(b"")
     stack = [outer]
-    at = 0
+    at = num_steps = reported = 0
     while at < len(text):
+        if num_steps - reported >= _PART:
+            yield num_steps - reported
+            reported = num_steps
         found = _TOKEN.match(text, at)
         if found is None:
             if not text[at:].strip():
                 break
             raise ValueError(f"no JSON at byte {at}")
+        num_steps += _TOKEN_STEPS + (found.end() - at) // 64
         at = found.end()
         string, _, _, mark = found.groups()
         top = stack[-1]
@@ -119,10 +133,12 @@ def read(text: bytes) -> Instance:
             if len(stack) == 1:
                 raise ValueError(f"a bracket too many at byte {at - 1}")
             stack.pop()
+            num_steps += len(top.values) // 4
             instance = compound(None if top.bracket == b"[" else top.keys, top.values, top.start, at)
             top = stack[-1]
         instance.identity = identities.setdefault(content(instance), len(identities))
         top.values.append(instance)
     if len(stack) > 1 or len(outer.values) != 1:
         raise ValueError("no whole JSON value")
+    yield num_steps - reported
     return outer.values[0]

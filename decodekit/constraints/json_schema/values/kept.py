@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
+from decodekit.constraints.turns import give_way
+
 _UNKNOWN: Final = object()
 _Element = TypeVar("_Element")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -20,9 +22,11 @@ def kept(method: _Method) -> _Method:
         answers = vars(owner).get(name)
         if answers is None:
             answers = vars(owner)[name] = {}  # with no reference to the object, which would be a circle
-        found = answers.get(asked, _UNKNOWN)
+        key = asked[0] if len(asked) == 1 else asked  # a tuple is one object more for the garbage collector
+        found = answers.get(key, _UNKNOWN)
         if found is _UNKNOWN:
-            found = answers[asked] = method(owner, *asked)
+            give_way()
+            found = answers[key] = method(owner, *asked)
         return found
 
     return cast("_Method", answer)

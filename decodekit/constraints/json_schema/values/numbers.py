@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from operator import itemgetter
@@ -81,19 +81,61 @@ _MAX_EXPONENT: Final = 308
 _MIN_EXPONENT: Final = -999
 
 
+def _decimal(text: str) -> Decimal:
+    """The number as a decimal one; one with an exponent far below is zero.
+
+    Raises:
+        OverflowError: its exponent is far above.
+    """
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        mantissa, _, exponent = text.lower().partition("e")
+        if exponent.startswith("-") or not Decimal(mantissa):
+            return Decimal(0)
+        raise OverflowError(f"{text:.40} is too large") from None
+
+
 def read(text: str) -> Fraction:
     """The number that a text of JSON stands for; zero if its exponent makes it less than `SMALLEST`.
 
     Raises:
         OverflowError: it has more than `_MANY_POWERS` digits before the point, by its exponent.
     """
-    number = Decimal(text)
+    number = _decimal(text)
     if "e" not in text.lower():
         return Fraction(number)
     if number.adjusted() > _MANY_POWERS:
         raise OverflowError(f"{text:.40} is too large")
     value = Fraction(number) if number.adjusted() >= _MIN_EXPONENT else Fraction(0)
     return value if abs(value) >= SMALLEST else Fraction(0)
+
+
+def read_any(text: str) -> Fraction | Decimal:
+    """As `read`; a long number is a decimal one, since to make a fraction takes the square of its digits."""
+    if len(text) <= MAX_DIGITS:
+        return read(text)
+    number = _decimal(text)
+    if "e" not in text.lower():
+        return number
+    if number.adjusted() > _MANY_POWERS:
+        raise OverflowError(f"{text:.40} is too large")
+    return number if number.copy_abs() >= SMALLEST else Decimal(0)
+
+
+def is_integer(number: Fraction | Decimal) -> bool:
+    """Whether a number is an integer."""
+    return number == number.to_integral_value() if isinstance(number, Decimal) else number.denominator == 1
+
+
+def is_multiple(number: Fraction | Decimal, step: Fraction) -> bool:
+    """Whether a number is an integer multiple of a step, exactly."""
+    if isinstance(number, Fraction):
+        return (number / step).denominator == 1
+    num_digits = len(number.as_tuple().digits) + abs(number.adjusted()) + step.numerator.bit_length()
+    context = Context(prec=num_digits + step.denominator.bit_length() + 10, Emax=MAX_EMAX, Emin=MIN_EMIN)
+    scaled = context.multiply(number, Decimal(step.denominator))
+    return context.remainder(scaled, Decimal(step.numerator)).is_zero()
 
 
 def objection(text: str) -> str | None:

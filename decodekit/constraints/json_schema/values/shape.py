@@ -19,6 +19,7 @@ from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.turns import give_way
 from decodekit.errors import ResourceLimitError
 
 Literal: TypeAlias = int
@@ -203,6 +204,7 @@ class ObjectSpec:
 
     def meet(self, other: ObjectSpec) -> ObjectSpec:
         """The objects of both."""
+        give_way()
         return ObjectSpec(
             tuple(dict.fromkeys(self.parts + other.parts)),
             tuple(dict.fromkeys(self.required + other.required)),
@@ -238,6 +240,7 @@ class ObjectSpec:
 
     def takes_in(self, other: ObjectSpec) -> bool:
         """Whether each object of `other` is one of this spec, as far as that is plain to see."""
+        give_way()
         return (
             set(self.parts) <= set(other.parts)
             and set(self.required) <= set(other.required)

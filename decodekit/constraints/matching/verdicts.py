@@ -1,0 +1,118 @@
+"""What the guard of a grammar said about texts, and which tokens end a text: shared by the matchers of the grammar."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from decodekit.constraints.constraint import CompoundGuard, Guard, GuardReader, Refusal, judging_of, reader_of
+from decodekit.constraints.engine.configurations import State
+from decodekit.constraints.engine.recogniser import Recogniser
+from decodekit.constraints.engine.successors import token_bytes_of
+from decodekit.constraints.matching.brackets import closing_tokens_of, completing_tokens_of
+from decodekit.constraints.special import is_text, spellings
+from decodekit.constraints.work import Work
+from decodekit.errors import DecodekitError
+from decodekit.vocabulary import Vocabulary
+
+MAX_VERDICTS: Final = 4096
+"""Verdicts and sets of ending tokens that the matchers of one grammar remember, each."""
+MAX_VERDICT_BYTES: Final = 1 << 24
+"""Bytes of the texts of these verdicts."""
+
+
+class GuardAnswer(NamedTuple):
+    """What a guard said about a text.
+
+    Attributes:
+        found: why it is refused, or the error of the guard; None if it is accepted.
+        num_steps: of the judgement.
+    """
+
+    found: Refusal | DecodekitError | None
+    num_steps: int
+
+
+class Verdicts:
+    """What a guard said about texts, and which tokens end a text, for the matchers of one grammar.
+
+    Threads may share one: an entry is written as a whole, and a lost one is asked for again.
+    """
+
+    def __init__(self, guard: Guard, recogniser: Recogniser, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._guard = guard
+        self._recogniser = recogniser
+        self._verdicts: dict[bytes, GuardAnswer] = {}
+        self._num_bytes = 0
+        self._closers: dict[State, tuple[int, ...]] = {}
+        self.is_of_compounds = isinstance(guard, CompoundGuard)
+        self._is_loaded = False
+
+    def load(self) -> None:
+        """Sort the tokens of the vocabulary by how they end a text, once: no mask should take as long."""
+        if self._is_loaded:
+            return
+        if self.is_of_compounds:
+            closing_tokens_of(self.vocabulary)
+        else:
+            token_bytes_of(self.vocabulary)
+        reader = self.reader()
+        if reader is not None and not isinstance(reader.watch, bool):
+            completing_tokens_of(self.vocabulary)
+        self._is_loaded = True
+
+    def reader(self) -> GuardReader | None:
+        """A reader of the guard at the beginning of a text; None if it is asked at the end alone."""
+        return reader_of(self._guard)
+
+    def of(self, text: bytes) -> GuardAnswer | None:
+        """What the guard said about a text; None if it was not asked, or that is forgotten."""
+        return self._verdicts.get(text)
+
+    def judging(self, text: bytes) -> Work[GuardAnswer]:
+        """What the guard says about a text that the language accepts; it is `of` that text then."""
+        known = self._verdicts.get(text)
+        if known is not None:
+            return known
+        found: Refusal | DecodekitError | None
+        num_steps, work = 0, judging_of(self._guard, text)
+        try:
+            while True:
+                steps = next(work)
+                num_steps += steps
+                yield steps
+        except StopIteration as end:
+            found = end.value
+        except DecodekitError as error:
+            found = error
+        if len(self._verdicts) >= MAX_VERDICTS or self._num_bytes >= MAX_VERDICT_BYTES:
+            self._verdicts.clear()
+            self._num_bytes = 0
+        self._num_bytes += len(text)
+        verdict = self._verdicts[text] = GuardAnswer(found, num_steps)
+        return verdict
+
+    def closers(self, state: State) -> tuple[int, ...]:
+        """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
+        known = self._closers.get(state)
+        if known is None:
+            tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
+            ends = self._recogniser.states.configurations
+            final = [number for number, target in enumerate(states) if not ends[target]]
+            known = tuple(int(t) for number in final for t in tokens[numbers == number])
+            known = self._closers[state] = known + self._special_closers(state)
+            if len(self._closers) > MAX_VERDICTS:
+                self._closers.clear()
+        return known
+
+    def _special_closers(self, state: State) -> tuple[int, ...]:
+        """The special tokens among them."""
+        recogniser = self._recogniser
+        if all(is_text(bytes((byte,))) for byte in recogniser.following_bytes(state)):
+            return ()
+        targets = {
+            token: recogniser.join([recogniser.read(state, way) for way in ways])
+            for token, ways in spellings(self.vocabulary).items()
+        }
+        ends = recogniser.states.configurations
+        return tuple(t for t, target in targets.items() if target is not None and not ends[target])

@@ -1,0 +1,96 @@
+"""Turns: work on a constraint gives way to threads that decode.
+
+Reading a schema and making its states is Python, and a forward pass gives the interpreter away at every operation on a
+tensor. A thread that compiles keeps it for 5 ms each time (`sys.getswitchinterval`), so that a step of two hundred
+operations, 4 ms alone, took a second beside it. So compilation comes in turns, and rests between them:
+
+    decodes     |step|step|st  ep|step|step|st  ep|
+    compiles                 ####            ####           `give_way`, every few microseconds of its work
+
+Where nobody decodes, nothing rests. No result depends on it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from decodekit.constraints.slices import finished, next_slice
+
+T = TypeVar("T")
+
+TURN_S: Final = 0.002
+"""So long at most a thread works at a time, as far as it comes to a `give_way`."""
+REST_S: Final = 0.004
+"""So long at least those who decode are left alone after it, by all threads that work on constraints together."""
+
+lock: Final = threading.RLock()
+"""Held by who makes states of the engine. Nobody rests who holds it, for those who decode may need it."""
+
+
+class _Thread(threading.local):
+    num_decoding = 0  # how deep it is in `decoding`
+    ends = 0.0  # its turn
+
+
+_thread = _Thread()
+_counts = threading.Lock()
+_num_decoding = _num_steps = 0
+_next_turn = 0.0
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """The calling thread decodes: others that work on constraints give way to it. May be entered again inside."""
+    global _num_decoding, _num_steps
+    with _counts:
+        _num_decoding += 1
+        _num_steps += 1
+    _thread.num_decoding += 1
+    try:
+        yield
+    finally:
+        _thread.num_decoding -= 1
+        with _counts:
+            _num_decoding -= 1
+            _num_steps += 1
+
+
+def num_steps() -> int:
+    """How often somebody has begun or ended a step; the same number twice is a time in which nobody decoded."""
+    return _num_steps
+
+
+def give_way() -> None:
+    """A place at which work on a constraint may rest: no lock is held that who decodes may need, other than `lock`."""
+    if _num_decoding:
+        _rest()
+
+
+def in_turns(work: Callable[[], T]) -> T:
+    """Do some work that holds `lock`: where others decode a slice at a time, for they may need it (see `slices`)."""
+    if not _num_decoding or _thread.num_decoding or lock._is_owned():  # type: ignore[attr-defined]
+        return work()
+    done: list[T] = []
+    num_slices = 0
+    while not finished(lambda: done.append(work()), next_slice(num_slices)):
+        num_slices += 1
+        give_way()
+    return done[0]
+
+
+def _rest() -> None:
+    global _next_turn
+    now = time.monotonic()
+    if now < _thread.ends or _thread.num_decoding or lock._is_owned():  # type: ignore[attr-defined]
+        return
+    with _counts:
+        begins = max(now + REST_S, _next_turn)
+        _next_turn = begins + TURN_S + REST_S
+    while _num_decoding and now < begins:
+        time.sleep(min(REST_S, begins - now))
+        now = time.monotonic()
+    _thread.ends = now + TURN_S
