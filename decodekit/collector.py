@@ -1,0 +1,86 @@
+"""The garbage collector of a process that is decodekit's own: no whole collection while texts are decoded.
+
+A whole collection looks at every object that may be part of a circle, and no thread runs meanwhile. Torch and
+transformers alone bring half a million of them: 400 to 800 ms, in the middle of somebody's stream. So the processes of
+`decodekit serve`, of the other commands and of Ray's workers
+
+- set aside what is there when the model is loaded (`gc.freeze`), which never becomes garbage;
+- leave young objects to the collector as it is, some milliseconds at most;
+- collect the old ones, which are then what caches hold, when nobody decodes, or when the process has grown.
+
+In a process of a user's nothing of the collector is changed; there it helps that what is kept of constraints holds no
+circles. A server of one's own may call `take_over` at its start, and `settle` when its models are loaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import threading
+from typing import Final
+
+LOOK_S: Final = 1.0
+"""So often it is looked at whether the old objects should be collected; nobody decodes who took no step since."""
+FEW: Final = 8
+"""Collections of young objects after which the old ones are collected when nobody decodes."""
+MANY: Final = 4096
+"""The same while texts are decoded. A young collection makes at most some thousand objects old, and most go again."""
+GROWTH: Final = 1.5
+"""The process has grown when its memory was so many times as large as at the last collection."""
+NEVER: Final = 1 << 30
+
+_is_ours = False
+_watching: threading.Thread | None = None
+
+
+def take_over() -> None:
+    """This process is decodekit's own: `settle` may govern the collector."""
+    global _is_ours
+    _is_ours = True
+
+
+def settle() -> None:
+    """What is there now stays: a model has been loaded. Without effect unless the process was taken over."""
+    global _watching
+    if not _is_ours:
+        return
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)
+    gc.collect()
+    gc.freeze()
+    if _watching is None:
+        atexit.register(gc.unfreeze)  # or what extensions hold is never let go of, which some of them tell on stderr
+        _watching = threading.Thread(target=_watch, name="decodekit-collector", daemon=True)
+        _watching.start()
+
+
+def is_due(num_young: int, growth: float, *, is_idle: bool) -> bool:
+    """Whether the old objects should be collected now.
+
+    Args:
+        num_young: collections of young objects since the last time.
+        growth: the most memory of the process since its start, over that of the last time.
+        is_idle: whether nobody decodes.
+    """
+    return num_young >= (FEW if is_idle or growth >= GROWTH else MANY)
+
+
+def _watch() -> None:
+    from decodekit.constraints import turns  # a command may end before it needs any of them
+
+    pause, memory, num_steps = threading.Event(), _most_memory(), -1
+    while True:
+        pause.wait(LOOK_S)
+        before, num_steps = num_steps, turns.num_steps()
+        if is_due(gc.get_count()[2], _most_memory() / memory, is_idle=before == num_steps):
+            gc.collect()
+            memory = _most_memory()
+
+
+def _most_memory() -> int:
+    """The most memory that the process has had, in some unit; 1 where that is not told."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

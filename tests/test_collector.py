@@ -1,0 +1,89 @@
+"""No whole collection while a process of decodekit's own decodes; nothing is changed in another process."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+
+import pytest
+
+from decodekit import cli, collector
+
+OF_A_STREAM = """
+import gc, json, threading
+import decodekit as dk
+from decodekit import collector
+
+before = gc.get_threshold()
+collector.take_over()
+llm = dk.LLM.load("tiny")
+collector.settle()
+collections = [0, 0, 0]
+
+def count(phase, info):
+    collections[info["generation"]] += phase == "stop"
+
+def schema(n):
+    parts = [{"type": "string", "maxLength": n + 1}, {"type": "array", "items": {"minimum": n}}, {"enum": [n, str(n)]}]
+    names = [f"p{n}-{m}" for m in range(30)]
+    return {"type": "object", "properties": {name: {"anyOf": parts} for name in names}, "required": names[:5]}
+
+def compile():
+    for n in range(80):
+        dk.compile(dk.JsonSchema(schema(n)), llm.vocabulary).matcher()
+
+with llm.engine() as engine:
+    list(engine.submit("a", max_new_tokens=4))
+    gc.callbacks.append(count)
+    thread = threading.Thread(target=compile)
+    thread.start()
+    num_chunks = 0
+    while thread.is_alive():
+        num_chunks += sum(1 for _ in engine.submit("a", max_new_tokens=16, min_tokens=16))
+    thread.join()
+    gc.callbacks.remove(count)
+print(json.dumps([collections, num_chunks, gc.get_freeze_count(), before, gc.get_threshold()]))
+"""
+
+
+def test_no_whole_collection_while_a_stream_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", OF_A_STREAM], capture_output=True, text=True, check=True)
+    collections, num_chunks, num_frozen, before, thresholds = json.loads(done.stdout)
+    assert collections[2] == 0
+    assert collections[0] + collections[1] > 0 and num_chunks > 0  # there was something to collect, and a stream
+    assert num_frozen > 100_000
+    assert thresholds[:2] == before[:2] and thresholds[2] == collector.NEVER
+    assert "leaked" not in done.stderr
+
+
+def test_a_process_of_a_user_stays_as_it_is() -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    collector.settle()
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def test_the_command_takes_its_process_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(collector, "_is_ours", False)
+    monkeypatch.setattr(sys, "argv", ["decodekit", "--version"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert collector._is_ours and capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("num_young", "growth", "is_idle", "due"),
+    [
+        (collector.FEW - 1, 9.0, True, False),
+        (collector.FEW, 1.0, True, True),
+        (collector.FEW, 1.0, False, False),
+        (collector.MANY - 1, 1.0, False, False),
+        (collector.MANY, 1.0, False, True),
+        (collector.FEW, collector.GROWTH, False, True),
+    ],
+)
+def test_when_old_objects_are_collected(num_young: int, growth: float, is_idle: bool, due: bool) -> None:
+    assert collector.is_due(num_young, growth, is_idle=is_idle) is due
