@@ -5,17 +5,24 @@
 Three kinds of tokenizers write conversations: those of transformers, by a template in Jinja; those of transformers
 around mistral-common, and those of mistral-common itself, by a program. **What they write is all that the model
 reads**: they write the beginning-of-sequence token themselves, and none is added.
+
+What a message spells is text, also where it spells ``<|im_end|>``: the template is given the message with a mark behind
+the first character of the spelling, and whatever it does to the message, the mark shows the place in what it writes
+(see `quoting`). Programs write special tokens by number and read all contents as text.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from decodekit.errors import ChatTemplateError, DecodekitError, OptionError, UselessOptionError
 from decodekit.models.encoding import encode_text
+from decodekit.quoting import Controls, QuotedText, controls_of
 
 OWN_OPTIONS: Final = frozenset({"continue_final_message", "chat_template"})
 """Options of `apply_chat_template` that may stand beside the variables of a template."""
@@ -23,6 +30,8 @@ OWN_OPTIONS: Final = frozenset({"continue_final_message", "chat_template"})
 _GIVEN: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Variables of templates that are not for `chat_template_kwargs`."""
 
+_COMPARED: Final = frozenset({"role", "type"})
+_BRACKETED: Final = re.compile(r"[<\[{].+[>\]}]")  # not a line feed, nor the word "user"
 _TRANSFORMERS_TAG: Final = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 _OF_MISTRAL: Final = ("reasoning_effort",)
 
@@ -35,10 +44,14 @@ class Telling:
         tools: definitions of tools in OpenAI's form.
         options: variables of the template, such as ``enable_thinking``; and ``continue_final_message``, which lets the
             model go on with the last message, or ``chat_template``, another template or the name of one.
+        split_special_tokens: whether special tokens that a prompt spells are text: of messages and of what else the
+            template is told (those that it writes itself are special), of a plain text as a whole. None: those of
+            messages are, those of a plain text are not.
     """
 
     tools: Sequence[Mapping[str, Any]] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    split_special_tokens: bool | None = None
 
     def __bool__(self) -> bool:
         return bool(self.tools or self.options)
@@ -71,10 +84,16 @@ class Telling:
         return found
 
     def encode(self, tokenizer: Any, messages: Sequence[Mapping[str, Any]], at: str) -> list[int]:
-        """Token ids of a conversation, with the beginning of an answer at the end.
+        """Token ids of a conversation, with the beginning of an answer at the end; errors as of `written`."""
+        written = self.written(tokenizer, messages, at)
+        return encode_text(tokenizer, written, at, add_special_tokens=False) if isinstance(written, str) else written
+
+    def written(self, tokenizer: Any, messages: Sequence[Mapping[str, Any]], at: str) -> str | list[int]:
+        """A conversation as a text, or in tokens where the tokenizer has no text for its special ones.
 
         Raises:
             ChatTemplateError: there is no chat template, or it refuses the messages.
+            TokenizerError: a message spells a special token, and the tokenizer cannot read it as text.
         """
         if not self.can_write(tokenizer):
             raise ChatTemplateError(
@@ -82,19 +101,55 @@ class Telling:
                 at=at,
                 hint="one text as prompt, a chat model, or setting tokenizer.chat_template",
             )
+        controls = self._controls(tokenizer)
+        mark, told, marked = "", self, [*messages]
+        if controls is not None and (places := _spelled(controls, _texts_of([*self._parts(), marked]))):
+            mark = _unused([*_texts_of([*self._parts(), marked]), str(self._template(tokenizer))])
+            *parts, marked = _with_marks([*self._parts(), marked], places, mark)
+            told = replace(self, tools=parts[0], options={**self.options, **parts[1]})
         try:
-            written = self._written(tokenizer, [*messages])
+            written = told._written(tokenizer, marked)
         except Exception as error:  # a template is a program of the model's author and raises what it likes
             raise ChatTemplateError(
                 f"the chat template of the tokenizer refuses the messages: {type(error).__name__}: {str(error)[:500]}",
                 at=at,
             ) from error
-        if isinstance(written, str):
-            return encode_text(tokenizer, written, at, add_special_tokens=False)
-        return [int(token) for token in written]
+        if not isinstance(written, str):
+            return [int(token) for token in written]
+        if not mark:
+            return written
+        pieces = written.split(mark)
+        ends = itertools.accumulate(map(len, pieces[:-1]))
+        return QuotedText("".join(pieces), [(end - 1, end) for end in ends], controls)
+
+    def _parts(self) -> list[Any]:
+        """What the template is told besides the messages, as values with texts of others in them."""
+        return [[*self.tools], {name: one for name, one in self.options.items() if name not in OWN_OPTIONS}]
+
+    def _template(self, tokenizer: Any) -> Any:
+        return self.options.get("chat_template") or getattr(tokenizer, "chat_template", None)
+
+    def _controls(self, tokenizer: Any) -> Controls | None:
+        """The tokens that messages cannot spell; None where they may, or where a program writes the conversation.
+
+        Besides special tokens these are what the template writes around turns: some tokenizers do not call it special.
+        """
+        if self.split_special_tokens is False or not self._has_text(tokenizer):
+            return None
+        template = self._template(tokenizer)
+        own = Telling(options={"chat_template": template} if "chat_template" in self.options else {})
+
+        def around_turns(added: list[str]) -> list[str]:
+            turns = [{"role": role, "content": "-"} for role in ("user", "assistant", "user")]
+            try:
+                written = str(tokenizer.apply_chat_template(turns, tokenize=False, **own.options)) if added else ""
+            except Exception:  # a template is a program of the model's author, and may want other turns
+                return []
+            return [token for token in added if token in written and _BRACKETED.fullmatch(token)]
+
+        return controls_of(tokenizer, around_turns, key=repr(template))
 
     def _written(self, tokenizer: Any, messages: list[Mapping[str, Any]]) -> str | Sequence[int]:
-        """The conversation as a text, or in tokens where the tokenizer has no text for its special ones."""
         tools = [dict(tool) for tool in self.tools] or None
         if hasattr(tokenizer, "encode_chat_completion"):
             from mistral_common.protocol.instruct.request import ChatCompletionRequest
@@ -125,6 +180,65 @@ class Telling:
         if hasattr(tokenizer, "get_chat_template"):
             template = tokenizer.get_chat_template(self.options.get("chat_template"), [*self.tools] or None)
         return variables(str(template))
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with each of its texts changed; all but keys, roles and types that are words: templates compare these."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        changed = {}
+        for key, one in value.items():
+            is_word = key in _COMPARED and isinstance(one, str) and one.isidentifier()
+            name = change(key) if isinstance(key, str) and not key.isidentifier() else key
+            changed[name] = one if is_word else _each_text(one, change)
+        return changed
+    return [_each_text(one, change) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _texts_of(value: Any) -> list[str]:
+    """The texts of a value, in the order in which `_each_text` meets them."""
+    found: list[str] = []
+
+    def note(text: str) -> str:
+        found.append(text)
+        return text
+
+    _each_text(value, note)
+    return found
+
+
+def _spelled(controls: Controls, texts: Sequence[str]) -> dict[int, list[int]]:
+    """Where control tokens are spelled: by number of the text, the places behind their first characters.
+
+    A template may trim texts and put them side by side, so a spelling may begin in one and go on in another.
+    """
+    if controls.pattern is None:
+        return {}
+    stripped = [text.strip() for text in texts]
+    begins = [0, *itertools.accumulate(map(len, stripped))]
+    places: dict[int, list[int]] = {}
+    for match in controls.pattern.finditer("".join(stripped)):
+        number = bisect.bisect_right(begins, match.start()) - 1
+        skipped = len(texts[number]) - len(texts[number].lstrip())
+        places.setdefault(number, []).append(match.start() - begins[number] + skipped + 1)
+    return places
+
+
+def _unused(texts: Sequence[str]) -> str:
+    """Letters that none of the texts has, and no end of which is their beginning: they are found where they are put."""
+    every = "\0".join(texts)
+    return next(mark for number in itertools.count() if (mark := f"zq{number}x") not in every)
+
+
+def _with_marks(value: Any, places: Mapping[int, Sequence[int]], mark: str) -> Any:
+    numbers = itertools.count()
+
+    def marked(text: str) -> str:
+        ends = [0, *places.get(next(numbers), ()), len(text)]
+        return mark.join(text[begin:end] for begin, end in itertools.pairwise(ends))
+
+    return _each_text(value, marked)
 
 
 def has_chat_template(tokenizer: Any) -> bool:

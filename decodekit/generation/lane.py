@@ -390,10 +390,14 @@ class Lane(Generic[G]):
             group.rows = [new[row] for row in group.rows]
         self._free, self._is_shrunk = [], True
 
-    def preempt(self, group: G) -> None:
-        """Take the rows of a group; it comes again later, and its text is the same."""
+    def preempt(self, group: G, *, is_kept: bool = False) -> None:
+        """Take the rows of a group; it comes again later, and its text is the same.
+
+        Args:
+            is_kept: whether what it has read may be kept, so that it need not be read again.
+        """
         self.counts.num_preempted += 1
-        self.leave(group, is_sound=False)
+        self.leave(group, is_sound=None if is_kept else False)
         self.give_back(group, self.policy.again(group))
 
     def leave(self, group: G, *, is_sound: bool | None = None) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 
 MIN_PLACES: Final = 1024
@@ -101,4 +102,6 @@ def mask_key(matcher: Matcher | None) -> Hashable:
 
     A recogniser that is gone is equal to no other: states are numbered anew by the one that has its address.
     """
+    if isinstance(matcher, BudgetedMatcher):
+        matcher = matcher.inner
     return (weakref.ref(matcher.recogniser), matcher.state) if isinstance(matcher, GrammarMatcher) else None

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import forbid
+from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.errors import DecodekitError
 from decodekit.generation.backtracking import checkpoint
 from decodekit.generation.budget import keep_ending, plan_before
@@ -112,7 +114,7 @@ class StepMasks:
                     if not matcher.accept(draft[position - 1]):
                         break
                 if known[position] is None:
-                    if can_wait and not sequence.is_prepared():
+                    if can_wait and not (sequence.is_prepared() and self._is_judged(sequence)):
                         break
                     self._fill_position(sequence, draft[:position], words[position], plan)
                 num_passed += 1
@@ -125,6 +127,13 @@ class StepMasks:
             return draft
         words[num_passed:] = ALL_ALLOWED
         return draft[: num_passed - 1]
+
+    def _is_judged(self, sequence: Sequence) -> bool:
+        """Whether the guard was asked about all tokens that the mask is to say; if not, a slice of that was done."""
+        matcher = sequence.matcher
+        if self._can_redraw or not isinstance(matcher, GuardedMatcher | BudgetedMatcher):
+            return True
+        return all(sequence.is_prepared(token) for token in matcher.ending_tokens())
 
     def _plan_after(
         self, sequence: Sequence, plan: tuple[int, ...] | None, token: int, position: int

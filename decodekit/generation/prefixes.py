@@ -6,7 +6,8 @@
     match S U M X         3 tokens of S U M A: any prefix below begins with them
     match S U M B C D     5 tokens of S U M B C
 
-Only equal tokens match. What else changes the keys and values (the model's weights, a contrast) has a store of its own.
+Only equal tokens match, and of them those of the same salt: each salt has a tree, and all share the bound. What else
+changes the keys and values (the model's weights, a contrast) has a store of its own.
 When the bytes are used up, the prefix goes that was used least recently. A use counts for all prefixes on the way to
 it, so that nothing goes before what stands on it.
 """
@@ -14,7 +15,7 @@ it, so that nothing goes before what stands on it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from decodekit.models.causal_lm import Prefix
@@ -26,15 +27,17 @@ class RadixNode:
 
     Args:
         edge: the tokens from the parent to here.
-        parent: None for the root.
+        parent: None for a root.
         children: by the first token of their edges.
         prefix: what is kept of all tokens from the root to here; None if nothing ends here.
+        salt: of a root.
     """
 
     edge: tuple[int, ...] = ()
     parent: RadixNode | None = None
     children: dict[int, RadixNode] = field(default_factory=dict)
     prefix: Prefix | None = None
+    salt: Hashable = None
 
     @property
     def with_prefix(self) -> RadixNode:
@@ -73,7 +76,7 @@ class PrefixStore:
 
     def __init__(self, max_bytes: int | Callable[[], int]) -> None:
         self._max_bytes = max_bytes
-        self._root = RadixNode()
+        self._roots: dict[Hashable, RadixNode] = {}  # by salt; none without a prefix below
         self._by_use: OrderedDict[RadixNode, None] = OrderedDict()  # those with a prefix, the least recently used first
 
     def __len__(self) -> int:
@@ -86,9 +89,10 @@ class PrefixStore:
             self._max_bytes = self._max_bytes()
         return self._max_bytes
 
-    def match(self, tokens: Sequence[int]) -> tuple[Prefix | None, int]:
-        """The prefix with the most of the first tokens, and how many of them it has."""
-        node, num_matched, _ = self._walk(tuple(tokens))
+    def match(self, tokens: Sequence[int], salt: Hashable = None) -> tuple[Prefix | None, int]:
+        """The prefix of a salt with the most of the first tokens, and how many of them it has."""
+        root = self._roots.get(salt)
+        node, num_matched, _ = (RadixNode(), 0, 0) if root is None else _walk(root, tuple(tokens))
         if num_matched == 0:
             return None, 0
         holder = node.with_prefix
@@ -96,7 +100,7 @@ class PrefixStore:
         self._touch(holder)
         return holder.prefix, min(num_matched, holder.prefix.num_tokens)
 
-    def add(self, tokens: Sequence[int], prefix: Prefix) -> bool:
+    def add(self, tokens: Sequence[int], prefix: Prefix, salt: Hashable = None) -> bool:
         """Keep a prefix of tokens; whether it is kept: not if it is there already, or is too large.
 
         What is not kept is the caller's, who must release it.
@@ -104,7 +108,7 @@ class PrefixStore:
         tokens = tuple(tokens[: prefix.num_tokens])
         if not tokens or prefix.num_bytes > self.max_bytes:
             return False
-        node, num_matched, num_on_edge = self._walk(tokens)
+        node, num_matched, num_on_edge = _walk(self._roots.setdefault(salt, RadixNode(salt=salt)), tokens)
         if num_on_edge < len(node.edge):
             node = self._divide(node, num_on_edge)
         if num_matched < len(tokens):
@@ -127,21 +131,6 @@ class PrefixStore:
         """Release all prefixes."""
         while self._by_use:
             self._drop(next(iter(self._by_use)))
-
-    def _walk(self, tokens: tuple[int, ...]) -> tuple[RadixNode, int, int]:
-        """The node on whose edge the tokens part with the tree, how many matched in all, and how many on that edge."""
-        node, num_matched = self._root, 0
-        while num_matched < len(tokens):
-            child = node.children.get(tokens[num_matched])
-            if child is None:
-                break
-            rest = tokens[num_matched : num_matched + len(child.edge)]
-            num_on_edge = num_common(child.edge, rest)
-            num_matched += num_on_edge
-            if num_on_edge < len(child.edge):
-                return child, num_matched, num_on_edge
-            node = child
-        return node, num_matched, len(node.edge)
 
     def _divide(self, node: RadixNode, num_on_edge: int) -> RadixNode:
         """Put a node on an edge, behind its first tokens."""
@@ -171,3 +160,21 @@ class PrefixStore:
             del node.parent.children[node.edge[0]]
             self.num_tokens -= len(node.edge)
             node = node.parent
+        if node.parent is None and not node.children:
+            del self._roots[node.salt]
+
+
+def _walk(node: RadixNode, tokens: tuple[int, ...]) -> tuple[RadixNode, int, int]:
+    """The node on whose edge the tokens part with the tree, how many matched in all, and how many on that edge."""
+    num_matched = 0
+    while num_matched < len(tokens):
+        child = node.children.get(tokens[num_matched])
+        if child is None:
+            break
+        rest = tokens[num_matched : num_matched + len(child.edge)]
+        num_on_edge = num_common(child.edge, rest)
+        num_matched += num_on_edge
+        if num_on_edge < len(child.edge):
+            return child, num_matched, num_on_edge
+        node = child
+    return node, num_matched, len(node.edge)

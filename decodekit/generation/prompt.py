@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Final, TypeAlias, TypeGuard
 
@@ -12,6 +12,7 @@ from decodekit.errors import OptionError
 from decodekit.generation.conversation import Telling
 from decodekit.models.encoding import encode_plain as encode_plain
 from decodekit.models.encoding import encode_text
+from decodekit.quoting import QuotedText
 from decodekit.sampling.checks import plain
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -212,11 +213,17 @@ def _without_bools(mask: Any) -> Any:
 
 
 def encode(
-    tokenizer: Any, prompt: Prompt, at: str, vocab_size: int | None = None, told: Telling | None = None
+    tokenizer: Any,
+    prompt: Prompt,
+    at: str,
+    vocab_size: int | None = None,
+    told: Telling | None = None,
+    check: Callable[[str, str], None] | None = None,
 ) -> list[int]:
     """Token ids of a prompt.
 
-    A text gets the special tokens that the tokenizer adds by default, but no second beginning-of-sequence token.
+    A text gets the special tokens that the tokenizer adds by default, but no second beginning-of-sequence token; those
+    that it spells are special, too, unless it is a `QuotedText`, or `told` says otherwise.
     Messages go through the chat template, which writes its special tokens itself, with the generation prompt at the
     end. Token ids are taken as they are.
 
@@ -226,6 +233,7 @@ def encode(
         at: the place to name in errors.
         vocab_size: how many ids there are, if they are to be checked.
         told: what the chat template is told beside the messages.
+        check: is given a text and its place before the text is divided into tokens, and raises what it likes.
 
     Raises:
         OptionError: the prompt is none of these, no valid Unicode, or has an id that is no token.
@@ -233,7 +241,16 @@ def encode(
         TokenizerError: the tokenizer offers no way to encode a text.
     """
     if isinstance(prompt, str):
-        return encode_text(tokenizer, prompt, at, add_special_tokens=True)
-    if is_messages(prompt):
-        return (told or Telling()).encode(tokenizer, prompt, at)
-    return token_ids_of(prompt, at, vocab_size)
+        text: str = prompt
+        if told is not None and told.split_special_tokens is not None:
+            text = QuotedText(prompt) if told.split_special_tokens else str(prompt)
+    elif is_messages(prompt):
+        written = (told or Telling()).written(tokenizer, prompt, at)
+        if not isinstance(written, str):
+            return written
+        text = written
+    else:
+        return token_ids_of(prompt, at, vocab_size)
+    if check is not None:
+        check(text, at)
+    return encode_text(tokenizer, text, at, add_special_tokens=isinstance(prompt, str))

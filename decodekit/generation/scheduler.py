@@ -13,6 +13,12 @@ cancelled at any time, and ends by itself at its deadline. Requests of different
 there is one lane for single texts of each model, and one for each search (beams, candidates, particles), which has rows
 and forward passes of its own.
 
+Requests may have an owner, as the texts that one client asks for at once do; the samples of a request have it as one.
+Of equal priority, the first text of an owner goes before the second of any other. And while others wait an owner has
+`max_owned` rows at most: it leaves those that it had when nobody waited.
+
+    rows  A A A A A A A A    B and C wait, 2 rows for an owner    ->    A A A A A A B C    two texts of A wait
+
 `run` decodes a stream of requests of one kind in the thread of its caller; `llm.engine` has requests of any kind and a
 thread of its own. Both do no more than `add` and `step`.
 """
@@ -22,12 +28,15 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
+from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.slices import WorkBudget
+from decodekit.constraints.turns import decoding
 from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError
 from decodekit.generation import memory
 from decodekit.generation.budget import token_budget
@@ -60,8 +69,10 @@ class Ticket:
         num_samples: how many texts of it are decoded.
         priority: larger ones first.
         deadline: when it ends at the latest, a value of `time.monotonic`; None without.
+        owner: what it belongs to, with others; None for itself alone.
         num_begun: how many samples were admitted.
         groups: those that were admitted and are not done, with rows or waiting for some again.
+        num_before: how many requests of its owner came before it.
         gathered: puts the samples together.
         is_over: whether its last update was given out.
     """
@@ -73,8 +84,10 @@ class Ticket:
     num_samples: int = 1
     priority: float = 0
     deadline: float | None = None
+    owner: Hashable = None
     num_begun: int = 0
     groups: list[Group] = field(default_factory=list)
+    num_before: int = 0
     gathered: Gathered = field(init=False)
     is_over: bool = False
 
@@ -87,8 +100,9 @@ class Ticket:
         return first * self.num_samples + sample
 
 
-Waiting: TypeAlias = tuple[float, int, int, Ticket, Group | None]
-"""What waits, the smallest first: negative priority, numbers of ticket and entry; a group, if it had rows."""
+Waiting: TypeAlias = tuple[float, int, int, int, Ticket, Group | None]
+"""What waits, the smallest first: negative priority, the number of the text among those of its owner, numbers of ticket
+and entry; a group, if it had rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,8 @@ class Scheduler:
         prefix_bytes: most bytes of kept prefixes of a lane; None for a share of the free memory.
         keeps_texts: whether the prompt and text of a request are kept for later ones.
         isolates: whether an exception that the code of a request raises ends that request alone.
+        max_owned: most rows of a lane for the texts of an owner while others wait, searches aside; None for any number,
+            and then owners are not looked at.
     """
 
     def __init__(
@@ -135,12 +151,13 @@ class Scheduler:
         batch_size: int,
         *,
         is_per_request: bool = False,
+        max_owned: int | None = None,
         cache_tokens: int | None = None,
         prefix_bytes: int | None = None,
         keeps_texts: bool = False,
         isolates: bool = False,
     ) -> None:
-        self._batch_size, self._is_per_request = batch_size, is_per_request
+        self._batch_size, self._is_per_request, self._max_owned = batch_size, is_per_request, max_owned
         self._cache_tokens, self._prefix_bytes = cache_tokens, prefix_bytes
         self._keeps_texts, self._isolates = keeps_texts, isolates
         self._lanes: dict[int, Lane[Any]] = {}  # by the identity of the policy; the one used last comes last
@@ -151,6 +168,9 @@ class Scheduler:
         self._numbers = count()
         self._numbers_of: dict[int, int] = {}  # by index of the request
         self._finished: Counter[str] = Counter()
+        self._owners: dict[
+            Hashable, list[int]
+        ] = {}  # how many requests were added, and how many of them have not ended
         self._past = SchedulerStats()  # of lanes that were dropped
         self.num_waiting = 0
         """Requests of which no sample was admitted."""
@@ -159,6 +179,10 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Whether all requests have ended."""
         return not self._tickets
+
+    def in_rows(self) -> list[int]:
+        """The requests that have rows, or had; any thread may ask."""
+        return [ticket.index for ticket in list(self._tickets.values()) if ticket.groups]
 
     def num_free(self, policy: Policy[Any]) -> int:
         """How many more groups of a policy would be admitted now."""
@@ -183,15 +207,29 @@ class Scheduler:
         """
         if ticket.index in self._tickets:
             raise ValueError(f"there is a request {ticket.index} already")
+        if self._isolates and isinstance(ticket.request, Request) and ticket.request.matcher is not None:
+            matcher = BudgetedMatcher(ticket.request.matcher, WorkBudget())
+            ticket.request = replace(ticket.request, matcher=matcher)
         self._tickets[ticket.index] = ticket
         self.num_waiting += 1
         self._numbers_of[ticket.index] = next(self._numbers)
+        if self._max_owned is not None:
+            if ticket.owner is None and ticket.num_samples > 1:
+                ticket.owner = "samples of", ticket.index
+            if ticket.owner is not None:
+                counts = self._owners.setdefault(ticket.owner, [0, 0])
+                ticket.num_before = counts[0]
+                counts[:] = counts[0] + 1, counts[1] + 1
         self._push(ticket, None)
         if ticket.deadline is not None:
             heapq.heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
 
     def _push(self, ticket: Ticket, group: Group | None) -> None:
-        entry = (-ticket.priority, self._numbers_of[ticket.index], next(self._numbers), ticket, group)
+        place = 0
+        if ticket.owner is not None:
+            sample = ticket.num_begun if group is None else group.sequence.request.sequence - ticket.number_of(0)
+            place = ticket.num_before + sample
+        entry = (-ticket.priority, place, self._numbers_of[ticket.index], next(self._numbers), ticket, group)
         heapq.heappush(self._waiting.setdefault(id(ticket.policy), []), entry)
 
     def cancel(self, index: int, error: DecodekitError) -> list[Update]:
@@ -212,8 +250,8 @@ class Scheduler:
         while ticket.num_begun < ticket.num_samples:
             updates += self._refuse(ticket, error)
         waiting = self._waiting.get(id(ticket.policy))
-        if waiting and any(entry[3] is ticket for entry in waiting):
-            waiting[:] = [entry for entry in waiting if entry[3] is not ticket]
+        if waiting and any(entry[-2] is ticket for entry in waiting):
+            waiting[:] = [entry for entry in waiting if entry[-2] is not ticket]
             heapq.heapify(waiting)
         return updates
 
@@ -239,11 +277,16 @@ class Scheduler:
     def _finish(self, ticket: Ticket, update: Update) -> None:
         ticket.is_over = True
         del self._tickets[ticket.index], self._numbers_of[ticket.index]
+        if ticket.owner in self._owners:
+            self._owners[ticket.owner][1] -= 1
+            if not self._owners[ticket.owner][1]:
+                del self._owners[ticket.owner]
         result = update.result
         assert result is not None
         code = getattr(result.error, "code", None)
         self._finished[{"DK711": "cancelled", "DK712": "timeout"}.get(str(code), result.finish_reason)] += 1
 
+    @decoding()
     def step(self, *, expects_more: bool = True, is_fed: bool = False) -> list[Update]:
         """Admit what there is room for, and bring every lane on by a step; what is new.
 
@@ -253,6 +296,7 @@ class Scheduler:
                 together.
         """
         updates = self._expire()
+        self._make_way()
         updates += self._admit(expects_more)
         self._keep_budget()
         for lane in list(self._lanes.values()):
@@ -276,33 +320,78 @@ class Scheduler:
                 )
         return updates
 
+    def _make_way(self) -> None:
+        """Let owners of more rows than they may have leave some to those that wait and have fewer."""
+        most = self._max_owned
+        if most is None:
+            return
+        for key, waiting in self._waiting.items():
+            lane = self._lanes.get(key)
+            if lane is None or not waiting or lane.policy.num_rows > 1:
+                continue
+            held, due = self._owned(lane.groups), list[float]()
+            if max(held.values(), default=0) <= most:
+                continue
+            taken = Counter(held)
+            for priority, *_, ticket, _ in sorted(waiting, key=lambda entry: entry[:4]):
+                if ticket.owner is None or taken[ticket.owner] < most:
+                    due.append(-priority)
+                    taken[ticket.owner] += 1
+            for priority in due[lane.num_free :]:
+                owner = max(held, key=lambda one: held[one])
+                owned = [
+                    group
+                    for group in lane.groups
+                    for ticket in [self._ticket_of[id(group)]]
+                    if ticket.owner == owner and ticket.priority <= priority
+                ]
+                if held[owner] <= most or not owned:
+                    break
+                lane.preempt(max(owned, key=lambda group: group.number), is_kept=True)
+                held[owner] -= 1
+
+    def _owned(self, groups: Iterable[Group]) -> Counter[Hashable]:
+        """How many of some groups each owner has."""
+        owners = (self._ticket_of[id(group)].owner for group in groups)
+        return Counter(owner for owner in owners if owner is not None)
+
+    def _head(self, waiting: list[Waiting], held: Counter[Hashable] | None) -> Waiting:
+        """Who of those that wait comes next: the first, unless its owner has its rows, and another one has not."""
+        first, most = waiting[0], self._max_owned
+        if most is None or held is None or held[first[-2].owner] < most:
+            return first
+        others = (entry for entry in waiting if entry[0] == first[0] and held[entry[-2].owner] < most)
+        return min(others, key=lambda entry: entry[:4], default=first)
+
     def _admit(self, expects_more: bool) -> list[Update]:
         """Begin requests as long as there is room; those that need no model are answered at once."""
         updates: list[Update] = []
+        held = None if self._max_owned is None else self._owned(g for lane in self._lanes.values() for g in lane.groups)
         admitted: dict[int, list[Group]] = {}
         num_answers: Counter[int] = Counter()
         num_used = None if self._cache_tokens is None else sum(lane.num_cached for lane in self._lanes.values())
         while True:
             heads = [
-                (waiting[0], key)
+                (self._head(waiting, held), key)
                 for key, waiting in self._waiting.items()
                 if waiting
-                and self._lane_of(waiting[0][3].policy).num_free > len(admitted.get(key, ())) + num_answers[key]
+                and self._lane_of(waiting[0][-2].policy).num_free > len(admitted.get(key, ())) + num_answers[key]
             ]
             if not heads:
                 break
-            (_, _, _, ticket, group), key = min(heads, key=lambda one: one[0][:3])
+            head, key = min(heads, key=lambda one: one[0][:4])
+            *_, ticket, group = head
             if num_used is not None:
                 assert self._cache_tokens is not None
                 least, needed = self._needed(ticket, group)
                 if least > self._cache_tokens:
-                    heapq.heappop(self._waiting[key])
+                    _take(self._waiting[key], head)
                     updates += self._interrupt(ticket, self._never_fits(ticket, least))
                     continue
                 if num_used and num_used + needed > self._cache_tokens:
                     break  # who waits for room is not overtaken
                 num_used += needed
-            heapq.heappop(self._waiting[key])
+            _take(self._waiting[key], head)
             if group is None:
                 group, answers = self._begin(ticket)
                 updates += answers
@@ -312,6 +401,8 @@ class Scheduler:
                 num_answers[key] += 1
             else:
                 admitted.setdefault(key, []).append(group)
+                if held is not None and ticket.owner is not None:
+                    held[ticket.owner] += 1
         for key, groups in admitted.items():
             updates += self._place(self._lanes[key], groups, expects_more)
         return updates
@@ -470,6 +561,15 @@ class Scheduler:
         self._ticket_of.clear()
         self._deadlines.clear()
         self._numbers_of.clear()
+
+
+def _take(waiting: list[Waiting], entry: Waiting) -> None:
+    """Take one of those that wait, mostly the first, out of their heap."""
+    if entry is waiting[0]:
+        heapq.heappop(waiting)
+        return
+    waiting.remove(entry)
+    heapq.heapify(waiting)
 
 
 def run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Hashable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ class Request:
         seed: key of the noise with which tokens are sampled.
         sequence: number of this sample among several samples of one prompt, the second key of the noise.
         negative_prompt: token ids of what guidance contrasts the prompt with; empty without.
+        salt: requests of other salts share nothing that was read.
     """
 
     prompt: Tokens[int]
@@ -37,6 +39,7 @@ class Request:
     seed: int = 0
     sequence: int = 0
     negative_prompt: Tokens[int] = ()
+    salt: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)

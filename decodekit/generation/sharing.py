@@ -16,9 +16,9 @@ go back share whole prompts only, as several samples of one have them: their row
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
 
 import torch
@@ -35,11 +35,10 @@ MIN_SHARED: Final = 32
 
 
 class LeftRow(NamedTuple):
-    """A row without a group: what it has read, of which the prompt was the first part."""
+    """A row without a group: what it has read, of which the prompt of its request was the first part."""
 
     tokens: list[int]
-    num_prompt: int
-    negative_prompt: tuple[int, ...]
+    request: Request
 
 
 @dataclass(slots=True)
@@ -95,9 +94,7 @@ class SharedRows:
         self._can_rollback, self._can_begin_late = model.can_rollback, can_begin_late
         self._is_any = isinstance(cache, SharesPrefixes) and model.can_rollback and not isinstance(cache, KnowsPrompts)
         self._left: dict[int, LeftRow] = {}  # the one that was left first comes first
-        self._left_by_head: dict[tuple[int, ...], set[int]] = defaultdict(
-            set
-        )  # rows by their first `MIN_SHARED` tokens
+        self._left_by_head: dict[Hashable, set[int]] = defaultdict(set)  # see `_head`
 
     def begin(self, group: Group, num_rows: int, free: list[int], live: Rows[Group]) -> None:
         """Give a new group its rows, empty or with what is known already; or a leader, and then it has to wait.
@@ -158,22 +155,22 @@ class SharedRows:
         left = self._take_left(row)
         if not self._keeps_texts or not self._is_any or len(left.tokens) < MIN_SHARED:
             return
-        known, num_tokens = self._store.match(left.tokens)
+        known, num_tokens = self._store.match(left.tokens, left.request.salt)
         if known is None or num_tokens < len(left.tokens):
             prefix = self._kept(row, len(left.tokens))
             if prefix is not None:
-                self._add(left.tokens, prefix)
+                self._add(left.tokens, prefix, left.request.salt)
 
     def _take_left(self, row: int) -> LeftRow:
         left = self._left.pop(row)
-        head = tuple(left.tokens[:MIN_SHARED])
+        head = _head(left.tokens, left.request)
         self._left_by_head[head].discard(row)
         if not self._left_by_head[head]:
             del self._left_by_head[head]
         return left
 
-    def _add(self, tokens: Rows[int], prefix: Prefix) -> None:
-        if not self._store.add(tokens, prefix):
+    def _add(self, tokens: Rows[int], prefix: Prefix, salt: Hashable) -> None:
+        if not self._store.add(tokens, prefix, salt):
             prefix.release()
 
     def keep_all(self) -> None:
@@ -186,10 +183,10 @@ class SharedRows:
         sequence = group.sequence
         if is_sound and self._can_begin_late and self._can_rollback and len(group.rows) == 1:
             read = [*sequence.request.prompt, *sequence.token_ids][: group.num_cached]
-            negative = tuple(sequence.request.negative_prompt)
             if len(read) >= MIN_SHARED:  # fewer are of no use to anybody
-                self._left[group.rows[0]] = LeftRow(read, len(sequence.request.prompt), negative)
-                self._left_by_head[tuple(read[:MIN_SHARED])].add(group.rows[0])
+                request = replace(sequence.request, matcher=None)  # which would keep its constraint
+                self._left[group.rows[0]] = LeftRow(read, request)
+                self._left_by_head[_head(read, sequence.request)].add(group.rows[0])
 
     def make_room(self, row: int) -> None:
         """A row without a group is about to be used."""
@@ -208,9 +205,9 @@ class SharedRows:
     def _left_row(self, group: Group, tokens: list[int], free: Rows[int]) -> SharedSource:
         """The row without a group that has most of some tokens."""
         best = SharedSource()
-        for row in sorted(self._left_by_head.get(tuple(tokens[:MIN_SHARED]), ())):
+        for row in sorted(self._left_by_head.get(_head(tokens, group.sequence.request), ())):
             left = self._left[row]
-            num_tokens = self._num_shared(group, tokens, left.tokens, left.num_prompt, left.negative_prompt)
+            num_tokens = self._num_shared(group, tokens, left.tokens, left.request)
             if num_tokens > best.num_tokens and row in free:
                 best = SharedSource(min(num_tokens, len(left.tokens)), row)
         return best
@@ -220,7 +217,7 @@ class SharedRows:
         if not self._can_begin_late or len(tokens) <= MIN_SHARED:
             return SharedSource()
         if self._is_any:
-            prefix, num_tokens = self._store.match(tokens[:-1])
+            prefix, num_tokens = self._store.match(tokens[:-1], group.sequence.request.salt)
             if num_tokens > max(best.num_tokens, MIN_SHARED - 1):
                 best = SharedSource(num_tokens, prefix=prefix)
         for other in live:
@@ -228,8 +225,7 @@ class SharedRows:
                 continue
             sequence = other.sequence
             prompt = cast("list[int]", sequence.request.prompt)
-            negative = tuple(sequence.request.negative_prompt)
-            num_tokens = self._num_shared(group, tokens, prompt, len(prompt), negative, sequence.token_ids)
+            num_tokens = self._num_shared(group, tokens, prompt, sequence.request, sequence.token_ids)
             if num_tokens > best.num_tokens and self._can_lead(other, num_tokens):
                 best = SharedSource(num_tokens, leader=other)
         return best if best.num_tokens >= MIN_SHARED else SharedSource()
@@ -245,17 +241,17 @@ class SharedRows:
         group: Group,
         tokens: list[int],
         other: Rows[int],
-        num_prompt: int,
-        negative_prompt: tuple[int, ...],
+        owner: Request,
         text: Rows[int] = (),
     ) -> int:
-        """How many first tokens a group can take over from what another one reads, all but its last at most."""
+        """How many first tokens a group can take over from what the request of another one reads, all but its last."""
+        request = group.sequence.request
+        if request.salt != owner.salt:
+            return 0
         if not self._is_any:
-            prompt = group.sequence.request.prompt
-            is_same = len(prompt) == num_prompt and [*prompt] == [*other[:num_prompt]]
-            return (
-                len(prompt) - 1 if is_same and tuple(group.sequence.request.negative_prompt) == negative_prompt else 0
-            )
+            is_same = len(request.prompt) == len(owner.prompt) and [*request.prompt] == [*other[: len(owner.prompt)]]
+            is_same &= [*request.negative_prompt] == [*owner.negative_prompt]
+            return len(request.prompt) - 1 if is_same else 0
         other = other if isinstance(other, list) else [*other]
         if tokens[:MIN_SHARED] != other[:MIN_SHARED] and len(other) >= MIN_SHARED:
             return 0
@@ -287,21 +283,22 @@ class SharedRows:
             leader = groups[0].leader
             assert leader is not None
             known = [*leader.sequence.request.prompt, *leader.sequence.token_ids]
-            self._hand_over(row, known, groups)
+            self._hand_over(row, known, leader.sequence.request.salt, groups)
 
     def _look_again(self, group: Group, live: Rows[Group]) -> None:
-        left = self._left_row(group, group.sequence.pending, [*self._left])
-        source = self._best(group, group.sequence.pending, left, live)
+        own = self._left_row(group, group.sequence.pending, [*self._left])
+        source = self._best(group, group.sequence.pending, own, live)
         if source.row is not None:
             group.num_shared = source.num_tokens
-            self._hand_over(source.row, self._left[source.row].tokens, [group])
+            left = self._left[source.row]
+            self._hand_over(source.row, left.tokens, left.request.salt, [group])
         elif source.prefix is not None:
             self._begin_with(group, source.prefix, source.num_tokens)
         elif source.leader is not None:
             self._follow(group, source)
 
-    def _hand_over(self, row: int, known: list[int], groups: list[Group]) -> None:
-        """Let the rows of groups begin with the first tokens of a row, which has read the known ones."""
+    def _hand_over(self, row: int, known: list[int], salt: Hashable, groups: list[Group]) -> None:
+        """Let the rows of groups of a salt begin with the first tokens of a row, which has read the known ones."""
         if not self._is_any:
             is_copied = self._copied([(row, group.rows[0]) for group in groups])
             for group in groups:
@@ -319,7 +316,7 @@ class SharedRows:
             else:
                 self._begin_with(group, prefix, group.num_shared)
         if prefix is not None:
-            self._add(known[:num_tokens], prefix)
+            self._add(known[:num_tokens], prefix, salt)
 
     def _copied(self, pairs: Rows[tuple[int, int]]) -> bool:
         """Copy rows, see `copy_rows`; whether there was memory for that."""
@@ -347,6 +344,11 @@ class SharedRows:
         lengths = host_lengths(self._cache)
         lengths[row] = num_tokens
         self._cache.truncate(lengths)
+
+
+def _head(tokens: list[int], request: Request) -> Hashable:
+    """What rows have in common that may share."""
+    return request.salt, tuple(tokens[:MIN_SHARED])
 
 
 def hold_back(group: Group) -> None:

@@ -56,7 +56,7 @@ from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
 from decodekit.generation.tracing import trace
-from decodekit.generation.waiting import put_off, reading, with_held
+from decodekit.generation.waiting import can_take, put_off, reading, with_held
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, host_lengths
 from decodekit.models.derived.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
@@ -203,7 +203,7 @@ class StepPart:
         drafts = [list(guess.tokens) for guess in guesses]
         is_guessed = any(drafts)
         positions = positions_along(sequences, guesses)  # P = N + all draft tokens
-        can_wait = self.cache.num_rows > 1
+        can_wait = self.cache.num_rows > 1 or self.isolates  # whoever is served waits for no constraint
         outputs = Outputs(positions, logits, None, settings, self.table)
         choices: list[int | None] = [UNDECIDED] * len(positions)
         if settings.asks:
@@ -217,7 +217,26 @@ class StepPart:
             sequences, guesses, outputs, choices = put_off(sequences, guesses, outputs, choices)
         # the target's own token at every position, or an error
         target = outputs.choose_rest(choices) if sequences else []
-        return Decided(sequences, guesses, drafts, outputs, choices, target, is_guessed)
+        decided = Decided(sequences, guesses, drafts, outputs, choices, target, is_guessed)
+        return self._without_slow(decided) if self.isolates else decided
+
+    def _without_slow(self, decided: Decided) -> Decided:
+        """The same without the rows whose constraint needs more than a slice of work to take its token: they wait."""
+        firsts = accumulate([len(guess.tokens) + 1 for guess in decided.guesses], initial=0)
+        is_going_on = [
+            bool(guess.drawn) or can_take(sequence, draft, decided.target[first : first + len(draft) + 1])
+            for sequence, guess, draft, first in zip(
+                decided.sequences, decided.guesses, decided.drafts, firsts, strict=False
+            )
+        ]
+        if all(is_going_on):
+            return decided
+        is_kept = [going for going, guess in zip(is_going_on, decided.guesses, strict=True) for _ in (*guess.tokens, 0)]
+        sequences, guesses, outputs, choices = put_off(
+            decided.sequences, decided.guesses, decided.outputs, decided.choices
+        )
+        drafts, target = list(compress(decided.drafts, is_going_on)), list(compress(decided.target, is_kept))
+        return Decided(sequences, guesses, drafts, outputs, choices, target, decided.is_guessed)
 
     def _follow(self, decided: Decided) -> list[Sequence]:
         """Let the texts go on as decided; the rows of which the cache holds more than their texts."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.generation.faults import fault_of
 
 if TYPE_CHECKING:
@@ -164,8 +166,15 @@ def finish_reason(
     """
     if is_stopped or token in eos_token_ids:
         return "stop"
-    if matcher is not None and matcher.is_accepting and not matcher.can_continue:
+    if matcher is not None and is_complete(matcher):
         return "complete"
     if num_tokens >= max_tokens:
         return "length"
     return None
+
+
+def is_complete(matcher: Matcher) -> bool:
+    """Whether the text is whole and nothing can follow."""
+    if isinstance(matcher, GuardedMatcher | BudgetedMatcher):
+        return matcher.is_complete
+    return matcher.is_accepting and not matcher.can_continue

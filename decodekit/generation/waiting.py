@@ -22,6 +22,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from decodekit.errors import DecodekitError
 from decodekit.generation.drawing import Outputs
 from decodekit.generation.positions import Guess
 from decodekit.generation.sequence import Sequence
@@ -66,6 +67,28 @@ def with_held(sequences: Rows[Sequence], guesses: Rows[Guess], logits: Tensor | 
         every.append(guess)
         parts.append(part)
     return every, torch.cat(parts)
+
+
+def can_take(sequence: Sequence, draft: Rows[int], target: Rows[int | DecodekitError]) -> bool:
+    """Whether a row may take the first token of its target that is not of its draft; if not, a slice was done for it.
+
+    Args:
+        sequence: of the row.
+        draft: as far as it may be followed, k tokens.
+        target: the target's own tokens at the k + 1 positions.
+    """
+    matcher = sequence.matcher
+    number = next((place for place, (one, other) in enumerate(zip(draft, target, strict=False)) if one != other), -1)
+    token = target[number]
+    if matcher is None or not isinstance(token, int):
+        return True
+    begin = matcher.num_tokens
+    try:
+        return not all(map(matcher.accept, draft[: number % len(target)])) or sequence.is_prepared(token)
+    except DecodekitError:  # the row meets it when it takes the token
+        return True
+    finally:
+        matcher.rollback(matcher.num_tokens - begin)
 
 
 def put_off(

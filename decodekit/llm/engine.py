@@ -24,11 +24,11 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from itertools import count
-from typing import Any, Final, Literal, Protocol, TypeAlias, Unpack
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, Unpack
 
 from decodekit.errors import (
     DecodekitError,
@@ -37,21 +37,18 @@ from decodekit.errors import (
     QueueFullError,
     RequestCancelledError,
     UselessOptionError,
-    raise_faults,
 )
 from decodekit.generation import memory
 from decodekit.generation.faults import fault_of
-from decodekit.generation.policy import Policy
 from decodekit.generation.prompt import Prompt
 from decodekit.generation.results import Update
-from decodekit.generation.samples import Texts
 from decodekit.generation.scheduler import Scheduler, SchedulerStats, Ticket
 from decodekit.generation.sequence import Request
 from decodekit.llm.handle import Handle
 from decodekit.llm.plan import Plan
+from decodekit.llm.prepared import PlansRequests, Prepared, Preparing
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import is_count
-from decodekit.strategy import Guidance, check_seed
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
 
 ENGINE_OPTIONS: Final = ("batch_size", "max_waiting", "cache_tokens", "prefix_bytes")
@@ -63,29 +60,28 @@ BATCH_SIZE: Final = 32
 EXIT_SECONDS: Final = 5.0
 """So long at most the interpreter waits for the step that an engine is in when it exits."""
 
-_MANY_PLANS: Final = 128
-_OF_PROMPTS: Final = {"tools": None, "enable_thinking": None, "chat_template_kwargs": None}
-"""Options that say what is read, and not what is done with it."""
+OWNED_SHARE: Final = 4
+"""The texts of one owner have this part of the rows at most while others wait."""
+
 _CACHE_SHARE: Final = 2
-_MANY_CONTRASTS: Final = 16
 EngineStats: TypeAlias = SchedulerStats
 
 
 State: TypeAlias = Literal["open", "draining", "closed"]
 
 
-class PlansRequests(Protocol):
-    """What an engine needs of an `LLM`."""
+class StepUnderWay(NamedTuple):
+    """A step that has begun and not ended.
 
-    @property
-    def model(self) -> CausalLM:
-        """The model."""
+    Attributes:
+        seconds: since it began.
+        requests: the numbers of those that it may be about.
+        thread: identifier of the thread that makes it.
+    """
 
-    def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
-        """Checked options; the faults are raised with what else is found."""
-
-    def request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request:
-        """A prompt in tokens, with its constraint; a `DecodekitError` if it cannot be read."""
+    seconds: float
+    requests: list[int]
+    thread: int | None
 
 
 class EngineLoop:
@@ -103,6 +99,8 @@ class EngineLoop:
         self.inbox: deque[Callable[[], list[Update]]] = deque()
         self.handles: dict[int, Handle] = {}
         self.state: State = "open"
+        self.began: float | None = None
+        """When the step under way began, a value of `time.monotonic`."""
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -122,13 +120,12 @@ class EngineLoop:
                 self.state = "draining" if drain else "closed"
             self.wake.notify()
 
-    def _run(self) -> None:
-        try:
-            while self._step():
-                pass
-            why: BaseException | None = None
-        except BaseException as error:  # a failure of the loop must not leave anybody waiting
-            self.error = why = error
+    def end_all(self, why: BaseException | None = None) -> None:
+        """End what has not ended with an error, from any thread; the loop takes nothing more.
+
+        Args:
+            why: what the loop failed of; None if it was closed.
+        """
         with self.wake:
             self.state = "closed"
             self.inbox.clear()
@@ -140,6 +137,16 @@ class EngineLoop:
             fault = EngineClosedError(cause, at=f"request {handle.index}")
             fault.__cause__ = why
             handle.end_with(fault)
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+            why: BaseException | None = None
+        except BaseException as error:  # a failure of the loop must not leave anybody waiting
+            self.error = why = error
+        self.began = None
+        self.end_all(why)
         try:
             self.stats = replace(self.scheduler.stats(), running=0, waiting=0, cached_tokens=0)
             self.scheduler.close()
@@ -154,41 +161,26 @@ class EngineLoop:
             if self.state == "closed" or (self.state == "draining" and not self.inbox and self.scheduler.is_idle):
                 return False
             acts, self.inbox = self.inbox, deque()
+        self.began = time.monotonic()
         updates = [update for act in acts for update in act()]
         if not self.scheduler.is_idle:
             updates += self.scheduler.step()
         self.stats = self.scheduler.stats()
         for update in updates:
-            self._hand_out(update)
+            handle = self.handles.get(update.index)
+            if handle is not None:
+                handle.push(update)
+                if handle.done:
+                    with self.wake:
+                        self.handles.pop(update.index, None)
+        self.began = None
         return True
-
-    def _hand_out(self, update: Update) -> None:
-        handle = self.handles.get(update.index)
-        if handle is None:
-            return
-        try:
-            handle.push(update)
-        except Exception as error:  # of a user's own type, say; the text is there
-            handle.end_with(fault_of(error, "making the completion", at=f"request {update.index}"))
-        if handle.done:
-            with self.wake:
-                del self.handles[update.index]
 
 
 def _stop_at_exit(loop: EngineLoop) -> None:
     loop.stop(drain=False)
     if loop.thread.is_alive() and loop.thread is not threading.current_thread():
         loop.thread.join(EXIT_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Options that were checked, with what decodes requests that have them."""
-
-    plan: Plan
-    policy: Policy[Any]
-    held: object
-    """What the key of the options names by its identity."""
 
 
 class Engine:
@@ -205,7 +197,7 @@ class Engine:
         llm: model and tokenizer.
         batch_size: most rows that are decoded together; a search with several rows for a request has fewer requests at
             a time, in rows of its own.
-        max_waiting: how many requests may wait to be begun; None for any number.
+        max_waiting: how many requests may wait beyond those that there are free rows for; None for any number.
         cache_tokens: most tokens of all requests that run; None for half of what memory holds.
         prefix_bytes: most bytes that are kept of what was read, for later requests; None for an eighth of the memory
             that is free, 0 for nothing.
@@ -229,14 +221,11 @@ class Engine:
             if not (value is None and name != "batch_size") and not is_count(value, least):
                 raise OptionError(f"{name}={value!r:.60} is not an integer from {least} on", at=name)
         self._llm = llm
-        self._max_waiting = max_waiting
+        self._batch_size, self._max_waiting = batch_size, max_waiting
         self._pid = os.getpid()
         self._indices = count()
-        self._prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
-        self._kin: OrderedDict[Hashable, tuple[object, object]] = OrderedDict()
-        self._models: list[tuple[object, CausalLM]] = []
-        self._texts: list[Texts] = []
-        self._preparing, self._reading = threading.Lock(), threading.Lock()
+        self._preparing = Preparing(llm)
+        self._reading = threading.Lock()
         if cache_tokens is None:
             cache_tokens = _tokens_that_fit(llm.model)
         scheduler = Scheduler(
@@ -245,6 +234,7 @@ class Engine:
             prefix_bytes=prefix_bytes,
             keeps_texts=prefix_bytes != 0,
             isolates=True,
+            max_owned=max(1, batch_size // OWNED_SHARE),
         )
         self._loop = EngineLoop(scheduler, f"decodekit-engine-{id(self):x}")
         self._finalizer = weakref.finalize(self, _stop_at_exit, self._loop)
@@ -266,6 +256,8 @@ class Engine:
         priority: float = 0,
         timeout: float | None = None,
         sample: int = 0,
+        owner: Hashable = None,
+        salt: Hashable = None,
         **options: Unpack[GenerateKeywords],
     ) -> Handle:
         """Let a prompt be continued; the handle gives its chunks and its completion.
@@ -278,6 +270,11 @@ class Engine:
             timeout: seconds after which the request ends with a `RequestTimeoutError`, waiting included.
             sample: which one of several samples of the prompt: sample i has the text that ``num_return_sequences``
                 gives as the i-th, so samples may be requests that are streamed and cancelled each by itself.
+            owner: of requests that belong together, such as the texts that one client asks for at once. Those of an
+                owner have a quarter of the rows at most while others wait, and of equal priority its second goes behind
+                the first of any other. None for a request of its own.
+            salt: requests share what they begin with among those of the same salt alone, so that nobody can learn from
+                the time or from `Stats.num_reused_tokens` what was asked under another one.
             options: those of `LLM.generate`, less `batch_size`.
 
         Raises:
@@ -304,14 +301,19 @@ class Engine:
             cause = "max_retries has no effect on a request: what is refused is the error of its completion"
             hint = "another request with the reason in its prompt, or LLM.generate and LLM.as_completed"
             faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
-        prepared = self._prepare(options, faults)
+        prepared = self._preparing.prepared(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
-        if sample and isinstance(request, Request):
-            request = replace(request, sequence=sample)
-        return self._enqueue(request, prepared, priority, None if timeout is None else started + timeout)
+        if (sample or salt is not None) and isinstance(request, Request):
+            request = replace(request, sequence=sample, salt=salt)
+        return self._enqueue(request, prepared, priority, None if timeout is None else started + timeout, owner)
 
     def _enqueue(
-        self, request: Request | DecodekitError, prepared: Prepared, priority: float, deadline: float | None
+        self,
+        request: Request | DecodekitError,
+        prepared: Prepared,
+        priority: float,
+        deadline: float | None,
+        owner: Hashable,
     ) -> Handle:
         loop, plan = self._loop, prepared.plan
         with loop.wake:
@@ -320,7 +322,10 @@ class Engine:
                 error.__cause__ = loop.error
                 raise error
             num_waiting = loop.scheduler.num_waiting + len(loop.inbox)
-            if self._max_waiting is not None and num_waiting >= self._max_waiting:
+            num_free = max(
+                0, self._batch_size - (len(loop.handles) - num_waiting)
+            )  # rows that some of them get at once
+            if self._max_waiting is not None and num_waiting >= self._max_waiting + num_free:
                 raise QueueFullError(
                     f"{num_waiting:,} requests wait, and max_waiting={self._max_waiting:,}",
                     hint="submit again later, or a larger max_waiting",
@@ -328,7 +333,14 @@ class Engine:
             index = next(self._indices)
             handle = Handle(index, plan, lambda: self._cancel(index), self._check_process)
             ticket = Ticket(
-                index, request, prepared.policy, plan.settings, plan.num_samples, priority=priority, deadline=deadline
+                index,
+                request,
+                prepared.policy,
+                plan.settings,
+                plan.num_samples,
+                priority=priority,
+                deadline=deadline,
+                owner=owner,
             )
             loop.handles[index] = handle
 
@@ -357,64 +369,6 @@ class Engine:
                 hint="make an engine in the process that uses it",
             )
 
-    def _prepare(self, options: GenerateKeywords, faults: list[DecodekitError]) -> Prepared:
-        """Options as a plan; equal ones have one plan, so that their rows are decoded together."""
-        asked = GenerateOptions.of(**options)
-        if isinstance(asked.seed, Iterable):
-            faults.append(OptionError("a request has one seed", at="seed", hint="an integer"))
-        held: list[object] = []
-        key = _key({**asked.keywords(), "seed": asked.seed is None}, held)
-        with self._preparing:
-            known = None if faults else self._prepared.get(key)
-            if known is not None:
-                self._prepared.move_to_end(key)
-        if known is not None:
-            if asked.seed is not None:
-                check_seed(asked.seed, faults)
-                raise_faults(faults)
-            return known
-        plan = self._llm.plan(asked, faults)
-        if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
-            cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
-            raise OptionError(cause, at="negative_prompt")
-        kin_key = _key({**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held)
-        with self._preparing:
-            kin = self._kin.setdefault(kin_key, (plan.settings.kin, held))[0]
-            while len(self._kin) > _MANY_PLANS:
-                self._kin.popitem(last=False)
-        plan = replace(plan, settings=replace(plan.settings, kin=kin))
-        made = Prepared(*self._with_policy(plan), held)
-        with self._preparing:
-            made = self._prepared.setdefault(key, made)
-            if len(self._prepared) > _MANY_PLANS:
-                self._prepared.popitem(last=False)
-        return made
-
-    def _with_policy(self, plan: Plan) -> tuple[Plan, Policy[Any]]:
-        """What decodes the requests of a plan: one for all single texts of a model, one for each search.
-
-        Equal contrasts have one model, so that their requests share rows.
-
-        Raises:
-            OptionError: the search decodes in a way of its own.
-        """
-        search: Any = plan.search
-        if search is not None:
-            if not hasattr(search, "policy"):
-                cause = f"{search!r:.60} decodes in a way of its own, which an engine cannot share its rows with"
-                raise OptionError(cause, at="strategy", hint="LLM.generate; or a strategy.searching.Searching")
-            return plan, search.policy(plan.model, plan.settings)
-        with self._preparing:
-            known = next((model for contrast, model in self._models if _is_equal(contrast, plan.contrast)), None)
-            if known is None:
-                known = plan.model
-                self._models = [*self._models[-_MANY_CONTRASTS:], (plan.contrast, known)]
-            policy = next((one for one in self._texts if one.model is known), None)
-            if policy is None:
-                policy = Texts(known, isolates=True)
-                self._texts = [*self._texts[-_MANY_CONTRASTS:], policy]
-        return replace(plan, model=known), policy
-
     def _request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request | DecodekitError:
         """What is to be continued; the error if it cannot be read."""
         try:
@@ -434,12 +388,20 @@ class Engine:
         """What the engine has done up to its last step."""
         return self._loop.stats
 
+    def step_under_way(self) -> StepUnderWay | None:
+        """The step that is being made now; None between steps."""
+        loop, began = self._loop, self._loop.began
+        if began is None:
+            return None
+        return StepUnderWay(time.monotonic() - began, loop.scheduler.in_rows(), loop.thread.ident)
+
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more requests, and end the thread. A second call waits for the first, or cuts it short.
 
         Args:
             drain: whether to wait for the requests; otherwise they end with an `EngineClosedError`.
-            timeout: seconds to wait; the thread ends by itself later.
+            timeout: seconds to wait; the thread ends by itself later. Without `drain` the requests end then in any
+                case, also where a step does not come to its end.
 
         Raises:
             TimeoutError: it took longer.
@@ -451,6 +413,8 @@ class Engine:
             return
         self._loop.thread.join(timeout)
         if self._loop.thread.is_alive():
+            if not drain:
+                self._loop.end_all()
             raise TimeoutError(f"the engine is not done after {timeout} s")
 
     def __enter__(self) -> Engine:
@@ -470,25 +434,3 @@ def _tokens_that_fit(model: CausalLM) -> int | None:
     """How many tokens a part of the free memory holds; None if that cannot be told."""
     each, free = memory.bytes_per_token(model), memory.free_memory(model.device)
     return None if not each or free is None else max(1, free // _CACHE_SHARE // each)
-
-
-def _is_equal(one: object, other: object) -> bool:
-    """Whether two values are the same; those that cannot be compared are not."""
-    try:
-        return one is other or bool(one == other)
-    except Exception:  # tensors in them, say
-        return False
-
-
-def _key(value: Any, held: list[object]) -> Hashable:
-    """Something hashable that is equal for equal options; what has no hash is named by its identity, and held."""
-    if isinstance(value, Mapping):
-        return "mapping", tuple((name, _key(one, held)) for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return type(value).__name__, tuple(_key(one, held) for one in value)
-    try:
-        hash(value)
-    except TypeError:
-        held.append(value)
-        return "object", id(value)
-    return type(value).__name__, value

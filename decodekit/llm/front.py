@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, Unpack, overload
+from typing import Any, Final, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
@@ -41,6 +41,7 @@ from decodekit.llm.plan import Plan
 from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
+from decodekit.models.encoding import most_bytes_per_token
 from decodekit.speculation.canonical import Canonical
 from decodekit.strategy import Guidance
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
@@ -51,6 +52,9 @@ OnePrompt: TypeAlias = str | Messages | Sequence[int]
 ManyPrompts: TypeAlias = Sequence[str] | Sequence[Messages] | Sequence[TokenIds]
 UnknownPrompts: TypeAlias = Tensor | Mapping[str, Any]
 """One prompt or several, as its dimensions say."""
+
+_SHORT_TOKEN: Final = 32
+"""Bytes; a text of no more for each token of the context is divided, without asking how long tokens are."""
 
 
 class LLM:
@@ -153,8 +157,8 @@ class LLM:
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``include_stop``, ``seed``, ``logprobs``,
                 ``trace``, ``on_length``, ``on_error``, ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``,
-                ``batch_size``, ``tools``, ``enable_thinking``, ``chat_template_kwargs``); and those of a strategy that
-                is given by name, such as ``temperature=0.7``.
+                ``batch_size``, ``tools``, ``enable_thinking``, ``chat_template_kwargs``, ``split_special_tokens``);
+                and those of a strategy that is given by name, such as ``temperature=0.7``.
 
         Raises:
             OptionError: options that are unknown, out of range, without effect or in conflict; all of them together.
@@ -336,14 +340,30 @@ class LLM:
 
     def _encoded(self, prompt: Prompt, told: Telling, at: str) -> list[int]:
         _check_told(told, [(at, prompt)])
-        return encode(self.tokenizer, prompt, at, self.vocabulary.size, told)
+        return encode(self.tokenizer, prompt, at, self.vocabulary.size, told, self._check_bytes)
+
+    def _check_bytes(self, text: str, at: str) -> None:
+        """Refuse a text that cannot fit into the context by its bytes, before it is divided into tokens."""
+        most_tokens = self.model.context_length
+        if most_tokens is None or 4 * len(text) <= (most := _SHORT_TOKEN * most_tokens):
+            return
+        num_bytes = len(text.encode(errors="replace"))
+        each = most_bytes_per_token(self.tokenizer, self.vocabulary) if num_bytes > most else None
+        if each is not None and num_bytes > (most_tokens - 1) * each:
+            cause = (
+                f"the prompt has {num_bytes:,} bytes, the context of the model {most_tokens:,} tokens of {each:,} "
+                "bytes at most: there is no room for an answer"
+            )
+            raise ContextLengthError(cause, at=at, hint="a shorter prompt, or a model with a longer context")
 
     def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
         """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
         if given is None:
             return []
-        return encode(self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size, plan.told)
+        return encode(
+            self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size, plan.told, self._check_bytes
+        )
 
 
 @overload

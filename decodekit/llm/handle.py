@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from decodekit.errors import DecodekitError, RequestInterruptedError
 from decodekit.generation.completion import Chunk, Completion
+from decodekit.generation.faults import fault_of
 from decodekit.generation.results import Update
 from decodekit.generation.stats import Stats
 from decodekit.llm.completions import completed, whole
@@ -28,6 +29,10 @@ class Handle:
     Nothing is lost if nobody looks, and a request goes on without its handle. A task that awaits a handle and is
     cancelled leaves the request as it is; `cancel` ends it.
 
+    The engine hands over the text. The completion is made of it where it is asked for first, once for all: the value of
+    a constraint, and what a user's own type makes of it, hold up nobody else; and no event loop either, which leaves
+    them to a thread.
+
     Args:
         index: number of the request; errors name it.
         plan: of the request.
@@ -39,23 +44,27 @@ class Handle:
         self.index = index
         self._plan, self._cancel, self._check_process = plan, cancel, check_process
         self._changed = threading.Condition()
-        self._chunks: list[Chunk] = []
-        self._completion: Completion | None = None
+        self._chunks: list[Chunk] = []  # less the last one
+        self._held_back = ""  # text of which a strategy makes the last one, the only one
+        self._end: Update | None = None  # of which the last one is made
+        self._last: Chunk | None = None
+        self._making = threading.Lock()
         self._listeners: set[_Listener] = set()
 
     def __repr__(self) -> str:
-        state = "running" if self._completion is None else self._completion.finish_reason
+        state = _completion_of(self._made()).finish_reason if self.done else "running"
         return f"Handle({self.index}, {state}, {self.text[:40]!r})"
 
     @property
     def done(self) -> bool:
         """Whether the request has ended."""
-        return self._completion is not None
+        return self._end is not None or self._last is not None
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(chunk.text for chunk in list(self._chunks))
+        is_done = self.done
+        return "".join(chunk.text for chunk in [*self._chunks, *([self._made()] if is_done else [])])
 
     def cancel(self) -> bool:
         """End the request with a `RequestCancelledError`, after the step that is under way; False if it has ended."""
@@ -89,6 +98,7 @@ class Handle:
             yield from new
             place += len(new)
             if self.done and place == len(self._chunks):
+                yield self._made()
                 self._outcome()
                 return
 
@@ -104,6 +114,7 @@ class Handle:
                     yield chunk
                 place += len(new)
                 if self.done and place == len(self._chunks):
+                    yield await self._made_aside()
                     self._outcome()
                     return
                 if not new:
@@ -120,6 +131,7 @@ class Handle:
                 changed.clear()
                 if not self.done:
                     await changed.wait()
+        await self._made_aside()
         return self._outcome()
 
     @contextmanager
@@ -135,39 +147,78 @@ class Handle:
                 self._listeners.discard(listener)
 
     def _outcome(self) -> Completion:
-        completion = self._completion
-        assert completion is not None
+        completion = _completion_of(self._made())
         if completion.error is not None and self._plan.options.on_error == "raise":
             raise completion.error
         return completion
 
+    async def _made_aside(self) -> Chunk:
+        """The last chunk, without holding up the event loop."""
+        is_quick = self._plan.grammar is None and self._plan.choice is None
+        return self._made() if self._last is not None or is_quick else await asyncio.to_thread(self._made)
+
+    def _made(self) -> Chunk:
+        """The last chunk of an ended request, which has its completion."""
+        with self._making:
+            if self._last is None:
+                assert self._end is not None
+                self._last, self._end = self._made_of(self._end), None
+            return self._last
+
+    def _made_of(self, update: Update) -> Chunk:
+        assert update.result is not None
+        try:
+            text = self._text_so_far() + self._held_back + update.text
+            completion = completed(self._plan, self.index, text, update.result)
+        except Exception as error:  # of a user's own type, say; the text is there
+            fault = fault_of(error, "making the completion", at=f"request {self.index}")
+            return self._broken_off(fault, update)
+        if isinstance(completion.error, RequestInterruptedError):
+            completion.error.text = completion.text
+        if self._plan.choice is not None:
+            return whole(self.index, completion)
+        return Chunk(self.index, update.text, update.token_ids, completion, update.logprobs)
+
+    def _broken_off(self, error: DecodekitError, update: Update | None = None) -> Chunk:
+        """The last chunk of a request that ends with an error which the scheduler knows nothing of."""
+        text, new = ("", ()) if update is None else (update.text, update.token_ids)
+        tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids) + new
+        stats = Stats(0, len(tokens), 0, None, 0.0)
+        return Chunk(
+            self.index, text, new, Completion(self._text_so_far() + text, tokens, None, "error", error, None, stats)
+        )
+
+    def _text_so_far(self) -> str:
+        return "".join(chunk.text for chunk in list(self._chunks))
+
     def push(self, update: Update) -> None:
         """Take what is new of the request; called by the loop of the engine."""
-        completion = None
-        if update.result is not None:
-            completion = completed(self._plan, self.index, self.text + update.text, update.result)
-            if isinstance(completion.error, RequestInterruptedError):
-                completion.error.text = completion.text
-        if self._plan.choice is None:
-            self._put(Chunk(self.index, update.text, update.token_ids, completion, update.logprobs))
-        elif completion is not None:
-            self._put(whole(self.index, completion))
+        with self._changed:
+            if self.done:
+                return
+            if update.result is not None:
+                self._end = update
+            elif self._plan.choice is None:
+                self._chunks.append(Chunk(self.index, update.text, update.token_ids, None, update.logprobs))
+            else:
+                self._held_back += update.text
+                return
+            self._tell()
 
     def end_with(self, error: DecodekitError) -> None:
-        """End with an error that the scheduler knows nothing of."""
-        if self.done:
-            return
-        tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids)
-        stats = Stats(0, len(tokens), 0, None, 0.0)
-        self._put(Chunk(self.index, "", (), Completion(self.text, tokens, None, "error", error, None, stats)))
-
-    def _put(self, chunk: Chunk) -> None:
+        """End with an error that the scheduler knows nothing of, if it has not ended; from any thread."""
         with self._changed:
-            self._chunks.append(chunk)
-            if chunk.completion is not None:
-                self._completion = chunk.completion
-            self._changed.notify_all()
-            listeners = list(self._listeners)
-        for event_loop, event in listeners:
+            if not self.done:
+                self._last = self._broken_off(error)
+                self._tell()
+
+    def _tell(self) -> None:
+        self._changed.notify_all()
+        for event_loop, event in self._listeners:
             with contextlib.suppress(RuntimeError):  # that event loop is closed: nobody waits there any more
                 event_loop.call_soon_threadsafe(event.set)
+
+
+def _completion_of(last: Chunk) -> Completion:
+    assert last.completion is not None
+    return last.completion

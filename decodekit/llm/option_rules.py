@@ -281,7 +281,11 @@ def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Tellin
         with collecting(faults):
             given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
             definitions = given.definitions
-    return Telling(definitions, told)
+    splits: Any = options.split_special_tokens
+    if splits is not None and not isinstance(splits, bool):
+        cause = f"split_special_tokens={splits!r:.40} is none of True, False and None"
+        faults.append(OptionError(cause, at="split_special_tokens"))
+    return Telling(definitions, told, splits)
 
 
 def _chat(call: GenerateCall) -> Faults:

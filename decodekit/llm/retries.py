@@ -24,6 +24,7 @@ from decodekit.errors import ConstraintError, DecodekitError, GuardError, Invali
 from decodekit.generation.completion import Completion
 from decodekit.generation.conversation import Telling
 from decodekit.generation.prompt import Prompt, encode_plain, is_messages, token_ids_of
+from decodekit.quoting import QuotedText
 from decodekit.sampling.checks import plain
 from decodekit.strategy import check_seed
 
@@ -148,6 +149,8 @@ def reason_of(completion: Completion) -> str:
 def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
     """The prompt of the next try."""
     refused = REFUSED.format(reason=reason)
+    if isinstance(prompt, QuotedText):
+        return prompt.followed_by(f"{text}\n\n{refused}\nCorrected:\n")
     if isinstance(prompt, str):
         return f"{prompt}{text}\n\n{refused}\nCorrected:\n"
     if not is_messages(prompt):

@@ -5,8 +5,9 @@
 
 A request goes its way through these modules::
 
-    gate        the key, the counts                       401, 429, 503
-    bodies      bytes, then fields                        400, 413
+    connection  bytes of a client that does something     400
+    gate        where from, the key, the counts           401, 403, 503
+    bodies      bytes, then fields                        400, 408, 413, 429
     chat, ...   fields, then an `Asked`                   400
     prompts     messages, then tokens                     400
     compiler    a constraint that may be hostile          400
@@ -17,7 +18,8 @@ A request goes its way through these modules::
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -31,8 +33,9 @@ from starlette.responses import JSONResponse, Response
 
 from decodekit import __version__
 from decodekit.errors import NotServedError
-from decodekit.serving.answers import EventStream, told, unless_gone
-from decodekit.serving.bodies import fields_of, read_body
+from decodekit.serving.answers import EventStream, JsonPieces, pieces_of, size_of, told, unless_gone
+from decodekit.serving.asked import Asked
+from decodekit.serving.bodies import LARGE_BYTES, Bodies, fields_of
 from decodekit.serving.chat import ChatRoute
 from decodekit.serving.completions import CompletionsRoute
 from decodekit.serving.fields import ErrorReply, ReplyModel
@@ -40,7 +43,8 @@ from decodekit.serving.gate import Gate
 from decodekit.serving.refusals import CLIENT_CLOSED, ERROR_TABLE, body_of, refused
 from decodekit.serving.responses import ResponsesRoute
 from decodekit.serving.route import Route
-from decodekit.serving.service import Service
+from decodekit.serving.service import Running, Service
+from decodekit.serving.turns import Client, client_of
 
 SEED_HEADER: Final = "X-Decodekit-Seed"
 """The seed of an answer: sent again, the request has the same text."""
@@ -69,20 +73,28 @@ class HealthReply(ReplyModel):
     status: str
 
 
-def make_app(service: Service, *, api_key: str | None = None, cors: Sequence[str] = ()) -> FastAPI:
+def make_app(
+    service: Service,
+    *,
+    api_key: str | None = None,
+    cors: Sequence[str] = (),
+    hosts: Collection[str] | None = None,
+) -> FastAPI:
     """The application of a service. Whoever makes it closes the service.
 
     Args:
         service: answers.
         api_key: what clients have to send as a bearer token; None takes everybody.
         cors: origins whose pages may call the endpoint; ``"*"`` for all.
+        hosts: names by which it may be called, as `hosts_of` gives them; None for any.
     """
-    app = FastAPI(title="decodekit", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="decodekit", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    bodies = Bodies(service.limits, service.most_requests)
     for kind in (ChatRoute, CompletionsRoute, ResponsesRoute):
-        _add_writing_route(app, kind(service), service)
+        _add_writing_route(app, kind(service), service, bodies)
     _add_reading_routes(app, service)
     _add_error_handlers(app, service)
-    app.add_middleware(Gate, service=service, api_key=api_key)
+    app.add_middleware(Gate, service=service, bodies=bodies, api_key=api_key, origins=cors, hosts=hosts)
     if cors:
         app.add_middleware(
             CORSMiddleware,
@@ -95,27 +107,39 @@ def make_app(service: Service, *, api_key: str | None = None, cors: Sequence[str
     return app
 
 
-def _add_writing_route(app: FastAPI, route: Route[Any], service: Service) -> None:
+def _add_writing_route(app: FastAPI, route: Route[Any], service: Service, bodies: Bodies) -> None:
     """A route that writes text."""
+
+    def read(data: bytes) -> tuple[Any, Asked]:
+        body = fields_of(data, route.body, service.limits.max_values)
+        service.check_model(body.model)
+        asked = route.asked(body)
+        if asked.structure is not None and len(data) > service.limits.max_constraint_bytes:
+            asked.structure.check_size(service.limits.max_constraint_bytes)
+        return body, asked
+
+    async def begun(data: bytes, client: Client) -> tuple[Any, Running]:
+        with bodies.whole():
+            body, asked = await service.in_thread(partial(read, data)) if len(data) > LARGE_BYTES else read(data)
+            return body, await service.begin(asked, client)
+
+    async def written(body: Any, running: Running) -> list[bytes]:
+        completions = await running.completions()
+        size = sum(size_of(one) for one in completions)
+        return await service.aside(running.client, size, lambda: pieces_of(route.reply(body, running, completions)))
 
     async def answer(request: Request) -> Response:
         try:
-            body = fields_of(await read_body(request, service.limits), route.body)
-            service.check_model(body.model)
-            asked = route.asked(body)
-            headers = {SEED_HEADER: str(asked.seed)}
+            data, client = await bodies.read(request), client_of(request.scope)
+            body, running = await unless_gone(begun(data, client), request.receive)
+            headers = {SEED_HEADER: str(running.asked.seed)}
             if body.stream:
-                running = await unless_gone(service.begin(asked), request.receive)
                 return EventStream(route.events(body, running), route.failed, running.cancel, headers)
-
-            async def whole() -> dict[str, Any]:
-                running = await service.begin(asked)
-                try:
-                    return await route.reply(body, running)
-                finally:
-                    running.cancel()
-
-            return JSONResponse(await unless_gone(whole(), request.receive), headers=headers)
+            try:
+                pieces = await unless_gone(written(body, running), request.receive)
+                return JsonPieces(pieces, headers)
+            finally:
+                running.cancel()
         except ClientDisconnect:
             request.scope["decodekit.client_closed"] = True
             return Response(status_code=CLIENT_CLOSED)
@@ -145,7 +169,7 @@ def _add_writing_route(app: FastAPI, route: Route[Any], service: Service) -> Non
                     "text/event-stream": {"schema": {"description": "The data of an event, as OpenAI has it."}}
                 },
             },
-            **_refusals(400, 401, 404, 408, 413, 422, 429, 500, 503, 504),
+            **_refusals(400, 401, 403, 404, 408, 413, 422, 429, 500, 503, 504),
         },
     )
 
@@ -155,9 +179,10 @@ def _add_reading_routes(app: FastAPI, service: Service) -> None:
     model = ModelReply(id=service.name, created=int(time.time()), max_model_len=service.llm.model.context_length)
 
     async def health() -> Response:
-        """Whether requests are taken: 200, or 503 when the endpoint shuts down or the engine has failed."""
+        """Whether requests are taken: 200, or 503 when the endpoint shuts down, or the engine has failed or stalls."""
         is_open = not service.is_draining and service.engine.is_open
-        return JSONResponse({"status": "ok" if is_open else "shutting down"}, 200 if is_open else 503)
+        status = "shutting down" if not is_open else "stalled" if service.watchdog.is_stalled else "ok"
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
     async def metrics() -> Response:
         """Figures for Prometheus."""
@@ -174,12 +199,12 @@ def _add_reading_routes(app: FastAPI, service: Service) -> None:
 
     unhealthy: Any = {503: {"model": HealthReply, "description": "Requests are refused."}}
     plain: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The figures."}}
-    refusals = _refusals(401)
+    refusals = _refusals(401, 403)
     add = app.add_api_route
     add("/health", health, response_model=HealthReply, responses=unhealthy)
     add("/metrics", metrics, response_class=Response, responses=plain | refusals)
     add("/v1/models", models, response_model=ModelsReply, responses=refusals)
-    add("/v1/models/{name:path}", one_model, response_model=ModelReply, responses=_refusals(401, 404))
+    add("/v1/models/{name:path}", one_model, response_model=ModelReply, responses=_refusals(401, 403, 404))
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from decodekit.serving.fields import (
 from decodekit.serving.limits import Limits
 from decodekit.serving.structure import Structure, read_json
 
+_TOKEN_ID: Final = re.compile(r"[0-9]{1,9}")
 LEAST_TEMPERATURE: Final = 0.001
 """Logits that are divided by less may leave the range of their numbers."""
 
@@ -30,19 +32,46 @@ class Asked:
 
     Args:
         read: gives the tokens of the prompts; it may take a while.
+        num_characters: of the prompts, about; tokens of those that are in tokens.
         num_samples: texts of each prompt.
         options: of `LLM.generate`, without constraint.
         structure: the constraint; None for free text.
         seed: of the texts.
+        limit_field: the field with the most tokens of a text; None where the client gave none.
         arrived: when the request came, a value of `time.monotonic`.
     """
 
     read: Callable[[], list[list[int]]]
+    num_characters: int
     num_samples: int
     options: dict[str, Any]
     structure: Structure | None
     seed: int
+    limit_field: str | None = None
     arrived: float = field(default_factory=monotonic)
+
+    def check_entries(self, num_texts: int, most: int) -> None:
+        """Bound the log-probabilities of the answer. Where the client gave no limit of tokens, there are fewer tokens.
+
+        Args:
+            num_texts: of the request.
+            most: log-probabilities, those of alternatives included.
+
+        Raises:
+            InvalidRequestError: there may be more.
+        """
+        if "logprobs" not in self.options:
+            return
+        given, num_tokens = self.options["logprobs"], self.options["max_new_tokens"]
+        each = num_texts * (1 if given is True else 1 + given)
+        if each * num_tokens <= most:
+            return
+        if self.limit_field is not None or each > most:
+            cause = f"{num_texts} texts of {num_tokens:,} tokens with log-probabilities of {each // num_texts} tokens "
+            raise InvalidRequestError(
+                f"{cause}at each place are {each * num_tokens:,}, more than {most:,}", at=self.limit_field or "n"
+            )
+        self.options["max_new_tokens"] = most // each
 
 
 def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits: Limits, name: str) -> dict[str, Any]:
@@ -82,7 +111,7 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
     if fields.repetition_penalty is not None:
         options["repetition_penalty"] = None if fields.repetition_penalty == 1 else fields.repetition_penalty
     if fields.logit_bias:
-        wrong = next((key for key in fields.logit_bias if not (key.isascii() and key.isdigit())), None)
+        wrong = next((key for key in fields.logit_bias if not _TOKEN_ID.fullmatch(key)), None)
         if wrong is not None:
             raise InvalidRequestError(f"{wrong!r:.40} is no token id", at="logit_bias")
         options["logit_bias"] = {int(key): value for key, value in fields.logit_bias.items()}

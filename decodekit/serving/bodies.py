@@ -4,85 +4,177 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import pydantic_core
 from pydantic import ValidationError
 from starlette.requests import Request
+from starlette.types import Scope
 
-from decodekit.errors import BodyLimitError, InvalidRequestError
+from decodekit.errors import BodyLimitError, InvalidRequestError, ServerBusyError
 from decodekit.serving.fields import WireModel
 from decodekit.serving.limits import Limits
 
 B = TypeVar("B", bound=WireModel)
-_WORDS: Final = {"extra_forbidden": "is unknown or not supported", "missing": "is missing"}
+LARGE_BYTES: Final = 1 << 16
+"""Larger bodies are read in a thread, and share a bound of memory."""
+_WORDS: Final = {
+    "extra_forbidden": "is unknown or not supported",
+    "missing": "is missing",
+    "model_type": "should be an object",
+    "model_attributes_type": "should be an object",
+    "dict_type": "should be an object",
+    "list_type": "should be a valid array",
+    "none_required": "should be null",
+}
 _LISTED: Final = "leaving it out; GET /openapi.json lists the fields"
 _MOST_FAULTS: Final = 5
+_MOST_LOOKED_AT: Final = 64  # of faults, and of letters of a name
+_MOST_LETTERS: Final = 400
+_SIGNS: Final = (b"[", b"{", b":")  # one for each list, object and member
+_SIZE: Final = "decodekit.body_size"
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """The bytes of a request.
+class Bodies:
+    """Reads the bodies of requests. What those under way take of memory has a bound, all together.
 
-    Raises:
-        BodyLimitError: they are too many, or come too slowly.
-        ClientDisconnect: the client has gone.
+    A body counts by its bytes as they come, and, once it is there, by what its values may take. The first
+    `LARGE_BYTES` of each are free, so that large bodies keep no small ones out: of these there are as many as
+    connections.
+
+    Args:
+        limits: of the endpoint.
+        most_whole: how many requests may be between their body and their place in the engine.
     """
-    too_large = BodyLimitError(
-        f"the body is larger than {limits.max_body_bytes:,} bytes", at="body", hint="a smaller request"
-    )
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limits.max_body_bytes:
-        raise too_large
-    parts: list[bytes] = []
-    num_bytes = 0
 
-    async def read() -> None:
-        nonlocal num_bytes
-        async for part in request.stream():
-            num_bytes += len(part)
-            if num_bytes > limits.max_body_bytes:
-                raise too_large
-            parts.append(part)
+    def __init__(self, limits: Limits, most_whole: int) -> None:
+        self._limits, self._most_whole = limits, most_whole
+        self.num_bytes = 0
+        self.num_whole = 0
 
-    try:
-        await asyncio.wait_for(read(), limits.body_s)
-    except TimeoutError:
-        raise BodyLimitError(f"the body did not arrive within {limits.body_s:g} s", at="time") from None
-    return b"".join(parts)
+    async def read(self, request: Request) -> bytes:
+        """The bytes of a request, which count until `end`.
+
+        Raises:
+            BodyLimitError: they are too many, or come too slowly.
+            ServerBusyError: bodies of others have the memory.
+            ClientDisconnect: the client has gone.
+        """
+        most, scope = self._limits.max_body_bytes, request.scope
+        cause = f"the body is larger than {most:,} bytes"
+        too_large = BodyLimitError(cause, at="body", hint="a smaller request")
+        declared = request.headers.get("content-length", "")
+        if declared.isascii() and declared.isdigit() and (len(declared) > 20 or int(declared) > most):
+            raise too_large
+        data = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                async for part in request.stream():
+                    data += part
+                    if len(data) > most:
+                        raise too_large
+                    self._count(scope, len(data))
+        except TimeoutError:
+            raise BodyLimitError(f"the body did not arrive within {self._limits.body_s:g} s", at="time") from None
+        if len(data) > LARGE_BYTES:
+            self._count(scope, memory_of(data, self._limits.max_values))
+        return bytes(data)
+
+    def _count(self, scope: Scope, size: int) -> None:
+        """Let a body count by `size` bytes."""
+        most, size, counted = self._limits.max_bodies_bytes, size - LARGE_BYTES, scope.get(_SIZE, 0)
+        if size > most:
+            raise BodyLimitError(
+                f"the body takes more than {most:,} bytes of memory", at="body", hint="a smaller request"
+            )
+        if self.num_bytes + size - counted > most:
+            cause = f"the bodies of requests under way take {most:,} bytes of memory, as many as there may be"
+            raise ServerBusyError(cause, hint="again in a moment")
+        if size > counted:
+            scope[_SIZE] = size
+            self.num_bytes += size - counted
+
+    def end(self, scope: Scope) -> None:
+        """Let go of the body of a request that has ended."""
+        self.num_bytes -= scope.pop(_SIZE, 0)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """For a request whose body is there, until the engine has its texts.
+
+        Raises:
+            ServerBusyError: there are too many.
+        """
+        if self.num_whole >= self._most_whole:
+            cause = f"{self.num_whole:,} requests wait to be read, as many as this endpoint takes"
+            raise ServerBusyError(cause, hint="again in a moment")
+        self.num_whole += 1
+        try:
+            yield
+        finally:
+            self.num_whole -= 1
 
 
-def fields_of(data: bytes, kind: type[B]) -> B:
+def memory_of(data: bytes | bytearray, most_values: int) -> int:
+    """Bytes that a body takes at most when it is read: its texts, and Python's objects around them."""
+    num_values = sum(map(data.count, _SIGNS))
+    return len(data) + 32 * data.count(b",") + 64 * min(num_values, most_values)
+
+
+def check_values(data: bytes, most: int) -> None:
+    """Raise the `BodyLimitError` of a body with more than `most` lists, objects and members of objects.
+
+    Nothing else runs while Python makes the values of a body, of which three bytes may be one.
+    """
+    if sum(map(data.count, _SIGNS)) <= most:
+        return
+    # What stands in texts is no value: without escapes, every other piece between quotation marks is outside of texts.
+    pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most)
+    outside = b"".join(pieces[::2])
+    if sum(map(outside.count, _SIGNS)) > most:
+        cause = f"the body has more than {most:,} lists, objects and members"
+        raise BodyLimitError(cause, at="body", hint="a smaller request")
+
+
+def fields_of(data: bytes, kind: type[B], most_values: int) -> B:
     """The fields of a body.
 
+    Args:
+        data: the body.
+        kind: of fields.
+        most_values: see `check_values`.
+
     Raises:
+        BodyLimitError: it has too many values.
         InvalidRequestError: it is no JSON, or a field is unknown, missing, of another type or out of range.
     """
+    check_values(data, most_values)
     try:
-        return kind.model_validate_json(data)
+        given = pydantic_core.from_json(data)
+    except ValueError as error:
+        raise InvalidRequestError(f"the body is no JSON: {error}", at="body") from None
+    try:
+        return kind.model_validate(given)
     except ValidationError as error:
-        try:
-            given = pydantic_core.from_json(data)
-        except ValueError:
-            given = None
-        faults = error.errors(include_url=False, include_context=False)
-        raise _fault(faults, given) from None
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise _fault(faults[:_MOST_LOOKED_AT], given) from None
     except RecursionError:
         raise InvalidRequestError("the body is nested too deeply", at="body") from None
 
 
 def _fault(faults: Sequence[Any], given: Any) -> InvalidRequestError:
     """What is wrong, field by field; the place is the first of them."""
-    if faults[0]["type"] == "json_invalid":
-        message = str(faults[0]["msg"]).removeprefix("Invalid JSON: ")
-        return InvalidRequestError(f"the body is no JSON: {message}", at="body")
     by_field: dict[str, list[str]] = {}
     for one in faults:
         words = _WORDS.get(one["type"]) or _in_english(one["msg"])
         by_field.setdefault(field_of(one["loc"], given) or "body", []).append(words)
     # Of a field that may be one of several things, each has its word; that of the one that fits best is deep inside.
-    for field in [one for one in by_field if any(other.startswith(f"{one}.") for other in by_field)]:
-        del by_field[field]
+    for field in [*by_field]:
+        for place, sign in enumerate(field):
+            if sign == ".":
+                by_field.pop(field[:place], None)
     told = [f"{field:.100} {', or '.join(dict.fromkeys(words))}"[:300] for field, words in by_field.items()]
     hint = _LISTED if any(one["type"] == "extra_forbidden" for one in faults) else None
     return InvalidRequestError("; ".join(told[:_MOST_FAULTS]), at=next(iter(by_field)), hint=hint)
@@ -90,7 +182,7 @@ def _fault(faults: Sequence[Any], given: Any) -> InvalidRequestError:
 
 def _in_english(message: str) -> str:
     """Pydantic's words, with values as JSON has them."""
-    message = message.replace("Input should be", "should be").replace("Input tag", "the kind")
+    message = message[:_MOST_LETTERS].replace("Input should be", "should be").replace("Input tag", "the kind")
     return re.sub(r" found using .*? does not", " does not", message).replace("False", "false").replace("True", "true")
 
 
@@ -107,7 +199,7 @@ def field_of(place: Sequence[str | int], given: Any) -> str:
             given = value
         elif not (is_last and isinstance(given, dict) and isinstance(part, str) and part.isidentifier()):
             continue
-        names.append(str(part))
+        names.append(str(part)[:_MOST_LOOKED_AT])
     return ".".join(names)
 
 

@@ -49,6 +49,9 @@ class CallSplitter:
         self._format = None if self._tools is None else FORMATS[self._tools.format]
         self._text = ""
         self._num_told = 0
+        self._is_held = self._is_open = self._format is not None and self._format.is_alone  # open: blanks alone so far
+        self.has_calls = self._format is not None
+        """Whether the text may have calls."""
 
     def push(self, text: str) -> str:
         """Take what is new; the content that is certain now and was not before."""
@@ -59,7 +62,9 @@ class CallSplitter:
         end = self._text.find(trigger, max(0, self._num_told - len(trigger)))
         if end < 0:
             end = len(self._text) - _num_held(self._text, trigger)
-        if self._format.is_alone and self._text.lstrip()[:1] in ("", "{"):
+        if self._is_open and (first := text.lstrip()[:1]):
+            self._is_held, self._is_open = first == "{", False
+        if self._is_held:
             end = 0
         new = self._text[self._num_told : end]
         self._num_told = max(self._num_told, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,12 +17,15 @@ from decodekit.serving.fields import (
     CallFields,
     ChatMessage,
     JsonObject,
+    Listed,
+    Messages,
     NamedToolChoice,
     ReplyModel,
     TextFields,
     ToolFields,
     UsageReply,
 )
+from decodekit.serving.prompts import size_of
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
 from decodekit.serving.structure import Structure
@@ -32,11 +35,11 @@ from decodekit.serving.tokens import TokenWriter, as_event
 class ChatBody(TextFields):
     """A request for the next message of a conversation."""
 
-    messages: list[ChatMessage] = Field(min_length=1, description="The conversation so far.")
+    messages: Messages[ChatMessage] = Field(description="The conversation so far.")
     max_completion_tokens: int | None = Field(None, ge=1, description="Newer name of `max_tokens`.")
     logprobs: bool | None = Field(None, description="Log-probabilities of the tokens under the model itself.")
     top_logprobs: int | None = Field(None, ge=0, le=20, description="With so many alternatives; needs `logprobs`.")
-    tools: list[ToolFields] | None = Field(None, min_length=1, max_length=128, description="What may be called.")
+    tools: Listed[ToolFields] | None = Field(None, min_length=1, max_length=128, description="What may be called.")
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = Field(
         None, description="`auto` if left out."
     )
@@ -44,7 +47,7 @@ class ChatBody(TextFields):
     chat_template_kwargs: JsonObject | None = Field(None, description="Variables of the chat template.")
     reasoning_effort: Literal["none"] | None = Field(None, description="Models reason as their template says.")
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
-    modalities: list[Literal["text"]] | None = Field(None, description="Text alone.")
+    modalities: Listed[Literal["text"]] | None = Field(None, description="Text alone.")
 
 
 class ChatMessageReply(ReplyModel):
@@ -158,15 +161,16 @@ class ChatRoute(Route[ChatBody]):
         read = self.service.prompts.of_chat
         return Asked(
             lambda: [read(body.messages, told, body.chat_template_kwargs)],
+            size_of(body.messages),
             body.n or 1,
             options,
             structure,
             seed_of(body),
+            None if getattr(body, name) is None else name,
         )
 
-    async def reply(self, body: ChatBody, running: Running) -> dict[str, Any]:
+    def reply(self, body: ChatBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
-        completions = await running.completions()
         choices = [self._choice(body, running, index, one) for index, one in enumerate(completions)]
         return {**self._head("chat.completion"), "choices": choices, "usage": running.usage(completions)}
 
@@ -215,7 +219,7 @@ class ChatRoute(Route[ChatBody]):
             outcome = None
             if chunk.completion is not None:
                 ended[index] = chunk.completion
-                outcome = splitters[index].end(chunk.completion)
+                outcome = await self.outcome(splitters[index], chunk.completion)
                 content += outcome.rest
             if content or entries:
                 yield event(index, {"content": content}, {"content": entries, "refusal": None} if entries else None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked, seed_of, structure_of, text_options
-from decodekit.serving.fields import ReplyModel, TextFields, TokenId, UsageReply
+from decodekit.serving.fields import Listed, ReplyModel, TextFields, TokenId, UsageReply
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
 from decodekit.serving.tokens import TokenWriter, as_event
@@ -25,9 +25,9 @@ class CompletionBody(TextFields):
 
     prompt: (
         str
-        | Annotated[list[TokenId], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=128)]
-        | Annotated[list[list[TokenId]], Field(min_length=1, max_length=128)]
+        | Annotated[Listed[TokenId], Field(min_length=1)]
+        | Annotated[Listed[str], Field(min_length=1, max_length=128)]
+        | Annotated[Listed[Listed[TokenId]], Field(min_length=1, max_length=128)]
     ) = Field(description="A text, token ids, or a list of these.")
     logprobs: int | None = Field(None, ge=0, le=20, description="Log-probabilities, with so many alternatives.")
     echo: Literal[False] | None = Field(None, description="The prompt is not repeated.")
@@ -83,16 +83,20 @@ class CompletionsRoute(Route[CompletionBody]):
         options = text_options(body, num_tokens, limits, "max_tokens")
         if body.logprobs is not None:
             options["logprobs"] = body.logprobs or True
-        return Asked(lambda: self._read(body.prompt), body.n or 1, options, structure_of(body), seed_of(body))
-
-    def _read(self, given: Any) -> list[list[int]]:
-        prompts = self.service.prompts
+        given: Any = body.prompt
         several = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
-        return [prompts.of_text(one) if isinstance(one, str) else prompts.of_ids(one) for one in several]
+        prompts = self.service.prompts
+        prompts.check_bytes([one for one in several if isinstance(one, str)])
 
-    async def reply(self, body: CompletionBody, running: Running) -> dict[str, Any]:
+        def read() -> list[list[int]]:
+            return [prompts.of_text(one) if isinstance(one, str) else prompts.of_ids(one) for one in several]
+
+        structure, size = structure_of(body), sum(map(len, several))
+        limit_field = None if body.max_tokens is None else "max_tokens"
+        return Asked(read, size, body.n or 1, options, structure, seed_of(body), limit_field)
+
+    def reply(self, body: CompletionBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
-        completions = await running.completions()
         choices = [
             self._choice(body, index, one.text, one.logprobs or (), 0, _reason(one))
             for index, one in enumerate(completions)

@@ -2,17 +2,40 @@
 
 A field that OpenAI or vLLM know and that does nothing here is declared with the values that ask for nothing, so that
 any other value is refused by name, as an unknown field is.
+
+A body has few faults, whatever is in it: a list is read up to its first wrong item, and an object with too many members
+is not read at all.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+T = TypeVar("T")
+MOST_MEMBERS: Final = 64
+"""Most members of an object with declared fields, unknown ones included: more than any of them declares."""
+MOST_BIASES: Final = 1024
+MOST_MESSAGES: Final = 2048
+
+
+def _at_most(num: int, value: Any) -> Any:
+    """The value, if it is no object with more members than there may be."""
+    if isinstance(value, dict) and len(value) > num:
+        raise PydanticCustomError("too_many_members", f"has {len(value):,} members, {num:,} at most")
+    return value
+
+
+Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
+Messages: TypeAlias = Annotated[list[T], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES)]
 Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 StopText: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
+Unused: TypeAlias = Annotated[str, Field(max_length=512)]
 JsonObject: TypeAlias = dict[str, Any]
+EmptyList: TypeAlias = Annotated[list[Any], Field(max_length=0)]
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 
 TOOL_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
@@ -22,6 +45,11 @@ class WireModel(BaseModel):
     """A value of JSON: of the types that are declared, with no other field."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_members(cls, value: Any) -> Any:
+        return _at_most(MOST_MEMBERS, value)
 
 
 class SamplingFields(WireModel):
@@ -37,17 +65,20 @@ class SamplingFields(WireModel):
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Subtracted once for each occurrence.")
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Subtracted from logits of written tokens.")
     repetition_penalty: float | None = Field(None, ge=0.01, le=100, description="Weakens tokens of prompt and text.")
-    logit_bias: dict[str, Bias] | None = Field(
-        None, max_length=1024, description="Added to the logits of tokens, by their ids."
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(partial(_at_most, MOST_BIASES))] | None = Field(
+        None, max_length=MOST_BIASES, description="Added to the logits of tokens, by their ids."
     )
     seed: int | None = Field(
         None, ge=0, lt=1 << 63, description="Same seed, same text; drawn and told in a header if left out."
     )
     stream: bool | None = Field(None, description="Answer with server-sent events.")
-    user: str | None = Field(None, description="Accepted; changes nothing.")
-    metadata: dict[str, str] | None = Field(None, max_length=16, description="Accepted; changes nothing.")
-    safety_identifier: str | None = Field(None, description="Accepted; changes nothing.")
-    prompt_cache_key: str | None = Field(None, description="Accepted: what prompts share is found by itself.")
+    user: Unused | None = Field(None, description="Accepted; changes nothing.")
+    metadata: (
+        Annotated[dict[Annotated[str, Field(max_length=64)], Unused], BeforeValidator(partial(_at_most, MOST_MEMBERS))]
+        | None
+    ) = Field(None, max_length=16, description="Accepted; changes nothing.")
+    safety_identifier: Unused | None = Field(None, description="Accepted; changes nothing.")
+    prompt_cache_key: Unused | None = Field(None, description="Accepted: what prompts share is found by itself.")
     service_tier: Literal["auto", "default"] | None = Field(None, description="There is one tier.")
     on_length: Literal["return", "close"] | None = Field(
         None, description="`close` ends a text of a constraint within the limit of tokens, whole; `return` cuts it."
@@ -59,7 +90,7 @@ class StructuredOutputs(WireModel):
 
     json_: JsonObject | str | bool | None = Field(None, alias="json", description="A JSON Schema, or its text.")
     regex: str | None = Field(None, description="A pattern that the whole text matches.")
-    choice: list[str] | None = Field(None, min_length=1, description="The text is one of these.")
+    choice: Listed[str] | None = Field(None, min_length=1, description="The text is one of these.")
     grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
     json_object: Literal[True] | None = Field(None, description="Any JSON object.")
     structural_tag: JsonObject | str | None = Field(None, description="Tags in free text.")
@@ -88,7 +119,7 @@ class NamedSchema(WireModel):
     """The schema of a `response_format`."""
 
     name: str = Field(max_length=64, description="Accepted; changes nothing.")
-    description: str | None = Field(None, description="Accepted; changes nothing.")
+    description: str | None = Field(None, max_length=16384, description="Accepted; changes nothing.")
     schema_: JsonObject | bool = Field(alias="schema", description="The JSON Schema of the text.")
     strict: bool | None = Field(None, description="Accepted: the schema always holds.")
 
@@ -104,8 +135,8 @@ class StructuralTagFormat(WireModel):
     """`response_format` of tags in free text, as vLLM and SGLang have it."""
 
     type: Literal["structural_tag"]
-    structures: list[JsonObject] = Field(min_length=1)
-    triggers: list[str] = Field(min_length=1)
+    structures: Listed[JsonObject] = Field(min_length=1)
+    triggers: Listed[str] = Field(min_length=1)
 
 
 ResponseFormat: TypeAlias = Annotated[
@@ -119,17 +150,17 @@ class TextFields(SamplingFields):
     n: int | None = Field(None, ge=1, le=128, description="How many texts.")
     max_tokens: int | None = Field(None, ge=1, description="Most tokens of a text.")
     min_tokens: int | None = Field(None, ge=0, description="Least tokens before a text may end.")
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = Field(
+    stop: StopText | Annotated[Listed[StopText], Field(max_length=16)] | None = Field(
         None, description="Texts that end a text; not with a constraint."
     )
-    stop_token_ids: list[TokenId] | None = Field(
+    stop_token_ids: Listed[TokenId] | None = Field(
         None, max_length=64, description="Tokens that end a text; not with a constraint."
     )
     response_format: ResponseFormat | None = Field(None, description="What the text must be.")
     stream_options: StreamFields | None = Field(None, description="Only with `stream`.")
     guided_json: JsonObject | str | bool | None = Field(None, description="A JSON Schema, or its text.")
     guided_regex: str | None = Field(None, description="A pattern that the whole text matches.")
-    guided_choice: list[str] | None = Field(None, min_length=1, description="The text is one of these.")
+    guided_choice: Listed[str] | None = Field(None, min_length=1, description="The text is one of these.")
     guided_grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
     structured_outputs: StructuredOutputs | None = Field(None, description="The same, as newer clients write it.")
 
@@ -189,7 +220,7 @@ class SpokenMessage(WireModel):
     """What a user, or who instructs the model, has written."""
 
     role: Literal["system", "developer", "user"]
-    content: str | list[ContentPart]
+    content: str | Listed[ContentPart]
     name: str | None = None
 
 
@@ -197,12 +228,12 @@ class AssistantMessage(WireModel):
     """What the model has written."""
 
     role: Literal["assistant"]
-    content: str | list[ContentPart] | None = None
-    tool_calls: list[CallFields] | None = None
+    content: str | Listed[ContentPart] | None = None
+    tool_calls: Listed[CallFields] | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    annotations: EmptyList | None = None
     name: str | None = None
 
 
@@ -210,7 +241,7 @@ class ToolMessage(WireModel):
     """What a tool has answered."""
 
     role: Literal["tool"]
-    content: str | list[ContentPart]
+    content: str | Listed[ContentPart]
     tool_call_id: str
     name: str | None = None
 

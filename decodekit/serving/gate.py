@@ -1,17 +1,19 @@
-"""What every request passes: the key, the counts, and the end of the endpoint."""
+"""What every request passes: where it comes from, the key, the counts, and the end of the endpoint."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Collection
 from contextlib import suppress
 from time import monotonic
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from decodekit.errors import AccessError, DecodekitError, ServerBusyError
+from decodekit.errors import AccessError, DecodekitError
+from decodekit.serving.bodies import Bodies
 from decodekit.serving.refusals import CLIENT_CLOSED, refused
 from decodekit.serving.service import Service, ended
 
@@ -24,16 +26,28 @@ _WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/res
 
 
 class Gate:
-    """Refuses who has no key, and everybody when there is no room; counts all requests.
+    """Refuses who has no key, and pages of others; counts all requests.
 
     Args:
         app: what lies behind.
         service: counts, and knows whether the endpoint ends.
+        bodies: of the requests.
         api_key: the key; None for an endpoint that is open to all who reach it.
+        origins: whose pages may call; ``"*"`` for all.
+        hosts: names by which the endpoint may be called; None for any.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, api_key: str | None) -> None:
-        self._app, self._service = app, service
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: Service,
+        bodies: Bodies,
+        api_key: str | None,
+        origins: Collection[str],
+        hosts: Collection[str] | None,
+    ) -> None:
+        self._app, self._service, self._bodies = app, service, bodies
+        self._origins, self._hosts = origins, hosts
         self._key = None if api_key is None else _digest(api_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +80,7 @@ class Gate:
             await _end_at_once(status, service, scope, receive, counted)
         finally:
             service.num_requests -= is_writing
+            self._bodies.end(scope)
             if scope.get("decodekit.client_closed"):
                 status = CLIENT_CLOSED
             route = path if path in _READING | _WRITING else "other"
@@ -75,20 +90,30 @@ class Gate:
                 service.metrics.cancelled.inc()
 
     def _fault(self, scope: Scope, is_writing: bool) -> DecodekitError | None:
+        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}  # the first one counts
+        fault = self._fault_of_page(headers.get(b"host", "").lower(), headers.get(b"origin"))
+        if fault is not None:
+            return fault
         if scope["path"] not in OPEN_PATHS and self._key is not None and scope["method"] != "OPTIONS":
-            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-            kind, _, key = given.decode("latin-1").partition(" ")
+            kind, _, key = headers.get(b"authorization", "").partition(" ")
             if kind.lower() != "bearer" or not hmac.compare_digest(_digest(key.strip()), self._key):
                 return AccessError("the key is missing or wrong", at="Authorization", hint="Authorization: Bearer KEY")
-        service = self._service
-        if is_writing and service.num_requests > service.most_requests:
-            cause = f"{service.most_requests:,} requests are under way, as many as this endpoint takes"
-            return ServerBusyError(cause, hint="again in a moment")
+            scope["decodekit.key"] = self._key.hex()  # see `client_of`
         if is_writing:
             try:
-                service.check_open()
+                self._service.check_open()
             except DecodekitError as error:
                 return error
+        return None
+
+    def _fault_of_page(self, host: str, origin: str | None) -> DecodekitError | None:
+        """Whether a page calls that may not: browsers send its origin, and the name by which it found the endpoint."""
+        name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+        if name and self._hosts is not None and name not in self._hosts:
+            return AccessError(f"the host {name!r:.80} is not this endpoint's", at="Host", hint="--allowed-host")
+        is_own = origin in (None, f"http://{host}", f"https://{host}")
+        if not is_own and origin not in self._origins and "*" not in self._origins:
+            return AccessError(f"pages of {origin!r:.80} may not call", at="Origin", hint="--cors")
         return None
 
 

@@ -1,16 +1,23 @@
-"""From messages and texts to the tokens of prompts."""
+"""From messages and texts to the tokens of prompts.
+
+How long a text is in tokens is known when it has been divided, which takes a second for each megabyte. So what cannot
+fit into the context by its bytes is refused before: n bytes are n / `most_bytes_per_token` tokens at least. For a chat
+that is so of what the template has written, and not of its messages, of which a template may leave out what it likes.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from decodekit.errors import ContextLengthError, InvalidRequestError, OptionError
 from decodekit.generation.conversation import OWN_OPTIONS, Telling
 from decodekit.llm import LLM
-from decodekit.models.encoding import encode_text
+from decodekit.models.encoding import encode_text, most_bytes_per_token
+from decodekit.quoting import QuotedText
 from decodekit.serving.fields import AssistantMessage, ChatMessage, ContentPart, ToolMessage
 
 
@@ -31,7 +38,8 @@ class Prompts:
             raise OptionError(cause, at="chat_template", hint="a tokenizer of transformers")
         self._llm = llm
         self._own: dict[str, Any] = {} if template is None else {"chat_template": template}
-        self._lock = threading.Lock()  # tokenizers of transformers keep options in the tokenizer
+        self._lock = threading.Lock()
+        self._bytes_per_token = most_bytes_per_token(llm.tokenizer, llm.vocabulary)
 
     @property
     def has_template(self) -> bool:
@@ -45,9 +53,33 @@ class Prompts:
             OptionError: it has no tokens.
             ContextLengthError: it leaves no room for an answer.
         """
-        with self._lock:
-            ids = encode_text(self._llm.tokenizer, text, "prompt", add_special_tokens=True)
-        return self.of_ids(ids)
+        return self.of_ids(self._encoded(text, add_special_tokens=True))
+
+    def check_bytes(self, texts: Sequence[str]) -> None:
+        """Raise the `ContextLengthError` of texts of which one has too many bytes to leave room for an answer."""
+        most_tokens, each = self._llm.model.context_length, self._bytes_per_token
+        if most_tokens is None or each is None:
+            return
+        most = (most_tokens - 1) * each  # more bytes are `most_tokens` tokens at least, see `of_ids`
+        for text in texts:
+            if 4 * len(text) <= most or len(text) <= most >= len(text.encode(errors="replace")):
+                continue
+            cause = (
+                f"the prompt has {len(text):,} characters, the context of the model {most_tokens:,} tokens of {each} "
+            )
+            raise ContextLengthError(
+                f"{cause}bytes at most: no room for an answer", at="prompt", hint="a shorter prompt"
+            )
+
+    def _encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.check_bytes([text])
+        tokenizer = self._llm.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        # Threads may share a tokenizer that changes nothing in itself. Those of transformers keep options of a call in
+        # what they stand on: padding and truncation, which a call without them, as all are here, takes away.
+        changes = getattr(backend, "truncation", None) is not None or getattr(backend, "padding", None) is not None
+        with self._lock if changes else nullcontext():
+            return encode_text(tokenizer, text, "prompt", add_special_tokens=add_special_tokens)
 
     def of_ids(self, ids: list[int]) -> list[int]:
         """Token ids, checked.
@@ -87,10 +119,10 @@ class Prompts:
             if options:
                 cause = "this model has no chat template, so that there is nothing to set"
                 raise InvalidRequestError(cause, at="chat_template_kwargs")
-            return self.of_text(_plain(listed))
+            return self.of_text(QuotedText(_plain(listed)))
         telling, tokenizer = self._telling(tools or [], options or {}), self._llm.tokenizer
-        with self._lock:
-            return self.of_ids(telling.encode(tokenizer, listed, "messages"))
+        written = telling.written(tokenizer, listed, "messages")
+        return self.of_ids(self._encoded(written, add_special_tokens=False) if isinstance(written, str) else written)
 
     def _telling(self, tools: list[dict[str, Any]], options: Mapping[str, Any]) -> Telling:
         """What the template is told; of tools only one that reads them, since calls are constrained in any case."""
@@ -102,6 +134,17 @@ class Prompts:
         for fault in telling.faults(tokenizer):
             raise InvalidRequestError(str(fault.cause), at="chat_template_kwargs", hint=fault.hint)
         return Telling(tools, telling.options) if "tools" in telling.variables_of(tokenizer) else telling
+
+
+def size_of(messages: Sequence[ChatMessage]) -> int:
+    """About how many characters a conversation has."""
+    size = 0
+    for message in messages:
+        content = message.content or ""
+        size += len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
+        if isinstance(message, AssistantMessage):
+            size += sum(len(call.function.arguments) for call in message.tool_calls or ())
+    return size
 
 
 def _for_template(message: ChatMessage, place: int) -> dict[str, Any]:

@@ -58,6 +58,7 @@ _STATUSES: Final[tuple[tuple[type[DecodekitError], int, str], ...]] = (
 ERROR_TABLE: Final[Mapping[int, str]] = {
     400: "A field is unknown, unsupported or out of range; a constraint cannot be used; a prompt is too long.",
     401: "The key is missing or wrong.",
+    403: "A page of another origin, or a name that is not the endpoint's.",
     404: "There is no such path or model.",
     405: "The path has no such method.",
     408: "The body came too slowly.",
@@ -82,6 +83,8 @@ def status_of(error: DecodekitError) -> int:
 def _kind_of(error: DecodekitError) -> tuple[int, str]:
     if isinstance(error, BodyLimitError) and error.at == "time":
         return 408, "timeout_error"
+    if isinstance(error, AccessError) and error.at in ("Host", "Origin"):
+        return 403, "permission_error"
     if isinstance(error, NotServedError) and error.at == "method":
         return 405, "invalid_request_error"
     return next(((status, kind) for cls, status, kind in _STATUSES if isinstance(error, cls)), (500, "server_error"))

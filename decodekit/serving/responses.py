@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
@@ -19,8 +19,11 @@ from decodekit.serving.fields import (
     AssistantMessage,
     CallFields,
     ChatMessage,
+    EmptyList,
     FunctionCallFields,
     FunctionFields,
+    Listed,
+    Messages,
     NamedSchema,
     ReplyModel,
     SamplingFields,
@@ -29,12 +32,12 @@ from decodekit.serving.fields import (
     ToolMessage,
     WireModel,
 )
+from decodekit.serving.prompts import size_of
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running
 from decodekit.serving.structure import Structure
 from decodekit.serving.tokens import as_event
 
-EmptyList: TypeAlias = Annotated[list[Any], Field(max_length=0)]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -52,7 +55,7 @@ class InputMessage(WireModel):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[InputPart]
+    content: str | Listed[InputPart]
     id: str | None = None
     status: ItemStatus | None = None
 
@@ -73,7 +76,7 @@ class InputCallOutput(WireModel):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[InputPart]
+    output: str | Listed[InputPart]
     id: str | None = None
     status: ItemStatus | None = None
 
@@ -127,11 +130,11 @@ class NoReasoning(WireModel):
 class ResponseBody(SamplingFields):
     """A request for a response."""
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)] = Field(description="A text, or a conversation.")
+    input: str | Messages[InputItem] = Field(description="A text, or a conversation.")
     instructions: str | None = Field(None, description="Said before everything else, by the system.")
     text: ResponseText | None = Field(None, description="What the text must be.")
     max_output_tokens: int | None = Field(None, ge=1, description="Most tokens of the text.")
-    tools: list[ResponseTool] | None = Field(None, max_length=128, description="What may be called.")
+    tools: Listed[ResponseTool] | None = Field(None, max_length=128, description="What may be called.")
     tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = Field(None, description="`auto`.")
     parallel_tool_calls: bool | None = Field(None, description="`false` for one call at most.")
     reasoning: NoReasoning | None = Field(None, description="Models reason as their template says.")
@@ -219,7 +222,8 @@ class ResponsesRoute(Route[ResponseBody]):
         messages = _messages(body)
         told = None if choice == "none" else tools
         read = self.service.prompts.of_chat
-        return Asked(lambda: [read(messages, told, None)], 1, options, structure, seed_of(body))
+        size = size_of(messages)
+        return Asked(lambda: [read(messages, told, None)], size, 1, options, structure, seed_of(body))
 
     def _head(self, body: ResponseBody) -> dict[str, Any]:
         return {
@@ -252,9 +256,9 @@ class ResponsesRoute(Route[ResponseBody]):
             "user": body.user,
         }
 
-    async def reply(self, body: ResponseBody, running: Running) -> dict[str, Any]:
+    def reply(self, body: ResponseBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
-        (completion,) = await running.completions()
+        (completion,) = completions
         splitter = CallSplitter(running.constraint)
         content = splitter.push(completion.text)
         outcome = splitter.end(completion)
@@ -274,7 +278,7 @@ class ResponsesRoute(Route[ResponseBody]):
                 content = splitter.push(chunk.text)
                 outcome = None
                 if chunk.completion is not None:
-                    outcome = splitter.end(chunk.completion)
+                    outcome = await self.outcome(splitter, chunk.completion)
                     content += outcome.rest
                 if content or (outcome is not None and not outcome.calls and not stream.text):
                     for event in stream.write(content):
@@ -349,7 +353,7 @@ def _structure_of(text: ResponseText | None) -> Structure | None:
     return Structure("json_schema", {"type": "object"}, "text.format") if isinstance(given, AnyObjectFormat) else None
 
 
-def _chat_tools(tools: list[ResponseTool] | None) -> list[dict[str, Any]] | None:
+def _chat_tools(tools: Listed[ResponseTool] | None) -> list[dict[str, Any]] | None:
     if not tools:
         return None
     return [{"type": "function", "function": one.model_dump(exclude={"type"}, exclude_none=True)} for one in tools]

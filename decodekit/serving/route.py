@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from decodekit.errors import DecodekitError
+from decodekit.llm import Completion
 from decodekit.serving.asked import Asked
+from decodekit.serving.calls import CallSplitter, TextEnd
 from decodekit.serving.fields import SamplingFields
 from decodekit.serving.refusals import body_of
 from decodekit.serving.service import Running, Service
@@ -34,9 +37,17 @@ class Route(Generic[B]):
         """What a request asks for; a `DecodekitError` if that cannot be."""
         raise NotImplementedError
 
-    async def reply(self, body: B, running: Running) -> dict[str, Any]:
-        """The answer as a whole; raises the `DecodekitError` of a text that failed."""
+    def reply(self, body: B, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
+        """The answer as a whole, of the completions of all texts; in any thread."""
         raise NotImplementedError
+
+    async def outcome(self, splitter: CallSplitter, completion: Completion) -> TextEnd:
+        """How a text has ended whose calls are told apart, without holding up the event loop."""
+        return (
+            await self.service.in_thread(partial(splitter.end, completion))
+            if splitter.has_calls
+            else splitter.end(completion)
+        )
 
     def events(self, body: B, running: Running) -> AsyncGenerator[bytes]:
         """The answer as events; raises the `DecodekitError` of a text that failed."""

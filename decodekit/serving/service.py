@@ -1,24 +1,54 @@
-"""The engine of an endpoint: requests go in, the chunks of their texts come out; whoever leaves frees the rows."""
+"""The engine of an endpoint: requests go in, the chunks of their texts come out; whoever leaves frees the rows.
+
+What takes long is done where nobody waits for it but who asked for it, and others of the same kind in turn:
+
+    threads     for what is short: prompts of up to `LONG` characters, the handing over to the engine
+    long        prompts that are longer, answers that are larger
+    reading     constraints that nobody has asked for before, in processes (`compiler`)
+    making      constraints for the engine, among them those that are known
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, EngineClosedError, InvalidRequestError, NotServedError, ShutdownError
+from decodekit.constraints.memory import DEFAULT_LIMIT, memory_limit
+from decodekit.errors import (
+    DecodekitError,
+    EngineClosedError,
+    InvalidRequestError,
+    NotServedError,
+    RequestTimeoutError,
+    ServerBusyError,
+    ShutdownError,
+)
 from decodekit.llm import LLM, Chunk, Completion, Engine, Handle
 from decodekit.serving.asked import Asked
 from decodekit.serving.compiler import Compiler
 from decodekit.serving.limits import MAX_TEXTS, Limits
 from decodekit.serving.metrics import Metrics
 from decodekit.serving.prompts import Prompts
+from decodekit.serving.structure import Structure
+from decodekit.serving.turns import Client, Turns
+from decodekit.serving.watchdog import Watchdog
+
+LONG: Final = 1 << 15
+"""Characters of a prompt, or of an answer, about which others do not wait."""
 
 _THREADS: Final = 4
+_LONG_THREADS: Final = 2
+_MAKING_THREADS: Final = 3
+_CLOSE_S: Final = 2.0
+"""So long the end waits for the step under way."""
+_LATE_S: Final = 1.0
+"""So long after its time a request ends by itself, where the engine does not end it."""
 T = TypeVar("T")
 
 
@@ -49,16 +79,25 @@ class Service:
     ) -> None:
         self.llm, self.name, self.limits = llm, name, limits
         self.prompts = Prompts(llm, template)
-        self.engine: Engine = llm.engine(batch_size=batch_size, max_waiting=limits.max_queue)
+        kept = 0 if limits.shared_prefixes == "none" else None
+        self.engine: Engine = llm.engine(batch_size=batch_size, max_waiting=limits.max_queue, prefix_bytes=kept)
+        self.watchdog = Watchdog(self.engine, limits.stall_s)
         self.compiler = Compiler(limits)
         self.metrics = Metrics(self.engine.stats)
+        self.most_samples = batch_size
         self.most_texts = min(MAX_TEXTS, limits.max_queue + batch_size)
         self.most_requests = limits.max_queue + batch_size
         self.num_requests = 0
         self.is_draining = False
+        self.is_stuck = False
+        """Whether the engine did not come back from its last step when it was closed."""
         self._speculate = speculate
         self._pool = ThreadPoolExecutor(_THREADS, "decodekit-serve")
-        self._compile_pool = ThreadPoolExecutor(max(1, limits.compile_workers), "decodekit-compile")
+        self._long = Turns("decodekit-long", _LONG_THREADS, limits.max_readings)
+        self._reading = Turns("decodekit-compile", max(1, limits.compile_workers), limits.max_readings)
+        self._making = Turns("decodekit-make", _MAKING_THREADS, self.most_requests)
+        self._readings: dict[Hashable, tuple[asyncio.Task[None], list[None]]] = {}
+        self.constraints = Constraints()
 
     def check_open(self) -> None:
         """Raise the `ShutdownError` of an endpoint that takes nothing more."""
@@ -71,37 +110,142 @@ class Service:
             raise NotServedError(f"there is no model {name!r:.80}", at="model", hint=f"{self.name!r}")
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Do some work without holding up the event loop."""
+        """Do some short work without holding up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def begin(self, asked: Asked) -> Running:
+    async def aside(self, client: Client, num_characters: int, work: Callable[[], T]) -> T:
+        """The same for work about so many characters; where these are many, when it is the turn of the client.
+
+        Raises:
+            ServerBusyError: too much of the client's is under way.
+        """
+        return await (self.in_thread(work) if num_characters <= LONG else self._long.run(client, work))
+
+    async def begin(self, asked: Asked, client: Client = Client()) -> Running:
         """Begin the texts of a request. Whoever has them cancels them in the end.
 
         Raises:
-            DecodekitError: the request cannot be read, or there is no room for it.
+            DecodekitError: the request cannot be read, or there is no room for it, or its time is over.
         """
-        running = Running(self, asked)
+        running = Running(self, asked, client)
         try:
-            prompts = await self.in_thread(asked.read)
-            if len(prompts) * asked.num_samples > self.most_texts:
-                cause = f"{len(prompts)} prompts with n={asked.num_samples}: more than {self.most_texts} texts at once"
-                raise InvalidRequestError(cause, at="n")
-            if asked.structure is not None:
-                loop, structure = asyncio.get_running_loop(), asked.structure
-                await loop.run_in_executor(self._compile_pool, self.compiler.check, structure)
-            await self.in_thread(lambda: running.submit(self.engine, prompts, self._speculate))
+            async with asyncio.timeout(running.seconds_left):
+                await self._begin(running)
+        except TimeoutError:
+            running.cancel()
+            raise overdue() from None
         except BaseException:  # the client may have left
             running.cancel()
             raise
         return running
 
+    async def _begin(self, running: Running) -> None:
+        asked, client = running.asked, running.client
+        if asked.num_samples > self.most_samples:
+            cause = f"n={asked.num_samples} is more than the {self.most_samples} texts that are written together"
+            raise InvalidRequestError(cause, at="n")
+        prompts = await self.aside(client, asked.num_characters, asked.read)
+        num_texts = len(prompts) * asked.num_samples
+        if num_texts > self.most_texts:
+            cause = f"{len(prompts)} prompts with n={asked.num_samples}: more than {self.most_texts} texts at once"
+            raise InvalidRequestError(cause, at="n")
+        asked.check_entries(num_texts, self.limits.max_entries)
+        submit = partial(running.submit, self.engine, prompts, self._speculate)
+        if asked.structure is None:
+            await self.in_thread(submit)
+        else:
+            if not self.compiler.is_known(asked.structure):
+                await self._read(asked.structure, client)
+            await self._making.run(client, submit)
+        running.watch()
+
+    async def _read(self, structure: Structure, client: Client) -> None:
+        """Let a new constraint be read, once for all requests of a client that wait for it.
+
+        Raises:
+            DecodekitError: it cannot be used, or too many of this client are under way.
+        """
+        key = client, structure.key, structure.field
+        if key not in self._readings:
+            task = asyncio.create_task(self._reading.run(client, partial(self.compiler.check, structure)))
+            self._readings[key] = task, []
+
+            def done(task: asyncio.Task[None]) -> None:
+                del self._readings[key]
+                if not task.cancelled():
+                    task.exception()  # nobody may be left to look at it
+
+            task.add_done_callback(done)
+        task, waiting = self._readings[key]
+        waiting.append(None)
+        try:
+            await asyncio.shield(task)
+        finally:
+            waiting.pop()
+            if not waiting:
+                task.cancel()
+
+    def salt_of(self, client: Client) -> Hashable:
+        """Requests of equal salts share what they begin with."""
+        if self.limits.shared_prefixes == "client":
+            return client.key or client.address
+        return None if self.limits.shared_prefixes == "all" else object()
+
     def close(self, *, drain: bool = False) -> None:
-        """End the engine, with the texts or at once, and all threads and processes."""
+        """End the engine, with the texts or at once, and all threads and processes.
+
+        At once means after the step under way, or without waiting for it any longer than a moment.
+        """
         self.is_draining = True
-        self.engine.close(drain=drain)
+        self.watchdog.close()
+        if not self.is_stuck:
+            self.end_texts(drain=drain)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._compile_pool.shutdown(wait=False, cancel_futures=True)
+        for turns in (self._long, self._reading, self._making):
+            turns.close()
         self.compiler.close()
+
+    def end_texts(self, *, drain: bool = False) -> None:
+        """End the engine, with the texts or at once."""
+        try:
+            self.engine.close(drain=drain, timeout=None if drain else _CLOSE_S)
+        except TimeoutError:
+            self.is_stuck = True
+
+
+class Constraints:
+    """The constraints of requests under way, each counted once: what they take together is bounded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, list[int]] = {}  # how many requests, and its bytes
+        self.num_bytes = 0
+
+    def hold(self, key: str, num_bytes: int) -> None:
+        """Count a request with a constraint.
+
+        Raises:
+            ServerBusyError: the constraints of others take the memory. One constraint is taken in any case.
+        """
+        most = memory_limit() or DEFAULT_LIMIT
+        with self._lock:
+            held = self._held.setdefault(key, [0, num_bytes])
+            if not held[0]:
+                if self.num_bytes and self.num_bytes + num_bytes > most:
+                    del self._held[key]
+                    cause = "the constraints of requests under way take the memory that there is for them"
+                    raise ServerBusyError(cause, hint="again in a moment")
+                self.num_bytes += num_bytes
+            held[0] += 1
+
+    def release(self, key: str) -> None:
+        """A request that was counted has ended."""
+        with self._lock:
+            held = self._held[key]
+            held[0] -= 1
+            if not held[0]:
+                self.num_bytes -= held[1]
+                del self._held[key]
 
 
 class Running:
@@ -110,18 +254,25 @@ class Running:
     Args:
         service: counts them.
         asked: what was asked for.
+        client: by whom.
 
     Attributes:
         constraint: of each text, once they were handed over; None for none.
     """
 
-    def __init__(self, service: Service, asked: Asked) -> None:
-        self._service, self.asked = service, asked
+    def __init__(self, service: Service, asked: Asked, client: Client) -> None:
+        self._service, self.asked, self.client = service, asked, client
         self.handles: list[Handle] = []
         self.constraint: Constraint | None = None
         self.num_prompt_tokens = 0
         self._lock = threading.Lock()
-        self._is_cancelled = False
+        self._is_cancelled = self._is_counted = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the time of the request."""
+        return max(0.001, self._service.limits.timeout_s - (monotonic() - self.asked.arrived))
 
     def submit(self, engine: Engine, prompts: list[list[int]], speculate: tuple[str, ...]) -> None:
         """Hand everything over, or nothing.
@@ -129,33 +280,51 @@ class Running:
         Raises:
             DecodekitError: a text cannot be begun.
         """
-        asked = self.asked
+        asked, service = self.asked, self._service
         options = dict(asked.options)
         if asked.structure is not None:
             options["constraint"] = self.constraint = asked.structure.constraint()
+            with self._lock:
+                if self._is_cancelled:
+                    return
+                service.constraints.hold(asked.structure.key, self.constraint.num_bytes)
+                self._is_counted = True
         else:
             speculate = tuple(filter(None, map(_without_grammar, speculate)))
         if speculate:
             options["speculate"] = list(speculate)
         if options["strategy"] != "greedy":
             options["seed"] = asked.seed
-        left = max(0.001, self._service.limits.timeout_s - (monotonic() - asked.arrived))
+        owner = None if len(prompts) * asked.num_samples == 1 else object()
+        options |= {"timeout": self.seconds_left, "owner": owner, "salt": service.salt_of(self.client)}
         for prompt in prompts:
             for sample in range(asked.num_samples):
-                handle = engine.submit(prompt, timeout=left, sample=sample, **options)
+                handle = engine.submit(prompt, sample=sample, **options)
                 with self._lock:
                     self.handles.append(handle)
                     if self._is_cancelled:
                         handle.cancel()
         self.num_prompt_tokens = sum(map(len, prompts))
-        self._service.metrics.prompt_tokens.inc(self.num_prompt_tokens)
+        service.metrics.prompt_tokens.inc(self.num_prompt_tokens)
 
-    def cancel(self) -> None:
-        """End the texts that have not ended."""
+    def watch(self) -> None:
+        """End the texts after their time also if the engine does not come back from a step."""
+        seconds = self.seconds_left + _LATE_S
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.cancel, overdue())
+
+    def cancel(self, error: DecodekitError | None = None) -> None:
+        """End the texts that have not ended, after the step under way; at once if an error is given for them."""
         with self._lock:
             self._is_cancelled = True
             for handle in self.handles:
                 handle.cancel()
+                if error is not None:
+                    handle.end_with(error)
+            if self._is_counted and self.asked.structure is not None:
+                self._service.constraints.release(self.asked.structure.key)
+                self._is_counted = False
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk]]:
         """The chunks of all texts as they come, with the numbers of the texts.
@@ -212,7 +381,7 @@ class Running:
             return ended()
         return error
 
-    def usage(self, completions: list[Completion]) -> dict[str, Any]:
+    def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """`usage` of ended texts: a prompt counts once, however many texts it has."""
         each = self.asked.num_samples
         num_prompt = sum(one.stats.num_prompt_tokens for one in completions[::each])
@@ -229,6 +398,11 @@ class Running:
 def ended() -> ShutdownError:
     """The error of a request that the end of the endpoint cuts short."""
     return ShutdownError("the endpoint was shut down before the text was done", hint="again in a moment")
+
+
+def overdue() -> RequestTimeoutError:
+    """The error of a request whose time is over."""
+    return RequestTimeoutError("the time of the request is over", hint="a smaller request, or a larger --timeout")
 
 
 def _without_grammar(proposer: str) -> str:

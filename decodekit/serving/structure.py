@@ -22,7 +22,7 @@ from decodekit.constraints.grammar import Grammar
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.regex.regex import Regex
 from decodekit.constraints.tool_calls import FORMATS, tools
-from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError, OptionError
+from decodekit.errors import BodyLimitError, ConstraintError, DecodekitError, InvalidConstraintError, OptionError
 
 StructureKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 
@@ -46,6 +46,15 @@ class Structure:
         """Equal for equal structures, and unlikely to be for others."""
         text = json.dumps([self.kind, self.value], default=str)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+    def check_size(self, most: int) -> None:
+        """Raise the `BodyLimitError` of a constraint that has more than `most` bytes as JSON."""
+        text = json.dumps(self.value, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode(errors="surrogatepass"))
+        if size > most:
+            cause = f"the constraint has {size:,} bytes as JSON, {most:,} at most"
+            hint = "a smaller one, or a larger --max-constraint-kb of the endpoint"
+            raise BodyLimitError(cause, at=self.field, hint=hint)
 
     def constraint(self) -> Constraint:
         """The constraint.

@@ -63,7 +63,7 @@ def events_of(answer: httpx.Response) -> list[Any]:
 
 
 def endpoint_of(llm: LLM, limits: Limits = LIMITS, **options: Any) -> Endpoint:
-    of_app = {name: options.pop(name) for name in ("api_key", "cors") if name in options}
+    of_app = {name: options.pop(name) for name in ("api_key", "cors", "hosts") if name in options}
     service = Service(llm, "toy", limits, **options)
     return Endpoint(service, make_app(service, **of_app))
 

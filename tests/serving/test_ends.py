@@ -151,7 +151,7 @@ def test_a_full_queue(slow: Endpoint) -> None:
             many = await client.post(COMPLETIONS, json={"prompt": "a", "n": 5})
             assert (many.status_code, many.json()["error"]["param"]) == (400, "n")
             # Four texts are as many as there is room for, and one runs already: all of them, or none.
-            whole = await client.post(COMPLETIONS, json={"prompt": "a", "n": 4, "max_tokens": 2})
+            whole = await client.post(COMPLETIONS, json={"prompt": ["a", "a"], "n": 2, "max_tokens": 2})
             assert whole.status_code in (200, 429)
         await callers[3].leave()
         await until(lambda: slow.service.engine.stats().running == 0)
