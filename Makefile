@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures train clean bench-prefixes bench-batching bench-cache bench-custom-generate
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -125,6 +125,12 @@ bench-prefixes: $(STAMP)  ## documents that share their instructions, read once 
 
 bench-batching: $(STAMP)  ## continuous batching beside static batches and transformers' generate_batch
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.batching
+
+bench-soak: $(STAMP)  ## an endpoint beside hostile clients, 20 minutes; SOAK_ARGS="--attack many-texts" for one of them alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(SOAK_ARGS)
+
+bench-stalls: $(STAMP)  ## gaps of a stream while schemas are compiled beside it; STALLS_ARGS="--schemas 2000"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.stalls $(STALLS_ARGS)
 
 bench-first-use: $(STAMP)  ## CPU time of a new process up to its first masks, beside llguidance (pip install it)
 	$(BIN)/python -m benchmarks.first_use
