@@ -14,15 +14,17 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
 import decodekit as dk
+from decodekit.constraints.matching import compiler
+from decodekit.constraints.slices import WorkBudget
 from decodekit.errors import (
     CacheFullError,
     DecodekitError,
@@ -34,13 +36,14 @@ from decodekit.errors import (
     QueueFullError,
     RequestCancelledError,
     RequestTimeoutError,
+    ResourceLimitError,
     UselessOptionError,
 )
 from decodekit.generation import lane as lane_module
-from decodekit.generation import sharing
+from decodekit.generation import scheduler, sharing
 from decodekit.generation.samples import Texts
 from decodekit.generation.scheduler import Scheduler, Ticket
-from decodekit.llm import LLM, Engine, GenerateOptions
+from decodekit.llm import LLM, Engine, GenerateOptions, Handle
 from decodekit.sampling import History, LogitsProcessor, Stage
 from decodekit.testing.toy import ToyCache, ToyLM, ToyTokenizer, toy_llm
 from tests.sizes import sized
@@ -56,6 +59,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"strategy": "sample", "num_return_sequences": 3, "seed": 2},
     {"strategy": dk.Greedy(speculate=dk.PromptLookup())},
     {"strategy": dk.Mirostat(), "seed": 5},
+    {"strategy": dk.BestOf(n=3), "seed": 6},
+    {"strategy": dk.SelfConsistency(n=3), "seed": 7},
 )
 SEARCHES: tuple[dict[str, Any], ...] = (
     {"strategy": "beam", "num_beams": 3},
@@ -225,24 +230,25 @@ def test_timeouts_and_cancelling_keep_the_text_so_far() -> None:
     assert engine.stats().finished == {"timeout": 3, "cancelled": 1}
 
 
-def test_priorities_and_a_full_queue() -> None:
+def test_priorities_and_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = list[int]()
+    push = Handle.push
+
+    def noted(handle: Handle, update: Any) -> None:
+        push(handle, update)
+        ended.extend([handle.index] * handle.done)
+
+    monkeypatch.setattr(Handle, "push", noted)
     with slow_llm().engine(batch_size=1, max_waiting=3) as engine:
         first = engine.submit("abc", **ENDLESS)
         next(iter(first))
         handles = {name: engine.submit("a", priority=p, max_new_tokens=2) for name, p in (("x", 0), ("y", 2), ("z", 0))}
         with pytest.raises(QueueFullError, match="max_waiting=3"):
             engine.submit("a")
-        order: list[str] = []
-        watchers = [
-            threading.Thread(target=lambda name=name, handle=handle: (handle.result(10), order.append(name)))
-            for name, handle in handles.items()
-        ]
-        for thread in watchers:
-            thread.start()
         first.cancel()
-        for thread in watchers:
-            thread.join()
-        assert order == ["y", "x", "z"] and engine.stats().finished["cancelled"] == 1
+        for handle in handles.values():
+            handle.result(10)
+        assert ended[1:] == [handles[name].index for name in "yxz"] and engine.stats().finished["cancelled"] == 1
 
 
 def test_what_is_wrong_with_a_request(llm: LLM) -> None:
@@ -581,3 +587,188 @@ def test_chunks_have_the_logprobs_of_their_tokens(llm: LLM) -> None:
     streamed = [one for chunk in llm.stream("abc, ", logprobs=2, max_new_tokens=10) for one in chunk.logprobs]
     assert [one.token_id for one in streamed] == [one.token_id for one in told]
     assert not any(chunk.logprobs for chunk in llm.stream("abc, ", max_new_tokens=3))
+
+
+class _Heavy:
+    """A type of a user's own that takes its time: its validator waits until it may go on."""
+
+    may_go_on = threading.Event()
+    threads: ClassVar[list[str]] = []
+
+    @classmethod
+    def validate(cls, value: Any) -> Any:
+        cls.threads.append(threading.current_thread().name)
+        assert cls.may_go_on.wait(30)
+        return value
+
+
+def test_values_are_made_where_they_are_asked_for(llm: LLM) -> None:
+    """A type that takes long holds up neither the engine nor an event loop, and is made once."""
+    from pydantic import AfterValidator
+
+    kind = Annotated[Literal["abc", "abd"], AfterValidator(_Heavy.validate)]
+    _Heavy.may_go_on.clear()
+    _Heavy.threads.clear()
+
+    async def main() -> None:
+        async with llm.engine() as engine:
+            heavy = engine.submit("abc", constraint=kind, max_new_tokens=20)
+            last = [asyncio.create_task(_last(heavy)) for _ in range(2)]
+            while not _Heavy.threads:
+                await asyncio.sleep(0.005)
+            for _ in range(3):
+                assert len((await engine.submit("abc", max_new_tokens=4)).token_ids) == 4
+            assert heavy.done and engine.stats().running == 0 and not last[0].done()
+            _Heavy.may_go_on.set()
+            chunks = await asyncio.gather(*last)
+            assert chunks[0] is chunks[1] and chunks[0].completion is heavy.result()
+            assert heavy.result().value in ("abc", "abd") and heavy.text == '"' + heavy.result().value + '"'
+
+    asyncio.run(main())
+    assert len(_Heavy.threads) == 1 and not _Heavy.threads[0].startswith("decodekit-engine")
+
+
+async def _last(handle: Handle) -> Any:
+    return [chunk async for chunk in handle][-1]
+
+
+def test_a_value_that_nobody_asks_for_is_not_made(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[str]()
+    rule = dk.Regex("[ab]{3}")
+    parse = dk.Regex.parse
+
+    def noted(rule: dk.Regex, text: str) -> str:
+        made.append(text)
+        return parse(rule, text)
+
+    monkeypatch.setattr(dk.Regex, "parse", noted)
+    with llm.engine() as engine:
+        handle = engine.submit("abc", constraint=rule)
+        engine.submit("abc", constraint=rule)
+        assert handle.result().value == handle.text
+    assert made == [handle.text]
+
+
+def test_what_making_a_completion_raises_is_its_error(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("no value")
+
+    monkeypatch.setattr("decodekit.llm.handle.completed", fails)
+    with llm.engine() as engine:
+        handle = engine.submit("abc", max_new_tokens=5)
+        chunks = list(handle)
+        completion = handle.result()
+    assert completion.finish_reason == "error" and "RuntimeError: no value" in str(completion.error)
+    assert completion.text == "".join(chunk.text for chunk in chunks) == handle.text != ""
+    assert completion.token_ids == sum((chunk.token_ids for chunk in chunks), ()) and len(completion.token_ids) == 5
+
+
+def test_owners_share_the_rows() -> None:
+    """A quarter of the rows for an owner while others wait, all of them otherwise; priorities count before."""
+    llm = slow_llm()
+    with llm.engine(batch_size=8) as engine:
+        many = [engine.submit("abc", owner="a", **ENDLESS) for _ in range(12)]
+        until(lambda: engine.stats().running == 8)
+        assert engine.stats().preemptions == 0
+        single = engine.submit("b", max_new_tokens=3)
+        assert len(single.result(30).token_ids) == 3 and engine.stats().preemptions == 1
+        others = [engine.submit("c", owner="b", **ENDLESS) for _ in range(5)]
+        until(lambda: sum(bool(handle.text) for handle in others) == 2)
+        assert sum(bool(handle.text) for handle in many) == 8  # six of which have rows
+        low = engine.submit("d", priority=-1, max_new_tokens=3)
+        with pytest.raises(TimeoutError):
+            low.result(0.1)
+        for handle in (*many, *others):
+            handle.cancel()
+        assert len(low.result(30).token_ids) == 3
+        texts = [handle.result().text for handle in many]
+        whole = llm.generate("abc", **{**ENDLESS, "max_new_tokens": max(map(len, texts)) + 1}).text
+        assert all(whole.startswith(text) for text in texts) and not engine._loop.scheduler._owners
+
+
+def test_the_first_of_an_owner_goes_before_the_second_of_another() -> None:
+    with slow_llm().engine(batch_size=1) as engine:
+        first = engine.submit("abc", **ENDLESS)
+        next(iter(first))
+        ended = list[str]()
+        handles = {f"a{i}": engine.submit("a", owner="a", max_new_tokens=2) for i in range(3)}
+        handles |= {"b0": engine.submit("a", owner="b", max_new_tokens=2), "c": engine.submit("a", max_new_tokens=2)}
+        handles["b1"] = engine.submit("a", owner="b", max_new_tokens=2)
+        numbers = {handle.index: name for name, handle in handles.items()}
+        hand_out = Handle.push
+
+        def noted(handle: Handle, update: Any) -> None:
+            hand_out(handle, update)
+            if handle.done and handle.index in numbers:
+                ended.append(numbers[handle.index])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Handle, "push", noted)
+            first.cancel()
+            for handle in handles.values():
+                handle.result(30)
+    assert ended == ["a0", "b0", "c", "a1", "b1", "a2"]
+
+
+def test_salts_share_nothing(llm: LLM) -> None:
+    """Neither with rows that read now, nor with rows that were left, nor with what is kept; the texts are the same."""
+    prompt = "abc, the " * 30
+    with llm.engine(batch_size=3) as engine:
+        for _ in range(2):
+            handles = [engine.submit(prompt, max_new_tokens=3, salt=salt) for salt in ("one", "two", None)]
+            found = [handle.result() for handle in handles]
+            assert len({one.text for one in found}) == 1
+        assert all(one.stats.num_reused_tokens > 0 for one in found)
+        assert engine.submit(prompt, salt="three", max_new_tokens=1).result().stats.num_reused_tokens == 0
+    with llm.engine(batch_size=3) as engine:  # the control: without salts two of three begin with what the first reads
+        handles = [engine.submit(prompt, max_new_tokens=3, salt=salt) for salt in ("one", "two", "one")]
+        assert [handle.result().stats.num_reused_tokens > 0 for handle in handles] == [False, False, True]
+
+
+def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many constraints there were, the memory of those that are kept has a bound."""
+    monkeypatch.setattr("decodekit.llm.prepared.MOST_BYTES", 200_000)
+    grammars = list[weakref.ref[Any]]()
+    with llm.engine() as engine:
+        for number in range(30):
+            schema = {"type": "object", "properties": {f"{number}-{i}": {"type": "integer"} for i in range(80)}}
+            plan = engine._preparing.prepared({"constraint": schema, "max_new_tokens": 4}, []).plan
+            assert plan.grammar is not None
+            grammars.append(weakref.ref(plan.grammar))
+            num_bytes = plan.grammar.constraint.num_bytes
+        prepared = engine._preparing._prepared
+        assert prepared.num_bytes <= 200_000 and len(prepared) == 200_000 // num_bytes == len(engine._preparing._kin)
+        assert engine.submit("abc", constraint=schema, max_new_tokens=4, on_length="return").result().text
+        del plan
+        compiler._grammars.clear()
+        gc.collect()
+        assert 0 < sum(one() is not None for one in grammars) <= len(prepared) < 10
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_constraint_that_takes_too_much_work_ends_alone(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    word = "b" * batch_size  # a grammar that nobody has met
+    ambiguous = dk.Grammar(f'start: a\na: a a | b | ""\nb: b a | "a" | "{word}" | ""\n')
+    options: Any = {"constraint": dk.Regex("[a-d]{3,9}"), "strategy": "sample", "seed": 3, "max_new_tokens": 12}
+    alone = [llm.generate(prompt, **options) for prompt in PROMPTS]
+
+    monkeypatch.setattr(scheduler, "WorkBudget", lambda: WorkBudget(300, 300))
+    with llm.engine(batch_size=batch_size) as engine:
+        hostile = engine.submit("a", constraint=ambiguous, max_new_tokens=200)
+        handles = [engine.submit(prompt, **options) for prompt in PROMPTS]
+        assert [comparable(handle.result()) for handle in handles] == [comparable(one) for one in alone]
+        error = hostile.result().error
+    assert isinstance(error, ResourceLimitError) and "too much work" in str(error)
+    monkeypatch.undo()
+    with llm.engine() as engine:  # control: with the budget of everybody it goes on
+        again = engine.submit("a", constraint=ambiguous, max_new_tokens=200).result()
+    assert not isinstance(again.error, ResourceLimitError)

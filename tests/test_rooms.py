@@ -18,10 +18,10 @@ PACKAGE = Path(decodekit.__file__).parent
 # From the ground up; rooms on one line do not import each other.
 LEVELS: list[set[str]] = [
     {"errors"},
-    {"first_use", "plugins", "vocabulary"},
-    {"pages", "records", "spelling"},
+    {"first_use", "plugins", "quoting", "vocabulary"},
+    {"pages", "records", "spelling", "terminal"},
     {"sampling", "constraints"},
-    {"kernels"},
+    {"collector", "kernels"},
     {"models"},
     {"speculation"},
     {"generation"},
@@ -43,7 +43,9 @@ INSIDE: dict[str, list[set[str]]] = {
         {"derived", "loading", "sizes"},
     ],
     "constraints": [
-        {"memory", "slices", "special"},
+        {"slices", "special", "work"},
+        {"turns"},
+        {"memory"},
         {"language"},
         {"network"},
         {"constraint", "engine"},

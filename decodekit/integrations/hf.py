@@ -47,6 +47,7 @@ UNUSED: Final = {
     **dict.fromkeys(
         ("tools", "enable_thinking", "chat_template_kwargs"), "tokenizer.apply_chat_template of the prompt"
     ),
+    "split_special_tokens": "split_special_tokens of the tokenizer, which makes the prompt",
     "max_retries": "LLM(model, tokenizer).generate, which knows the prompt as it was given",
     "on_error": "nothing: generate has no place for the error of a row, so an error is raised",
 }

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.integrations.requests import EngineRequest, constraint_in
+from decodekit.integrations.requests import EngineRequest, is_asked
 
 
 class SglangProcessor:
@@ -48,7 +48,6 @@ class SglangProcessor:
 
         Raises:
             OptionError: not one row for each request, as under speculative decoding; or a request without itself.
-            ConstraintError: a constraint cannot be used.
         """
         if custom_param_list is None:
             return logits
@@ -56,18 +55,17 @@ class SglangProcessor:
             cause = f"{len(logits)} rows of logits for {len(custom_param_list)} requests"
             raise OptionError(cause, at="custom_param_list", hint="SGLang without speculative decoding")
         for row, parameters in zip(logits, custom_param_list, strict=True):
-            constraint = constraint_in(parameters)
-            if constraint is not None:
-                self._request(parameters, constraint).mask(row)
+            if is_asked(parameters):
+                self._request(parameters).mask(row)
         return logits
 
-    def _request(self, parameters: dict[str, Any], constraint: object) -> EngineRequest:
+    def _request(self, parameters: dict[str, Any]) -> EngineRequest:
         theirs = parameters.get("__req__")
         if theirs is None:
             raise OptionError("the parameters of a request do not hold it", at="__req__", hint="SGLang 0.4.10 or newer")
         known = self._requests.get(theirs)
         if known is None:
             tokenizer = self.tokenizer if self.tokenizer is not None else theirs.tokenizer
-            known = self._requests[theirs] = EngineRequest(constraint, tokenizer, theirs.output_ids)
+            known = self._requests[theirs] = EngineRequest(parameters, None, tokenizer, theirs.output_ids)
         known.text = theirs.output_ids
         return known

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
-from decodekit.integrations.requests import EngineRequest, check_request, constraint_in
+from decodekit.integrations.requests import EngineRequest, check_request, is_asked
 
 _INTERFACES: Final = ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor")
 
@@ -63,10 +63,7 @@ class VllmProcessor:
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raise ValueError for a constraint that cannot be used.
-
-        Without a tokenizer of the class, only the form of the request is looked at.
-        """
+        """Raise ValueError for a constraint that cannot be used."""
         check_request(getattr(sampling_params, "extra_args", None), cls.constraint, cls.tokenizer)
 
     def is_argmax_invariant(self) -> bool:
@@ -84,10 +81,10 @@ class VllmProcessor:
         for place in batch_update.removed:
             self._requests.pop(place, None)
         for place, params, _, text in batch_update.added:
-            constraint = constraint_in(getattr(params, "extra_args", None), self.constraint)
             self._requests.pop(place, None)
-            if constraint is not None:
-                self._requests[place] = EngineRequest(constraint, self._tokenizer, text)
+            arguments = getattr(params, "extra_args", None)
+            if is_asked(arguments, self.constraint):
+                self._requests[place] = EngineRequest(arguments, self.constraint, self._tokenizer, text)
         for source, target, direction in batch_update.moved:
             moved, other = self._requests.pop(source, None), self._requests.pop(target, None)
             if moved is not None:
@@ -98,10 +95,10 @@ class VllmProcessor:
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take a request into a slot, the one before it out; whether its logits are masked. (Second interface.)"""
         self._requests.pop(req_idx, None)
-        constraint = constraint_in(getattr(sampling_params, "extra_args", None), self.constraint)
-        if constraint is not None:
-            self._requests[req_idx] = EngineRequest(constraint, self._tokenizer, ())
-        return constraint is not None
+        arguments = getattr(sampling_params, "extra_args", None)
+        if is_asked(arguments, self.constraint):
+            self._requests[req_idx] = EngineRequest(arguments, self.constraint, self._tokenizer, ())
+        return req_idx in self._requests
 
     def apply_staged_writes(self) -> None:
         """Nothing is staged. (Second interface.)"""

@@ -15,6 +15,10 @@ INK, SOFT, LINE, BAR, FAULT = "#1c2330", "#5b6678", "#d9dee7", "#3b6fd4", "#b326
 """Colours on a light page, those of `page.css`: text, remarks, lines, bars and what went wrong."""
 
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""What a page may do: nothing but to be styled by itself. What is escaped cannot run; this is the wall behind it."""
+
+
 def sheet(room: str, name: str) -> str:
     """A style sheet of a package."""
     return files(room).joinpath(name).read_text(encoding="utf-8")
@@ -31,6 +35,7 @@ def page_html(title: str, parts: Iterable[str], room: str, name: str = "report.c
     style = sheet("decodekit.pages", "page.css") + sheet(room, name)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>\n"
         + "\n".join(parts)

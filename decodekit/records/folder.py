@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from decodekit.errors import JobError
-from decodekit.records.ledger import output_error
+from decodekit.records.ledger import open_own, output_error
 
 _URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
 """As `pathlib` leaves it of a URL; of more than a letter, which may be a drive."""
@@ -30,7 +30,7 @@ def lock_folder(path: Path) -> IO[str]:
     file_path = path / ".lock"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        file = file_path.open("a+", encoding="ascii")
+        file = os.fdopen(open_own(file_path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+", encoding="ascii")
     except OSError as error:
         raise output_error(path, error) from error
     try:

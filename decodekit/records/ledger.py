@@ -17,8 +17,10 @@ would take more than a twentieth of the time.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -33,6 +35,29 @@ Record: TypeAlias = dict[str, Any]
 """A JSON object: one line of a file."""
 
 _SYNC_SHARE = 20  # at most one part in 20 of the time goes to `fsync`
+
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a file of a folder that may have come from elsewhere: a file, never a link or a pipe.
+
+    A link would have what is read or written be chosen by whoever made the folder.
+
+    Raises:
+        OSError: as `os.open`; or what is there is no file.
+    """
+    try:
+        descriptor = os.open(path, flags | _NO_LINK, 0o666)
+    except OSError as error:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, and has to be a file of this folder") from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no file")
 
 
 def encode_line(row: Mapping[str, object]) -> bytes:
@@ -85,7 +110,7 @@ def _scan(
     bad_lines: list[Damage] = []  # they are a torn tail, unless something good follows
     offset = 0
     try:
-        file = path.open("rb")
+        file = os.fdopen(open_own(path), "rb")
     except FileNotFoundError:
         return
     except OSError as error:
@@ -171,7 +196,7 @@ class Ledger:
             self.damaged += found
             return self._open()
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             num_torn_bytes = os.fstat(self._descriptor).st_size - self._size
             if num_torn_bytes:
                 os.ftruncate(self._descriptor, self._size)
@@ -187,7 +212,8 @@ class Ledger:
         """Take lines out of the file, after they are safe in that of damaged ones; the others stay byte for byte."""
         assert self._damaged_path is not None
         try:
-            with self._damaged_path.open("ab") as file, self.path.open("rb") as old:
+            descriptor = open_own(self._damaged_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(descriptor, "ab") as file, self.path.open("rb") as old:
                 file.writelines(line for number, line in enumerate(old, start=1) if number in numbers)
                 file.flush()
                 os.fsync(file.fileno())
@@ -273,7 +299,7 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
         raise OutputError(f"{str(path)!r} is a folder, not a file.", at=str(path), hint="the path of a file.")
     temporary = new_file(path)
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
@@ -302,8 +328,6 @@ def _sync_folder(folder: Path) -> None:
 
 def output_error(path: Path, error: OSError) -> OutputError:
     """The typed error for an operating system error on an output path."""
-    import errno
-
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         cause = f"no space left for {path.name} ({error.strerror})."
         hint = "make room and run the same command again: everything written so far is kept and is not done twice."

@@ -125,6 +125,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     tools: Any
     enable_thinking: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
+    split_special_tokens: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,8 @@ class GenerateOptions:
         chat_template_kwargs: of conversations: variables of the chat template, as in `apply_chat_template`; an option
             that the template does not read is refused. ``continue_final_message=True`` goes on with the last message,
             ``chat_template`` is another template.
+        split_special_tokens: whether special tokens that a prompt spells, such as ``<|im_end|>``, are text. By default
+            those of messages are, and those of a plain text are not.
         strategy_options: options of a strategy that is given by name, such as ``{"temperature": 0.7}``. As keywords of
             `LLM.generate` they stand beside the others.
     """
@@ -203,6 +206,7 @@ class GenerateOptions:
     tools: Any = None
     enable_thinking: bool | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
+    split_special_tokens: bool | None = None
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

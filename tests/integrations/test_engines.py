@@ -325,3 +325,83 @@ def test_sglang() -> None:
         processor(torch.zeros(1, WIDTH), [{"decodekit": schema}])
     del requests, request, parameters
     assert len(processor._requests) == 0  # nothing is kept of requests that have gone
+
+
+# --- requests of strangers --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that were looked up among installed packages."""
+    from decodekit import plugins
+
+    asked: list[str] = []
+    own = plugins.find
+    monkeypatch.setattr(plugins, "find", lambda kind, name, known: asked.append(name) or own(kind, name, known))
+    return asked
+
+
+@pytest.mark.parametrize("name", ["somebody.package", "no-such-grammar", "../etc/passwd", "os:system", "", " "])
+def test_a_request_names_no_installed_package(installed: list[str], name: str) -> None:
+    with pytest.raises(ValueError, match="no grammar of the library"):
+        OnRequest.validate_params(params(name))
+    processor = OnRequest(SimpleNamespace(), torch.device("cpu"), False)
+    processor.update_state(BatchUpdate(1, added=[(0, params(name), [1], [])]))
+    assert kept(processor.apply(torch.zeros(1, WIDTH))[0]) == {256}
+    assert installed == []
+    OnRequest.validate_params(params("json"))  # the library's own
+    assert VllmProcessor.validate_params(params("json")) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"type": ',
+        {"type": "intger"},
+        {"type": "integer", "minimum": 3, "maximum": 1},
+        "{" * 9_000,
+        "{" + " " * 300_000,
+    ],
+)
+def test_a_constraint_that_cannot_be_used_ends_its_own_text(wrong: object, caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in a processor would end the server for everybody."""
+    for kind in (VllmProcessor, OnRequest):
+        with pytest.raises(ValueError, match="DK"):
+            kind.validate_params(params(wrong))
+    processor = OnRequest(SimpleNamespace(), torch.device("cpu"), False)
+    processor.update_state(BatchUpdate(2, added=[(0, params(wrong), [1], []), (1, params(INTEGER), [1], [])]))
+    rows = processor.apply(torch.zeros(2, WIDTH))
+    assert kept(rows[0]) == {256} and kept(rows[1]) == allowed_after(b"", INTEGER)
+    assert "the text of a request is ended" in caplog.text
+    theirs = TheirRequest()
+    row = SglangProcessor()(torch.zeros(1, WIDTH), [{"decodekit": wrong, "__req__": theirs}])[0]
+    assert kept(row) == {256}
+
+
+INTEGER = {"type": "integer"}
+
+
+def test_a_constraint_that_outgrows_a_bound_ends_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    from decodekit.errors import ResourceLimitError
+    from decodekit.integrations import requests
+
+    own = requests.words_for
+
+    def bounded(matchers: Any, rows: Any, width: int, prompt_lengths: Any) -> Any:
+        if len(rows[0]) == 2 and rows[0][0] == ord("a"):
+            raise ResourceLimitError("the mask of this text takes more steps than a text may take")
+        return own(matchers, rows, width, prompt_lengths)
+
+    monkeypatch.setattr(requests, "words_for", bounded)
+    processor = Constrained(SimpleNamespace(), torch.device("cpu"), False)
+    one, two = [97], [97]
+    processor.update_state(BatchUpdate(2, added=[(0, params(), [1], one), (1, params(INTEGER), [1], [])]))
+    assert kept(processor.apply(torch.zeros(2, WIDTH))[0]) == allowed_after(b"a")
+    one.append(ord("b"))
+    rows = processor.apply(torch.zeros(2, WIDTH))
+    assert kept(rows[0]) == {256} and kept(rows[1]) == allowed_after(b"", INTEGER)
+    error = processor._requests[0].error
+    assert error is not None and error.code == "DK206" and processor._requests[1].error is None
+    one.append(256)  # it stays ended
+    masked = torch.full((2, WIDTH), -torch.inf)
+    assert kept(processor.apply(masked)[0]) == {256} and two == [97]  # also where nothing else had a chance

@@ -6,14 +6,20 @@ import math
 import re
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import decodekit as dk
+from decodekit.evaluation.task import load_task
 from decodekit.generation.traces import TokenOption, TokenTrace
+from decodekit.jobs.report import write_report
+from decodekit.jobs.view import JobView
+from decodekit.pages import POLICY
 from decodekit.pages.tokens import _shade as shade
 from decodekit.pages.tokens import token_page, token_view
+from tests.jobs.fakes import BYTES, FakeLLM, run_job, write_jsonl
 
 
 class Tags(HTMLParser):
@@ -93,3 +99,31 @@ def test_texts_are_escaped_and_told_apart() -> None:
 def test_shades_are_darker_for_less_likely_tokens() -> None:
     assert [shade(math.log(p)) for p in (1.0, 0.5, 0.1, 0.01, 1e-9)] == ["0", "0.15", "0.50", "1.00", "1.00"]
     assert shade(None) == "0" and shade(-math.inf) == "1.00"
+
+
+# --- what a page may do -----------------------------------------------------------------------------------------------
+
+
+def test_every_page_may_do_nothing_and_needs_nothing(tmp_path: Path) -> None:
+    """One policy for all pages, and no page has what it forbids: scripts, handlers, pictures, frames, other files."""
+    path = write_jsonl(tmp_path / "in.jsonl", [{"id": "a<script>", "text": "one two"}])
+    run_job(tmp_path / "out", [path], FakeLLM(), vocabulary=BYTES)
+    write_report(tmp_path / "report.html", [JobView.read(tmp_path / "out")], title="t")
+    llm = dk.LLM.load("tiny")
+    dk.compare(llm, ["greedy"], load_task("copying").first(1), seeds=(0,)).to_html(tmp_path / "bench.html")
+    (tmp_path / "tokens.html").write_text(llm.generate("a b", trace=True, max_new_tokens=3).to_html(), encoding="utf-8")
+    for name in ("report", "bench", "tokens"):
+        html = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        tags = Tags(html)
+        head = [attributes for tag, attributes in tags.seen[:4] if tag == "meta"]
+        assert {"http-equiv": "Content-Security-Policy", "content": POLICY} in head, name
+        assert not {tag for tag, _ in tags.seen} & FORBIDDEN
+        for _, attributes in tags.seen:
+            assert not [one for one in attributes if one.startswith("on") or one in ("src", "action", "srcset")]
+            assert (attributes.get("href") or "#").startswith("#")
+            assert "url(" not in (attributes.get("style") or "")
+        assert "@import" not in html and "url(" not in html
+    assert POLICY.startswith("default-src 'none'") and "script" not in POLICY
+
+
+FORBIDDEN = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "video", "audio", "image"}
