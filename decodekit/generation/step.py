@@ -56,7 +56,7 @@ from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.token_table import TokenTable
 from decodekit.generation.tracing import trace
-from decodekit.generation.waiting import can_take, put_off, reading, with_held
+from decodekit.generation.waiting import can_take, hold, put_off, reading, with_held
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, host_lengths
 from decodekit.models.derived.contrast import uncontrasted
 from decodekit.speculation.proposer import Context, asked
@@ -75,6 +75,7 @@ class NoToken(Enum):
     WHOLE = "the text is whole, and nothing may follow within its budget"
     REFUSED = "the guard refuses the text with it"
     TOO_LATE = "the constraint could not be satisfied within the budget"
+    WAITS = "the question about another one needs more than a slice of work"
 
 
 Outcome: TypeAlias = int | Backtrack | NoToken | DecodekitError
@@ -248,7 +249,7 @@ class StepPart:
             try:
                 tokens, backtrack = verify(
                     sequence, decided.guesses[i], decided.drafts[i], first, decided.target, outputs,
-                    self.masks(settings), decided.choices,
+                    self.masks(settings), decided.choices, self.isolates,
                 )  # fmt: skip
             except Exception as error:
                 if not self.isolates or is_out_of_memory(error):
@@ -268,7 +269,7 @@ class StepPart:
                 sequence.take_back(backtrack.num_tokens)
                 if table is not None:
                     table.truncate(sequence)
-            elif sequence.finish_reason is None:
+            elif sequence.finish_reason is None and sequence.held is None:
                 append_forced(sequence, settings, table)
         return sequences if decided.is_guessed or any(backtracks) else []
 
@@ -381,14 +382,15 @@ def verify(
     outputs: Outputs,
     masks: StepMasks,
     choices: Rows[int | None],
+    can_wait: bool = False,
 ) -> tuple[list[int], Backtrack | None]:
     """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
 
     The draft is shorter than the guess if the constraint failed on the way; `first` is the first position of the row.
-    `choices` are what was known by position without a mask. What was taken comes back in order, with the rollback that
-    follows, if any.
+    `choices` are what was known by position without a mask. `can_wait` says whether the row may hold a position where
+    another token has to be drawn. What was taken comes back in order, with the rollback that follows, if any.
     """
-    settings, sequence.num_slices = outputs.settings, 0
+    settings = outputs.settings
     own = target[first : first + len(draft) + 1]
     if settings.is_canonical:  # forced by their bytes: taken whatever the target would take
         own = [*draft[: guess.num_forced], *own[guess.num_forced :]]
@@ -396,7 +398,11 @@ def verify(
     for position, choice in enumerate(coupled_match(draft, own), first):
         if settings.is_canonical and position - first > guess.num_forced and forced_run(sequence, settings):
             break  # what follows here is not the target's to choose
-        outcome = settle(sequence, choice, position, outputs, None if choices[position] is None else masks)
+        later_masks = None if choices[position] is None else masks
+        outcome = settle(sequence, choice, position, outputs, later_masks, can_wait)
+        if outcome is NoToken.WAITS:
+            hold(sequence, position, outputs)
+            break
         if isinstance(outcome, Backtrack):
             backtrack = outcome
         elif isinstance(outcome, NoToken):
@@ -405,6 +411,7 @@ def verify(
             sequence.finish("dead_end" if isinstance(outcome, DeadEndError) else "error", outcome)
         else:
             sequence.pending.clear()  # what stands before the position has been read, draft tokens too
+            sequence.num_slices = 0
             append_token(sequence, outcome, settings, outputs.table)
         if sequence.finish_reason is not None or outcome != choice:
             break
@@ -424,11 +431,17 @@ def verify(
 
 
 def settle(
-    sequence: Sequence, choice: int | DecodekitError, position: int, outputs: Outputs, masks: StepMasks | None
+    sequence: Sequence,
+    choice: int | DecodekitError,
+    position: int,
+    outputs: Outputs,
+    masks: StepMasks | None,
+    can_wait: bool = False,
 ) -> Outcome:
     """The outcome of a position that the text has reached: what may not come is cleared and drawn again.
 
-    `masks` makes the mask of the position where there is none yet, because the choice was known without it.
+    `masks` makes the mask of the position where there is none yet, because the choice was known without it. A row that
+    `can_wait` does so where the mask, or the guard's answer about the next choice, needs more than a slice of work.
     """
     settings = outputs.settings
     if outputs.bitmask is None or not (sequence.has_guard or must_close(sequence, settings)):
@@ -439,6 +452,8 @@ def settle(
         assert isinstance(choice, int) and sequence.matcher is not None
         words = outputs.bitmask[position].numpy()
         if masks is not None:
+            if can_wait and not sequence.is_prepared():
+                return NoToken.WAITS
             masks.fill_here(sequence, words)
             masks = None
         if outcome is NoToken.TOO_LATE and not is_ending:
@@ -447,6 +462,8 @@ def settle(
             is_ending = True
         forbid(words, choice)
         [choice] = replace(outputs.at([position]), positions=[Position(sequence)]).choose()
+        if can_wait and isinstance(choice, int) and not sequence.is_prepared(choice):
+            return NoToken.WAITS
     return outcome
 
 

@@ -91,6 +91,12 @@ def can_take(sequence: Sequence, draft: Rows[int], target: Rows[int | DecodekitE
         matcher.rollback(matcher.num_tokens - begin)
 
 
+def hold(sequence: Sequence, position: int, outputs: Outputs) -> None:
+    """Let a row go on at one of its positions in the next step; its text reaches as far, and all of it was read."""
+    sequence.pending.clear()
+    sequence.held, sequence.is_waiting = Held(Guess(), outputs.logits[position : position + 1].clone()), False
+
+
 def put_off(
     sequences: Rows[Sequence], guesses: Rows[Guess], outputs: Outputs, choices: Rows[int | None]
 ) -> tuple[list[Sequence], list[Guess], Outputs, list[int | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from decodekit.constraints import Constraint, Guarded, Regex, compile, slices
 from decodekit.constraints.engine import automaton
 from decodekit.constraints.matching.matcher import GrammarMatcher
-from decodekit.generation import samples, waiting
+from decodekit.generation import samples, step, waiting
 from decodekit.generation.results import Result, Update
 from decodekit.generation.sequence import Request
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
@@ -59,6 +60,49 @@ def test_texts_are_those_of_rows_that_never_wait(
     monkeypatch.setattr(GrammarMatcher, "prepare", hesitating(counts, 3))
     assert outcome(texts_of(strategy, constraint, masks, proposer=proposer)) == expected
     assert counts["waits"] > 5
+
+
+def short_or_even(text: str) -> bool | str:
+    return text.count("a") % 3 != 1 or "a letter is alone"
+
+
+GUARDED: list[tuple[Strategy, Constraint, Proposer | None]] = [
+    (Greedy(), Guarded(Regex(r"[abc]{1,6}"), even_letters), PromptLookup(max_ngram=2, num_tokens=4)),
+    (Sample(), Guarded(Regex(r"[abc]{2,6}(c|b?)"), short_or_even), PromptLookup(max_ngram=1, num_tokens=3)),
+    (Sample(temperature=1.4), Guarded(Regex(r"(a|bc|cab){1,4}"), short_or_even), GrammarDraft()),
+    (Greedy(), Guarded(Regex(r"[abc]{0,5}"), short_or_even), None),
+]
+
+
+@pytest.mark.parametrize("masks", ["asked", "always"])
+@pytest.mark.parametrize("salt", range(3))
+@pytest.mark.parametrize(("strategy", "constraint", "proposer"), [*CASES, *GUARDED])
+def test_a_row_of_an_engine_waits_wherever_it_asks(
+    strategy: Strategy,
+    constraint: Constraint,
+    proposer: Proposer | None,
+    salt: int,
+    masks: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also before it takes a token, and where another token is drawn in place of one that the guard refuses."""
+    expected = outcome(texts_of(strategy, constraint, masks, proposer=proposer, salt=salt))
+    counts: Counter[str] = Counter()
+
+    def isolating(*arguments: Any, isolates: bool) -> None:
+        step.step(*arguments, isolates=True)
+
+    def held(*arguments: Any) -> None:
+        counts["held"] += 1
+        waiting.hold(*arguments)
+
+    monkeypatch.setattr(samples, "step", isolating)
+    monkeypatch.setattr(step, "hold", held)
+    monkeypatch.setattr(GrammarMatcher, "prepare", hesitating(counts, 3))
+    assert outcome(texts_of(strategy, constraint, masks, proposer=proposer, salt=salt)) == expected
+    assert counts["waits"] > 5
+    num_refusals = sum(one.stats.num_guard_refusals for one in texts_of(strategy, constraint, masks, salt=salt))
+    assert counts["held"] > 0 or num_refusals < 4  # after some of them the text goes back, or nothing is left to draw
 
 
 def test_negative_control_logits_of_another_time_change_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,10 @@ def test_steps_after_a_state_are_replayed_bit_for_bit(name: str) -> None:
             assert torch.equal(ours, theirs)
         for ours, theirs in zip(*(drafted(one, prompt_lengths, 3, "all") for one in (lm, plain)), strict=True):
             assert torch.equal(ours, theirs)
-    assert runner(lm)._replays.num_replayable() >= 1
+    replays = runner(lm)._replays
+    assert any(recording.graph is not None for recording in replays._recordings.values())
+    # On some processors a recording of mamba differs in a last bit; its proof refuses it then.
+    assert replays.num_replayable() >= (name not in ("mamba", "jamba"))
 
 
 def test_a_recording_that_leaves_another_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,14 +242,7 @@ class Stacks:
         Stacks with the same frame on top become one, on the bundle of what is below, and so on downwards: the sets of
         stacks of an ambiguous text share their parts, and are as many as the places of the text, not as its readings.
         """
-        return self._bundled(self._members_of([*stacks]), 0)
-
-    def _members_of(self, stacks: list[int]) -> frozenset[int]:
-        """Some stacks, with the members of bundles in their place."""
-        bundles = [stack for stack in stacks if stack in self._members_by_bundle]
-        if not bundles:
-            return frozenset(stacks)
-        return frozenset(stacks).difference(bundles).union(*(self._members_by_bundle[one] for one in set(bundles)))
+        return self._bundled(frozenset(stacks), 0)
 
     def _bundled(self, stacks: frozenset[int], depth: int) -> int:
         if len(stacks) == 1:
@@ -257,9 +250,12 @@ class Stacks:
         number = self._bundles.get(stacks)
         if number is not None:
             return number
-        if depth == 0:
-            check()
-        charge(_STEPS_OF_BUNDLE + len(stacks) // 4)
+        bundles = [stack for stack in stacks if stack in self._members_by_bundle]
+        if bundles:
+            members = stacks.difference(bundles).union(*map(self._members_by_bundle.__getitem__, bundles))
+            number = self._bundles[stacks] = self._bundled(members, depth)
+            return number
+        check()  # what is bundled below is kept, and counted when it is: who begins again gets further
         groups: dict[int, list[int]] = {}
         for stack, frame in zip(stacks, self.frame[[*stacks]].tolist(), strict=True):
             groups.setdefault(frame, []).append(stack)
@@ -269,11 +265,12 @@ class Stacks:
                 if len(group) == 1:
                     merged += group
                 else:
-                    below = self._members_of(self.parent[group].tolist())
+                    below = frozenset(self.parent[group].tolist())
                     merged.append(self.push(self._bundled(below, depth + 1 + len(stacks) // _MANY_STACKS), frame))
             number = self._bundled(frozenset(merged), depth)
         else:
             number = self._new_bundle(stacks)
+        charge(_STEPS_OF_BUNDLE + len(stacks) // 4)
         self._bundles[stacks] = number
         return number
 

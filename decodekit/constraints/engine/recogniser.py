@@ -204,6 +204,7 @@ class Recogniser:
         stacks = self.stacks
         agenda = [stack]  # each is done when what lies below it is: no recursion, stacks may be deep
         while agenda:
+            check()
             stack = agenda[-1]
             configurations: set[Configuration] = set()
             is_accepting = False

@@ -248,13 +248,18 @@ class GrammarMatcher:
 
     def prepare(self, num_things: int, token: int | None = None) -> bool:
         """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
-        state = self._path[-1]
         try:
             if token is None:
-                return self._masks.is_made(state, num_things)
-            return finished(lambda: self.after(state, token), num_things)
+                return self._masks.is_made(self._path[-1], num_things)
+            return finished(lambda: self._look_behind(token), num_things)
         except ConstraintError:
             return True
+
+    def _look_behind(self, token: int) -> None:
+        """Make what `accept` needs for a token, and what `can_continue` needs then if the text may end there."""
+        target = self.after(self._path[-1], token)
+        if target is not None and self._recogniser.states.is_accepting(target) and not self._masks.goes_on(target):
+            self._masks.mask(target)
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
