@@ -1,0 +1,139 @@
+"""Whatever is written for a type, the type reads: all small texts, random ones, the shortest one, those of every day."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import pydantic
+import pytest
+from pydantic import TypeAdapter
+
+import decodekit as dk
+from decodekit.constraints import JsonSchema
+from decodekit.constraints.engine.automaton import shared_automaton
+from decodekit.constraints.engine.recogniser import Recogniser
+from decodekit.errors import ConstraintError, UnsupportedSchemaError
+from tests.constraints.json_schema.pydantic_types import KEYS, MAILS, REFUSED, VALUES
+from tests.reference.json_network import is_admitted
+from tests.sizes import sized
+
+needs_mail = pytest.mark.skipif(importlib.util.find_spec("email_validator") is None, reason="no email-validator")
+_DOUBTFUL: Final = [one.encode() for one in "é٣\u00a0\ufeff\u0085\u0301\u212a"]
+"""Characters that readers take for letters, digits or blanks, or not."""
+
+
+def table(rows: dict[str, tuple[Any, list[str]]]) -> pytest.MarkDecorator:
+    marks = {name: [needs_mail] if name in MAILS else [] for name in rows}
+    return pytest.mark.parametrize(
+        ("made", "everyday"), [pytest.param(*row, id=name, marks=marks[name]) for name, row in rows.items()]
+    )
+
+
+def small_texts(constraint: JsonSchema, most: int) -> Iterator[str]:
+    """Whole texts, shorter ones first, that lead by every state of the mask, by each on so many ways at most; of the first so many.
+
+    Of bytes that lead to the same state two stand for all, beside doubtful characters.
+    """
+    recogniser = Recogniser(constraint.root(), shared_automaton())
+    queue = [(b"", recogniser.root)]
+    num_ways: Counter[int] = Counter()
+    for text, state in islice(queue, 100 * most):
+        if recogniser.states.is_accepting(state):
+            yield text.decode()
+        targets: dict[int, list[bytes]] = {}
+        steps = [bytes((byte,)) for byte in recogniser.following_bytes(state) if byte < 0x80]
+        for step in [*steps, *_DOUBTFUL]:
+            after = recogniser.read(state, step)
+            if after is not None:
+                targets.setdefault(after, []).append(step)
+        for after, found in targets.items():
+            kept = dict.fromkeys([found[0], found[-1], *(step for step in found if step[0] > 0x7F)])
+            room = max(0, most - num_ways[after])
+            num_ways[after] += len(kept)
+            queue += [(text + step, after) for step in islice(kept, room)]
+
+
+def is_read(adapter: TypeAdapter[Any], text: str) -> bool:
+    try:
+        adapter.validate_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def unread(made: Any, constraint: JsonSchema, num_texts: int) -> list[str]:
+    """Written texts that the type does not read."""
+    adapter, guard = TypeAdapter(made), constraint.guard()
+    found, num_written = [], 0
+    small = islice(small_texts(constraint, max(4, num_texts // 20)), num_texts)
+    drawn = (dk.sample_text(constraint, seed=seed, size=40) for seed in range(num_texts // 10))
+    for text in [*small, *drawn, dk.complete(constraint)]:
+        if guard is None or guard.refuses(text.encode()) is None:
+            num_written += 1
+            if not is_read(adapter, text):
+                found.append(text)
+    assert num_written > 0
+    return found
+
+
+@sized("num_texts", 100, slow=5000)
+@table(VALUES | MAILS)
+def test_values(made: Any, everyday: list[str], num_texts: int) -> None:
+    constraint = JsonSchema(made)
+    assert unread(made, constraint, num_texts) == []
+    for text in everyday:
+        assert is_read(TypeAdapter(made), text), text
+        assert is_admitted(JsonSchema(made, whitespace="any"), text.encode()), text
+
+
+@sized("num_texts", 50, slow=2000)
+@table(KEYS | {name: (made, [json.loads(text) for text in texts]) for name, (made, texts) in MAILS.items()})
+def test_keys(made: Any, everyday: list[str], num_texts: int) -> None:
+    mapping = pydantic.conlist(dict[made, bool], max_length=1) if not everyday else dict[made, bool]  # type: ignore[valid-type]
+    constraint = JsonSchema(mapping)
+    assert unread(mapping, constraint, num_texts) == []
+    for key in everyday:
+        text = json.dumps({key: True}, ensure_ascii=False, separators=(",", ":"))
+        assert is_read(TypeAdapter(mapping), text), text
+        assert is_admitted(constraint, text.encode()), text
+
+
+@pytest.mark.parametrize("made", REFUSED.values(), ids=REFUSED)
+def test_what_no_mask_and_no_guard_can_say_is_refused(made: Any) -> None:
+    with pytest.raises(UnsupportedSchemaError):
+        JsonSchema(made)
+
+
+RELAXED: Final = (
+    "aware datetime", "naive datetime", "past date", "uuid4", "json of numbers", "postgres", "discriminated", "counter",
+    "constr, stripped", "conbytes", "two keys at least", "color", "byte size", "timedelta, bounds", "condate", "regex",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_the_schema_that_pydantic_writes_is_found_out(name: str) -> None:
+    """The control: with the mask of Pydantic's own schema, the same texts hold some that are not read."""
+    made, _ = VALUES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        relaxed = JsonSchema(TypeAdapter(made).json_schema())
+    assert unread(made, relaxed, 400) != []
+
+
+def test_every_name_of_pydantic_is_in_the_table() -> None:
+    """The types that Pydantic exports, those for authors of types aside."""
+    shown = {repr(made) for made, _ in (VALUES | MAILS | KEYS).values()} | {repr(made) for made in REFUSED.values()}
+    names = [*pydantic.types.__all__, *pydantic.networks.__all__]
+    text = "".join(shown)
+    assert {"AwareDatetime", "NaiveDatetime", "EmailStr", "NameEmail"} <= set(names) and "AwareDatetime" in text
+
+
+def test_no_constraint_is_left_without_a_text() -> None:
+    with pytest.raises(ConstraintError):
+        JsonSchema(pydantic.conint(gt=3, lt=4)).root()
