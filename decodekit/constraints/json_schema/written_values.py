@@ -84,8 +84,7 @@ def marks_of(schema: Any) -> tuple[Any, tuple[Asked, ...]]:
             return [cleaned(one, f"{pointer}/{index}") for index, one in enumerate(value)]
         if not isinstance(value, dict):
             return value
-        marks = [*value.get(_MARK, ()), *([("guard", "re.compile")] if value.get("format") == "regex" else [])]
-        for when, name in marks:
+        for when, name in value.get(_MARK, ()):
             asked = Asked(pointer, name, when)
             if asked not in found:
                 found.append(asked)
@@ -159,13 +158,11 @@ class WrittenValues(GenerateJsonSchema):
         """A mapping, whose keys are strings that are read as keys of its type."""
         keys = schema.get("keys_schema", {"type": "any"})
         values = self.generate_inner(schema["values_schema"]).copy() if "values_schema" in schema else {}
-        if schema["type"] == "counter" and not values:
-            values = {"type": "integer"}
         values.pop("title", None)
         found: Json = {"type": "object", "additionalProperties": values or True}
         read = self.generate_inner(keys).copy()
         names = self._names(read, keys)
-        if names is None:
+        if names is None or (_unwrapped(keys)["type"] in ("json", "json-or-python") and not _has_hash(keys)):
             raise PydanticInvalidForJsonSchema(f"the keys of a JSON object are not read as {_kind(keys)}")
         rest = {key: value for key, value in names.items() if key not in ("type", "title")}
         if rest:
@@ -377,23 +374,10 @@ class WrittenValues(GenerateJsonSchema):
 
     # -- validators
 
-    def function_after_schema(self, schema: Any) -> Json:
-        """What a function is asked about, when it has been read."""
-        return self._asked(super().function_after_schema(schema), schema)
-
-    def function_before_schema(self, schema: Any) -> Json:
-        """What a function changes, before it is read."""
-        return self._asked(super().function_before_schema(schema), schema)
-
-    def function_wrap_schema(self, schema: Any) -> Json:
-        """What a function reads, or lets be read."""
-        return self._asked(super().function_wrap_schema(schema), schema)
-
-    def function_plain_schema(self, schema: Any) -> Json:
-        """What a function alone reads."""
-        if _name(schema["function"]["function"]) == "import_string":
-            raise PydanticInvalidForJsonSchema("ImportString imports what is written")
-        return self._asked(super().function_plain_schema(schema), schema)
+    def generate_inner(self, schema: Any) -> Json:
+        """The schema of a part of a type, with the validator around it."""
+        found = super().generate_inner(schema)
+        return self._asked(found, schema) if str(schema["type"]).startswith("function-") else found
 
     def chain_schema(self, schema: Any) -> Json:
         """The first step; what the others ask of its value cannot be told from its text."""
@@ -407,8 +391,8 @@ class WrittenValues(GenerateJsonSchema):
         told = _TOLD.get(name.rpartition(".<locals>")[0] or name)
         if told is not None:
             return told(found, function)
-        if name in _IS_IMPORTED:
-            raise PydanticInvalidForJsonSchema(_IS_IMPORTED[name])
+        if name in _REFUSED:
+            raise PydanticInvalidForJsonSchema(_REFUSED[name])
         if name.endswith("<locals>.val_func"):
             predicate = getattr(schema["function"]["function"].__closure__[0].cell_contents, "func", function)
             is_ours = _module(predicate) in ("builtins", "math", "annotated_types", "None")
@@ -454,6 +438,8 @@ def _kind(schema: Any) -> str:
 def _has_hash(schema: Any) -> bool:
     """Whether every value of a schema can be an item of a set."""
     kind = schema["type"]
+    if kind == "function-after" and _name(schema["function"]["function"]) == "NameEmail._validate":
+        return False
     if kind in ("model", "dataclass"):
         return schema["cls"].__hash__ is not None
     if kind in ("tuple", "frozenset"):
@@ -539,18 +525,22 @@ def _as_it_is(found: Json, function: Any) -> Json:
 
 
 _TOLD: Final[dict[str, Callable[[Json, Any], Json]]] = {
-    **dict.fromkeys(("EmailStr._validate", "NameEmail._validate", "Color._validate"), _as_it_is),
-    **dict.fromkeys(("GenerateSchema._path_schema", "Secret.__get_pydantic_core_schema__"), _as_it_is),
-    **dict.fromkeys(("_SecretField.__get_pydantic_core_schema__", "attrgetter", "defaultdict_validator"), _as_it_is),
-    **dict.fromkeys(("_BaseUrl.__get_pydantic_core_schema__", "_BaseUrl.wrap_val", "sequence_validator"), _as_it_is),
-    **dict.fromkeys(("_BaseMultiHostUrl.__get_pydantic_core_schema__", "GenerateSchema._literal_schema"), _as_it_is),
-    "forbid_inf_nan_check": _as_it_is,
+    **dict.fromkeys(
+        (
+            "EmailStr._validate", "NameEmail._validate", "Color._validate", "forbid_inf_nan_check", "attrgetter",
+            "IPvAnyAddress._validate", "IPvAnyInterface._validate", "IPvAnyNetwork._validate", "defaultdict_validator",
+            "validate_str_is_valid_iana_tz", "GenerateSchema._path_schema", "GenerateSchema._literal_schema",
+            "Secret.__get_pydantic_core_schema__", "_SecretField.__get_pydantic_core_schema__", "sequence_validator",
+            "_BaseUrl.__get_pydantic_core_schema__", "_BaseMultiHostUrl.__get_pydantic_core_schema__",
+        ),
+        _as_it_is,
+    ),
     **dict.fromkeys(("EncodedBytes.decode", "EncodedStr.decode_str"), _encoded),
     "ByteSize._validate": _byte_size,
     "PaymentCardNumber.validate": _card,
-}
+}  # fmt: skip
 """Validators of Pydantic of which a schema says all, by name, with what it says."""
-_IS_IMPORTED: Final = {
+_REFUSED: Final = {
     "PathType.validate_file": "whether a file exists is not told from its path; Path is any path",
     "PathType.validate_directory": "whether a folder exists is not told from its path; Path is any path",
     "PathType.validate_socket": "whether a socket exists is not told from its path; Path is any path",

@@ -349,6 +349,7 @@ REFUSED: Final[dict[str, Any]] = {
     "class": type[int],
     "pattern of sets": Annotated[str, Field(pattern=r"^[a-z&&[^aeiou]]$")],
     "callable": typing.Callable[[int], int],
+    "keys that are lists": dict[pydantic.Json[list[int]], str],
     "keys that are tuples": dict[tuple[int, int], str],
     "path of aliases": pydantic.create_model("M", a=(int, Field(validation_alias=pydantic.AliasPath("b", 0)))),
 }
@@ -382,7 +383,7 @@ KEYS: Final[dict[str, tuple[Any, list[str]]]] = {
     "url": (pydantic.HttpUrl, ["https://example.com"]),
     "secret": (pydantic.SecretStr, ["a"]),
     "base64": (pydantic.Base64Bytes, ["aGVsbG8="]),
-    "json": (pydantic.Json[list[int]], []),
+    "json": (pydantic.Json[int], ["3"]),
     "enum": (Colour, ["red"]),
     "int enum": (Level, ["1", "2"]),
     "str enum": (Kind, ["a"]),

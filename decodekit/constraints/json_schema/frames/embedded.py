@@ -4,16 +4,21 @@ r"""JSON texts inside of a JSON string, as a body language: what ``contentSchema
     body        [1,\"a\"]        the quote and the backslash with a backslash, everything else as it is
 
 Arrays and objects nest, so this is no regular language: a node stands for a set of configurations of a network (what is
-read, by which frame, above which frames), and its derivatives are made as they are asked for.
+read, by which frame, above which frames), and its derivatives are made as they are asked for. Keys that are not declared
+are not told apart, or each would have states of its own: so one may come twice, and the last one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from decodekit.constraints.json_schema.strings import text as string_bodies
+from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import EMPTY, ByteMask, Node, Transitions
-from decodekit.constraints.network import Call, Frame, Read
+from decodekit.constraints.language.shortest import shortest_word
+from decodekit.constraints.network import Call, Frame, Label, Move, Read
 
 _Stack: TypeAlias = tuple[Frame, ...]
 """Frames to return to, the innermost last."""
@@ -111,6 +116,37 @@ def embedded(root: Frame) -> Node:
     return _entered([(root, ())], [])
 
 
+@dataclass(frozen=True, slots=True)
+class _Known(Frame):
+    """The frame that is asked at the end of a text that it would have captured, where that is known, or is as good."""
+
+    frame: Frame
+    text: bytes
+
+    def moves(self) -> tuple[Move, ...]:
+        return self.frame.moves()
+
+    def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
+        return self.frame.after(label, self.text)
+
+
+def _readings(move: Read, reader: Frame, stack: _Stack) -> Iterator[_Item]:
+    """The ways to read a lexeme: one for each text that matters, and one for all others."""
+    word = shortest_word(move.node) if move.capture else None
+    fresh = None if word is None else reader.fresh(word[1])
+    if word is None or fresh is None:
+        yield move.node, b"" if move.capture else None, reader, stack
+        return
+    listed = {name: fresh.spell(name) + fresh.end for name in sorted(fresh.listed)}
+    others = ir.complement(ir.concat(string_bodies.words(tuple(listed)), string_bodies.QUOTE))
+    unlisted = next(name for point in range(0xE000, 0xF900) if (name := chr(point)) not in listed)
+    other = _Known(reader, fresh.spell(unlisted) + fresh.end)
+    yield ir.both(move.node, others) if listed else move.node, None, other, stack
+    for text in listed.values():
+        if reader.after(word[1], text):
+            yield ir.concat(ir.literal(text), ir.accept(word[1])), None, _Known(reader, text), stack
+
+
 _Step: TypeAlias = tuple[_Item, Node]
 
 
@@ -166,7 +202,7 @@ def _entered(starts: list[tuple[Frame, _Stack]], kept: list[_Item]) -> Node:
             if isinstance(move, Read):
                 reader = move.reader or frame
                 if move.node.transitions():
-                    items.add((move.node, b"" if move.capture else None, reader, stack))
+                    items.update(_readings(move, reader, stack))
                 following += [(after, stack) for label in move.node.labels for after in reader.after(label, b"")]
             elif isinstance(move, Call):
                 following.append((move.callee, (*stack, move.then)))

@@ -41,8 +41,8 @@ class TypeGuard:
             found = _at(instances.read(text), fault["loc"])
             keep = found.start + (found.kind == "string") if found.start else len(text)
             return Refusal(keep, "/".join(map(str, ("#", *fault["loc"]))), fault["msg"])
-        except Exception:  # a validator of the user's: `JsonSchema.parse` says what it raised
-            return None
+        except Exception as error:  # a validator of the user's raises what it likes
+            return Refusal(len(text), "#", f"{type(error).__name__}: {error}")
         return None
 
     def reader(self) -> GuardReader | None:

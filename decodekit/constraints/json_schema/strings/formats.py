@@ -73,9 +73,9 @@ _ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
 _LABEL: Final = r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
 _HOST: Final = rf"{_LABEL}(\.{_LABEL})*"
 
-_MAIL: Final = rf"{_ATOM}(\.{_ATOM}){{0,2}}@({_LABEL}\.){{1,3}}[A-Za-z]{{2,20}}"
-_NO_MAIL: Final = r"[^]*(?i:[.@](arpa|invalid|local|localhost|onion|test))"
-"""Addresses with a name that is no domain of the internet (RFC 6761)."""
+_MAILBOX: Final = rf"{_ATOM}(\.{_ATOM}){{0,2}}@([A-Za-z0-9](-?[A-Za-z0-9]){{0,30}}\.){{1,3}}"
+_NO_DOMAIN: Final = "(?i:arpa|invalid|local|localhost|onion|test)"
+"""Top-level names that are no domains of the internet (RFC 6761)."""
 _NAME: Final = r"[\p{L}][\p{L}0-9 '-]{0,60}"
 
 _BYTE: Final = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
@@ -162,8 +162,6 @@ _PATTERNS: Final = {
     "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
 }
 _PYTHON_PATTERNS: Final = _PATTERNS | {
-    "email": _MAIL,
-    "name-email": rf"({_MAIL}|({_NAME}|\"{_NAME}\") <{_MAIL}>)",
     "color": rf"(#({_HEX}{{3}}|{_HEX}{{6}})|{_COLORS})",
     "hostname": _HOST,
     "time": rf"{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
@@ -190,6 +188,11 @@ _BUILT: Final[dict[str, Callable[[], Node]]] = {
     "idn-hostname": hostnames.international,
     "regex": lambda: text.BODY,
 }
+_PYTHON_BUILT: Final[dict[str, Callable[[], Node]]] = {
+    "email": lambda: _python_mail(),
+    "name-email": lambda: _named_mail(),
+    "zoneinfo": lambda: text.words(sorted(zoneinfo.available_timezones())),
+}
 _DOUBTFUL: Final = {
     "time": r"..:..:60[^]*",
     "date-time": r"[^]*:60[^]*",
@@ -207,7 +210,7 @@ JSON_STRING: Final = "json-string"
 
 def names(mode: Formats = "assert") -> tuple[str, ...]:
     """The formats that are enforced."""
-    return () if mode == "annotate" else tuple(_PYTHON_PATTERNS if mode == "python" else _PATTERNS | _BUILT)
+    return () if mode == "annotate" else tuple(_PYTHON_PATTERNS | _PYTHON_BUILT if mode == "python" else _PATTERNS | _BUILT)
 
 
 def language(name: str, mode: Formats, *, at: str) -> Node | None:
@@ -282,8 +285,8 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
-    if mode == "python" and name == "zoneinfo":
-        return text.words(sorted(zoneinfo.available_timezones()))
+    if mode == "python" and name in _PYTHON_BUILT:
+        return _PYTHON_BUILT[name]()
     if mode == "assert" and name in _BUILT:
         return character_derivatives.declare(_BUILT[name]())  # from sets of characters in every spelling
     pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
@@ -293,8 +296,6 @@ def _language(name: str, mode: Formats) -> Node | None:
     if name == "hostname":
         labels = full_language(r"[^.]{1,63}(\.[^.]{1,63})*")
         body = text.meet(body, labels, text.length(1, 253))
-    elif mode == "python" and name in ("email", "name-email"):
-        body = text.without(text.meet(body, full_language(r"[^]*@[^.@]{1,63}(\.[^.@]{1,63})*")), full_language(_NO_MAIL))
     assert body is not ir.EMPTY
     return body
 
@@ -306,6 +307,18 @@ def _mail(more: str, domain: Node) -> Node:
     local = full_language(rf"({atom}(\.{atom})*|{quoted})")
     literal = full_language(rf"\[({_IPV4}|IPv6:{_IPV6})\]")
     return ir.concat(text.meet(local, text.length(1, MAX_LOCAL_PART)), text.spell("@"), ir.choice(domain, literal))
+
+
+def _python_mail() -> Node:
+    """Addresses that Pydantic reads: with a dot in the domain, and a name at its end that is one of the internet."""
+    last = text.without(full_language("[A-Za-z]{2,20}"), full_language(_NO_DOMAIN))
+    return ir.concat(full_language(_MAILBOX), last)
+
+
+def _named_mail() -> Node:
+    """As `_python_mail`, with or without a name before it."""
+    named = ir.concat(full_language(f'({_NAME}|"{_NAME}") <'), _python_mail(), text.spell(">"))
+    return ir.choice(_python_mail(), named)
 
 
 def _is_mail(address: str) -> bool:
