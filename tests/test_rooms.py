@@ -66,8 +66,9 @@ INSIDE: dict[str, list[set[str]]] = {
         {"document"},
         {"meaning"},
         {"frames"},
-        {"guard", "messages", "typed_dicts"},
+        {"typed_dicts", "written_values"},
         {"python_types"},
+        {"guard", "messages"},
         {"schema"},
     ],
 }

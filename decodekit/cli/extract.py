@@ -17,7 +17,7 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage, tell_program
-from decodekit.errors import DecodekitError, LengthError, OptionError, OutputError
+from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
 from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, scan
 from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document, needed
 from decodekit.jobs.prompt import BUNDLED_MODELS
@@ -363,5 +363,9 @@ def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
             if LengthError.code in summary.failures
             else ""
         )
-        note(f"see {folder.path / 'failed.jsonl'}; `decodekit retry {folder.path}` runs them again{cut}")
+        # A greedy text is the same again, unless the model reads what was refused.
+        told = " --max-retries 2" if InvalidValueError.code in summary.failures else ""
+        reason = "" if not told else ", and asks again with the reason what a validator has refused"
+        retry = f"`decodekit retry {folder.path}{told}` runs them again{reason}{cut}"
+        note(f"see {folder.path / 'failed.jsonl'}; {retry}")
     note(f"report: {folder.path / 'report.html'}")

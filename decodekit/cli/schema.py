@@ -53,7 +53,10 @@ def check(
             "warnings": coverage.warnings,
         }
         keywords = [{"pointer": one.pointer, "status": one.status, "error": one.error} for one in coverage.keywords]
-        print_json({**facts, "keywords": keywords})
+        validators = [
+            {"name": one.name, "pointer": one.pointer, "status": one.status} for one in coverage.validators
+        ]
+        print_json({**facts, "keywords": keywords, "validators": validators})
     else:
         print_text(str(coverage))
     return DONE if coverage.is_supported else SCHEMA_REFUSED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from decodekit.constraints.completion.longest import most_bytes
 from decodekit.constraints.composition.guarded import Guarded
@@ -45,6 +45,22 @@ class KeywordCoverage:
 
 
 @dataclass(frozen=True)
+class ValidatorCoverage:
+    """A validator of a Python type that the mask knows nothing of.
+
+    Attributes:
+        name: what it is called, or what it asks for.
+        pointer: the schema of the values that it is asked about, as a URI fragment.
+        status: ``"guard"``: asked before a text is finished, which may be taken back; ``"end"``: asked when the text
+            has ended, so that what it refuses is an `InvalidValueError`.
+    """
+
+    name: str
+    pointer: str
+    status: Literal["guard", "end"]
+
+
+@dataclass(frozen=True)
 class Coverage:
     """What `check` found.
 
@@ -59,6 +75,7 @@ class Coverage:
         most_tokens: tokens of the largest text in its longest division into tokens; None if there is no bound (see
             `warnings`) and without a tokenizer.
         warnings: what is allowed and may surprise.
+        validators: of a Python type, those that the mask knows nothing of.
     """
 
     draft: str
@@ -70,6 +87,7 @@ class Coverage:
     least_tokens: int | None = None
     most_tokens: int | None = None
     warnings: tuple[str, ...] = ()
+    validators: tuple[ValidatorCoverage, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -88,7 +106,7 @@ class Coverage:
     def __str__(self) -> str:
         pairs = zip(self.impossible, self.reasons, strict=True)
         impossible = (f"no value fits {pointer}: {reason}" for pointer, reason in pairs)
-        return "\n".join([*_head(self), *_tree(self), *impossible, *_tail(self)])
+        return "\n".join([*_head(self), *_tree(self), *_validators(self), *impossible, *_tail(self)])
 
 
 def check(
@@ -143,6 +161,7 @@ def check(
         least_tokens=least,
         most_tokens=most,
         warnings=tuple(warnings),
+        validators=tuple(ValidatorCoverage(one.name, one.pointer, one.when) for one in constraint.asked),
     )
 
 
@@ -243,6 +262,7 @@ def _head(coverage: Coverage) -> list[str]:
     counts = [f"{_counted(coverage.num_keywords('mask'), 'keyword')} in the mask of every token"]
     counts += [f"{num_guarded:,} by a guard when a value is complete"] if num_guarded else []
     counts += [_counted(num_annotations, "annotation")] if num_annotations else []
+    counts += [_counted(len(coverage.validators), "validator")] if coverage.validators else []
     return [*lines, f"{coverage.draft}: {', '.join(counts)}"]
 
 
@@ -269,6 +289,16 @@ def _tree(coverage: Coverage) -> list[str]:
         stack += [(inner, pointer, depth + 1) for inner in reversed(below.get(pointer, []))]
     width = max((len(place) for place, _ in rows if len(place) <= _WIDEST), default=0)
     return [f"{place.ljust(width)}  {said}" for place, said in rows]
+
+
+_WHEN: Final = {
+    "guard": "asked by a guard before the text is finished; texts may be taken back",
+    "end": "asked when the text has ended; max_retries asks the model again, Guarded(...) takes the text back",
+}
+
+
+def _validators(coverage: Coverage) -> list[str]:
+    return [f"validator {one.name} of {one.pointer}: {_WHEN[one.status]}" for one in coverage.validators]
 
 
 def _holder(pointer: str, schemas: dict[str, dict[str, list[str]]]) -> str | None:

@@ -11,8 +11,6 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Mapping
-from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -22,6 +20,8 @@ from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+    from decodekit.constraints.json_schema.written_values import Asked
 
 _TYPES: Final = "a Pydantic model, a TypeAdapter, a dataclass, a TypedDict, an Enum, a Literal or a typing form"
 
@@ -50,64 +50,10 @@ def _cached_adapter(python_type: Any) -> TypeAdapter[Any]:
     return TypeAdapter(python_type)
 
 
-@lru_cache(maxsize=1)
-def _generator() -> type[Any]:
-    from pydantic.json_schema import GenerateJsonSchema
+def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[Asked, ...]]:
+    """The JSON Schema (draft 2020-12) of the texts to write for a type, and the validators that it says nothing of.
 
-    class WrittenValues(GenerateJsonSchema):
-        """What to write, where Pydantic would read more.
-
-        Objects have the declared fields only, unless the type says ``extra="allow"``: Pydantic ignores other keys, but
-        a model that is asked for a type has no reason to write what would be thrown away. Decimals are numbers.
-        """
-
-        def model_schema(self, schema: Any) -> dict[str, Any]:
-            return _closed(super().model_schema(schema))
-
-        def dataclass_schema(self, schema: Any) -> dict[str, Any]:
-            return _closed(super().dataclass_schema(schema))
-
-        def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-            return _closed(super().typed_dict_schema(schema))
-
-        def decimal_schema(self, schema: Any) -> dict[str, Any]:
-            return _decimal(schema)
-
-    return WrittenValues
-
-
-def _decimal(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A number within the limits of a Decimal, which Pydantic would read from a string as well.
-
-    Of ``max_digits=6, decimal_places=2`` there are at most four digits before the point.
-    """
-    names = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-    parts: list[dict[str, Any]] = [{names[name]: _json_number(schema[name])} for name in names if name in schema]
-    if schema.get("multiple_of"):
-        parts.append({"multipleOf": _json_number(schema["multiple_of"])})
-    digits, places = schema.get("max_digits"), schema.get("decimal_places")
-    if digits is not None:
-        limit = 10 ** max(0, digits - (places or 0))
-        parts.append({"exclusiveMinimum": -limit, "exclusiveMaximum": limit})
-    finest = digits if places is None else places
-    if finest is not None:
-        parts.append({"multipleOf": _json_number(Decimal(1).scaleb(-finest))})
-    return {"type": "number", **(parts[0] if len(parts) == 1 else {"allOf": parts} if parts else {})}
-
-
-def _json_number(value: Any) -> int | float:
-    """A bound as JSON has it: as digits that read as the same value."""
-    number = Decimal(str(value))
-    return int(number) if number == number.to_integral_value() else float(number)
-
-
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    is_object = schema.get("type") == "object"
-    return {**schema, "additionalProperties": False} if is_object and "additionalProperties" not in schema else schema
-
-
-def json_schema_of(python_type: object) -> dict[str, object]:
-    """The JSON Schema (draft 2020-12) of the texts to write for a type: its fields by alias, and no other keys.
+    Its fields by alias, and no other keys; see the module `written_values`.
 
     Raises:
         InvalidConstraintError: it is no type, has a name in quotes in it, or Pydantic cannot read it from JSON.
@@ -115,11 +61,11 @@ def json_schema_of(python_type: object) -> dict[str, object]:
     """
     from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
 
+    from decodekit.constraints.json_schema.written_values import WrittenValues, marks_of
+
     _check_type(python_type)
     try:
-        schema: dict[str, object] = _adapter(python_type).json_schema(
-            by_alias=True, mode="validation", schema_generator=_generator()
-        )
+        written = _adapter(python_type).json_schema(mode="validation", schema_generator=WrittenValues)
     except PydanticInvalidForJsonSchema as error:
         raise UnsupportedSchemaError(
             f"{_shown(python_type)} has no JSON Schema: {_first_line(error)}",
@@ -127,12 +73,17 @@ def json_schema_of(python_type: object) -> dict[str, object]:
         ) from error
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise InvalidConstraintError(_unreadable(python_type, error), hint=_TYPES) from error
+    except ImportError as error:  # Pydantic needs another package for e-mail addresses
+        raise InvalidConstraintError(
+            f"{_shown(python_type)} cannot be read: {_first_line(error)}", hint="that package, or a str"
+        ) from error
+    schema, asked = marks_of(written)
     try:
         # Python's json writes defaults that are no JSON (NaN, say) too; they are annotations.
         json.dumps(schema, allow_nan=False)
     except ValueError:
         schema = _without_defaults(schema)
-    return schema
+    return schema, asked
 
 
 def _without_defaults(value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.json_schema.document import support
@@ -23,6 +23,9 @@ from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.memory import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
+
+if TYPE_CHECKING:
+    from decodekit.constraints.json_schema.written_values import Asked
 
 _Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...], Escapes, Numbers]
 
@@ -65,7 +68,9 @@ class JsonSchema(Constraint):
         ResourceLimitError: nested too deeply.
     """
 
-    __slots__ = ("_key", "_text", "escapes", "format", "numbers", "order", "python_type", "registry", "whitespace")
+    __slots__ = (
+        "_key", "_text", "asked", "escapes", "format", "numbers", "order", "python_type", "registry", "whitespace",
+    )  # fmt: skip
 
     format: Formats
     whitespace: Whitespace
@@ -75,6 +80,8 @@ class JsonSchema(Constraint):
     numbers: Numbers
     python_type: object
     """The type that the texts are of; None for a schema."""
+    asked: tuple[Asked, ...]
+    """The validators of the type that the mask knows nothing of."""
     _text: str
     _key: _Key
 
@@ -94,14 +101,15 @@ class JsonSchema(Constraint):
         _check_choice("numbers", numbers, ("any", "short"), "is no way to write numbers")
         layout.check(whitespace)
         if isinstance(schema_or_type, (Mapping, bool)):
-            python_type, schema = None, schema_or_type
+            python_type, schema, asked = None, schema_or_type, ()
         else:
             from decodekit.constraints.json_schema.python_types import json_schema_of
 
-            python_type, schema, format = schema_or_type, json_schema_of(schema_or_type), "python"
+            python_type, format = schema_or_type, "python"
+            schema, asked = json_schema_of(schema_or_type)
         key = (_to_text(schema), format, whitespace, order, _registry_texts(registry), escapes, numbers)
-        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "numbers", "_key", "python_type")
-        for name, value in zip(names, (*key, key, python_type), strict=True):
+        names = ("_text", "format", "whitespace", "order", "registry", "escapes", "numbers", "_key")
+        for name, value in zip((*names, "python_type", "asked"), (*key, key, python_type, asked), strict=True):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -157,8 +165,16 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self) -> Guard | None:
-        """What judges the keywords that the mask does not say all of; None if it does. See the module `guarding`."""
-        return _guard(self._key)
+        """What judges the keywords that the mask does not say all of; None if it does. See the module `guarding`.
+
+        Of a Python type also what asks its validators, where these are Pydantic's own (see `written_values`).
+        """
+        guard = _guard(self._key)
+        if all(one.when == "end" for one in self.asked):
+            return guard
+        from decodekit.constraints.json_schema.guard.validating import TypeGuard
+
+        return TypeGuard(self.python_type, guard)
 
     def parse(self, text: str) -> object:
         """The value of a whole text: as `json.loads` reads it, or the validated value of the Python type.

@@ -350,7 +350,7 @@ class _PatternParser(PatternReader):
         if self.is_ecma or not self.may_set_flags:
             self.position = start
             if self.is_ecma:
-                self.refuse("inline flags for a whole pattern are", "the argument flags, or (?i:...)")
+                self.refuse("inline flags for a whole pattern are", "(?i:...), or the argument flags of Regex")
             self.fail("flags for the whole pattern may stand at its beginning only", "(?i:...)", 2)
         self.flags |= added
         if {"a", "u"} <= self.flags:

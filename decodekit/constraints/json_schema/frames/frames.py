@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
-from decodekit.constraints.json_schema.document.loader import Library
+from decodekit.constraints.json_schema.document.loader import Library, Location
 from decodekit.constraints.json_schema.frames.arrays import MAX_CONTAINS, SOME_TEXT, ArrayPlan, ArrayState, NextItem
+from decodekit.constraints.json_schema.frames.embedded import embedded
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.frames.objects import MAX_CLASSES, SOME_KEY, ObjectPlan, ObjectState, Order
 from decodekit.constraints.json_schema.meaning.branching import may_meet_a_limit
@@ -89,7 +91,8 @@ class SchemaNetwork:
     ) -> None:
         self.messages = messages
         self.library = Library(schema, registry)
-        self.semantics = Semantics(self.library, formats, KEYWORDS)
+        embed = partial(_embed, order=order, escapes=escapes, numbers=numbers, messages=messages)
+        self.semantics = Semantics(self.library, formats, KEYWORDS, embed)
         self.emptiness = Emptiness(self._has_value, self.semantics.leave)
         self.is_inhabited = self.emptiness.is_inhabited
         self.layout = outermost(whitespace)
@@ -206,6 +209,16 @@ class SchemaNetwork:
                 *(self._array(spec).is_satisfiable(ask) for spec in shape.arrays),
             ]
         )
+
+
+def _embed(
+    semantics: Semantics, location: Location, *, order: Order, escapes: Escapes, numbers: Numbers, messages: Messages
+) -> Node:
+    """The strings that hold a text of JSON, without white space, that ``contentSchema`` admits."""
+    schema, root = cast("dict[str, JsonValue]", location.value), semantics.library.root.value
+    content = {"allOf": [schema.get("contentSchema", True)], "$defs": root.get("$defs", {})}  # type: ignore[union-attr]
+    network = SchemaNetwork(content, {}, semantics.formats, "compact", order, escapes, numbers, messages)
+    return embedded(network.root()) if network.is_inhabited(network.root_goal) else ir.EMPTY
 
 
 @dataclass(frozen=True, slots=True)

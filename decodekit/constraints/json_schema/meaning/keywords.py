@@ -250,6 +250,8 @@ def _pattern(semantics: Semantics, location: Location, value: Any, sense: Sense)
 
 
 def _format(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    if value == formats.JSON_STRING and semantics.formats == "python":
+        return restrict(strings=semantics.content(location)) if sense.is_asserted else Shape(strings=text.BODY)
     texts = formats.language if sense.is_asserted else formats.denial
     language = texts(value, semantics.formats, at=location.at("format"))
     if language is None:

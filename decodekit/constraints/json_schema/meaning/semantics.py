@@ -97,6 +97,9 @@ Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
 """(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
 
 
+Embed: TypeAlias = "Callable[[Semantics, Location], Node]"
+
+
 @dataclass(frozen=True)
 class Keywords:
     """What the keywords mean, by name; see the module `keywords`, which makes it.
@@ -121,16 +124,20 @@ class Semantics:
         library: the documents.
         formats: whether a known `format` limits the strings, and how; otherwise it is an annotation.
         keywords: what each keyword means.
+        embed: given this and a schema with ``contentSchema``, the strings that hold such texts of JSON.
 
     Attributes:
         left: the keywords that shapes do not say all of, by pointer, each with the limit that it met: a guard has to.
         may_leave: whether there is a guard to leave a keyword to; otherwise what meets a limit raises its error.
     """
 
-    def __init__(self, library: Library, formats: Formats, keywords: Keywords) -> None:
+    def __init__(
+        self, library: Library, formats: Formats, keywords: Keywords, embed: Embed
+    ) -> None:
         self.library = library
         self.formats = formats
         self.keywords = keywords
+        self._embed = embed
         self._involved = keywords.meanings.keys() - _SIMPLE
         self._locations: list[Location | None] = [None, None]  # by literal // 2
         self._numbers: dict[Location, int] = {}
@@ -732,9 +739,18 @@ class Semantics:
         return found
 
     @kept
+    def content(self, location: Location) -> Node:
+        """The strings that hold the texts of JSON that ``contentSchema`` asks for."""
+        return self._embed(self, location)
+
+    @kept
     def pattern(self, location: Location, pattern: str, *tokens: str) -> Searched:
-        """The texts in which a pattern is found."""
-        return patterns.searched(pattern, at=location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,))))
+        """The texts in which a pattern is found; of a Python type those in which all readers of patterns find it."""
+        at = location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,)))
+        found = patterns.searched(pattern, at=at)
+        if self.formats != "python":
+            return found
+        return replace(found, texts=text.meet(found.texts, patterns.read_alike(pattern)))
 
     def search(self, location: Location, pattern: str, value: str, *tokens: str) -> Work[bool]:
         """Whether a pattern of a schema is found in a text. One of very many is not made an automaton for it.

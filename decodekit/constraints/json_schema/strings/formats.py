@@ -10,7 +10,8 @@ names. Where that is no regular language, or a useless one to generate, it is a 
 Of the formats in `GUARDED` a mask admits more than is valid, and a guard decides (see `is_valid`).
 
 ``"python"`` is for schemas that come from Python types: the same names, limited to what Pydantic turns
-into a `datetime`, a `UUID`, an address; there an offset from UTC may be left out, as documents do.
+into a `datetime`, a `UUID`, an address; there an offset from UTC may be left out, as documents do, and the domain of an
+e-mail address has a dot.
 
 Sources: RFC 3339 (dates, times, durations), RFC 5321, 5322 and 6531 (e-mail), RFC 1123 and 5890 to 5893 (host names),
 RFC 2673 and 4291 (IP), RFC 3986 and 3987 (URI, IRI), RFC 4122 (UUID), RFC 6570 (URI templates), RFC 6901 (JSON
@@ -19,6 +20,7 @@ Pointer), ECMA-262 (patterns).
 
 from __future__ import annotations
 
+import zoneinfo
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
@@ -71,6 +73,11 @@ _ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
 _LABEL: Final = r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
 _HOST: Final = rf"{_LABEL}(\.{_LABEL})*"
 
+_MAILBOX: Final = rf"{_ATOM}(\.{_ATOM}){{0,2}}@([A-Za-z0-9](-?[A-Za-z0-9]){{0,30}}\.){{1,3}}"
+_NO_DOMAIN: Final = "(?i:arpa|invalid|local|localhost|onion|test)"
+"""Top-level names that are no domains of the internet (RFC 6761)."""
+_NAME: Final = r"[\p{L}][\p{L}0-9 '-]{0,60}"
+
 _BYTE: Final = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4: Final = rf"{_BYTE}(\.{_BYTE}){{3}}"
 _H16: Final = r"[0-9A-Fa-f]{1,4}"
@@ -86,6 +93,22 @@ _IPV6: Final = "({})".format(
         ]
     )
 )
+
+def _networks() -> str:
+    """IPv4 networks, whose bits behind the prefix are zero."""
+    ways = []
+    for size in range(33):
+        whole, rest = divmod(size, 8)
+        parts = [_BYTE] * whole
+        if rest:
+            parts.append(f"({'|'.join(str(byte) for byte in range(0, 256, 1 << 8 - rest))})")
+        ways.append(r"\.".join([*parts, *["0"] * (4 - len(parts))]) + f"/{size}")
+    return f"({'|'.join(ways)})"
+
+
+_IPV4_NETWORK: Final = _networks()
+_IPV6_NETWORK: Final = f"({_IPV6}/128|::/0|{'|'.join(f'({_H16}:){{{size}}}:/{16 * size}' for size in range(1, 8))})"
+_COLORS: Final = "black|white|gray|grey|red|green|blue|yellow|orange|purple|pink|brown|cyan|magenta|navy|teal|silver"
 
 _ESCAPED: Final = r"%[0-9A-Fa-f]{2}"
 # ucschar of RFC 3987: the last two code points of each plane are no characters, plane 14 begins with tags.
@@ -139,18 +162,22 @@ _PATTERNS: Final = {
     "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
 }
 _PYTHON_PATTERNS: Final = _PATTERNS | {
-    "email": rf"{_ATOM}(\.{_ATOM}){{0,2}}@{_HOST}",
+    "color": rf"(#({_HEX}{{3}}|{_HEX}{{6}})|{_COLORS})",
     "hostname": _HOST,
     "time": rf"{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
     "date-time": rf"{_DATE}T{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
     "duration": rf"P(\d{{1,6}}D({_SHORT_TIME})?|{_SHORT_TIME})",
-    "uri": rf"https?://{_HOST}(:[1-9]\d{{0,3}})?(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?",
-    "ipv4network": rf"{_IPV4}/32",
+    "uri": rf"https?://({_IPV4}|({_LABEL}\.)*[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*)(:[1-9]\d{{0,3}})?(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?",
+    **{
+        f"uuid{version}": rf"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}"
+        for version in range(1, 9)
+    },
+    "ipv4network": _IPV4_NETWORK,
     "ipv4interface": rf"{_IPV4}/([12]?\d|3[0-2])",
-    "ipv6network": rf"{_IPV6}/128",
+    "ipv6network": _IPV6_NETWORK,
     "ipv6interface": rf"{_IPV6}/(12[0-8]|1[01]\d|[1-9]?\d)",
     "ipvanyaddress": rf"({_IPV4}|{_IPV6})",
-    "ipvanynetwork": rf"({_IPV4}/32|{_IPV6}/128)",
+    "ipvanynetwork": f"({_IPV4_NETWORK}|{_IPV6_NETWORK})",
     "ipvanyinterface": rf"({_IPV4}|{_IPV6})",
 }
 # What is more than one pattern.
@@ -160,6 +187,11 @@ _BUILT: Final[dict[str, Callable[[], Node]]] = {
     "hostname": hostnames.with_a_labels,
     "idn-hostname": hostnames.international,
     "regex": lambda: text.BODY,
+}
+_PYTHON_BUILT: Final[dict[str, Callable[[], Node]]] = {
+    "email": lambda: _python_mail(),
+    "name-email": lambda: _named_mail(),
+    "zoneinfo": lambda: text.words(sorted(zoneinfo.available_timezones())),
 }
 _DOUBTFUL: Final = {
     "time": r"..:..:60[^]*",
@@ -171,14 +203,14 @@ _DOUBTFUL: Final = {
 }
 _NO_PATTERN: Final = r"([*+?][^\\()\[\]{}]*|[^\\()\[\]{}]*([|^$][*+?]|[*+?][*+]|[*+?]{3})[^\\()\[\]{}]*)"
 """Texts without brackets and escapes that are no patterns: a quantifier has nothing to repeat."""
-_REFUSED_BY_PYTHON: Final = frozenset(
-    {"regex", "idn-email", "idn-hostname", "file-path", "directory-path", "json-string"}
-)
+_REFUSED_BY_PYTHON: Final = frozenset({"idn-email", "idn-hostname", "file-path", "directory-path"})
+JSON_STRING: Final = "json-string"
+"""The format of strings that hold a text of JSON, which ``contentSchema`` beside it admits: see `Semantics.content`."""
 
 
 def names(mode: Formats = "assert") -> tuple[str, ...]:
     """The formats that are enforced."""
-    return () if mode == "annotate" else tuple(_PYTHON_PATTERNS if mode == "python" else _PATTERNS | _BUILT)
+    return () if mode == "annotate" else tuple(_PYTHON_PATTERNS | _PYTHON_BUILT if mode == "python" else _PATTERNS | _BUILT)
 
 
 def language(name: str, mode: Formats, *, at: str) -> Node | None:
@@ -189,6 +221,8 @@ def language(name: str, mode: Formats, *, at: str) -> Node | None:
     """
     if mode == "annotate":
         return None
+    if mode == "python" and name in ("regex", JSON_STRING):
+        return text.BODY  # a guard asks Python; a network says it
     if mode == "python" and name in _REFUSED_BY_PYTHON:
         raise UnsupportedSchemaError(
             f'the format "{name}" cannot be enforced while decoding', at=at, hint='format="annotate", or a "pattern"'
@@ -251,6 +285,8 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
+    if mode == "python" and name in _PYTHON_BUILT:
+        return _PYTHON_BUILT[name]()
     if mode == "assert" and name in _BUILT:
         return character_derivatives.declare(_BUILT[name]())  # from sets of characters in every spelling
     pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
@@ -260,8 +296,6 @@ def _language(name: str, mode: Formats) -> Node | None:
     if name == "hostname":
         labels = full_language(r"[^.]{1,63}(\.[^.]{1,63})*")
         body = text.meet(body, labels, text.length(1, 253))
-    elif name == "email":
-        body = text.meet(body, full_language(r".*@[^.@]{1,63}(\.[^.@]{1,63}){0,2}"))
     assert body is not ir.EMPTY
     return body
 
@@ -273,6 +307,18 @@ def _mail(more: str, domain: Node) -> Node:
     local = full_language(rf"({atom}(\.{atom})*|{quoted})")
     literal = full_language(rf"\[({_IPV4}|IPv6:{_IPV6})\]")
     return ir.concat(text.meet(local, text.length(1, MAX_LOCAL_PART)), text.spell("@"), ir.choice(domain, literal))
+
+
+def _python_mail() -> Node:
+    """Addresses that Pydantic reads: with a dot in the domain, and a name at its end that is one of the internet."""
+    last = text.without(full_language("[A-Za-z]{2,20}"), full_language(_NO_DOMAIN))
+    return ir.concat(full_language(_MAILBOX), last)
+
+
+def _named_mail() -> Node:
+    """As `_python_mail`, with or without a name before it."""
+    named = ir.concat(full_language(f'({_NAME}|"{_NAME}") <'), _python_mail(), text.spell(">"))
+    return ir.choice(_python_mail(), named)
 
 
 def _is_mail(address: str) -> bool:

@@ -9,6 +9,7 @@ properties that are no general category; and two groups of one name.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,6 +30,18 @@ node.deciders.append(character_search.is_empty)
 
 MAX_WRITTEN: Final = 2_000
 """Bound on the characters of a text that is read as a pattern in the middle of decoding: up to 20 us each."""
+
+
+_FLAGS: Final = re.compile(r"\(\?([ims]+)\)(.*)", re.DOTALL)
+_WORD_OF_SOME: Final = r"\p{L}\p{M}\p{N}\p{Pc}\p{So}\p{Cf}\p{Cn}"
+_ALIKE: Final = (
+    (r"\\[sS]|\(\?<?[!]", r"[^\x1c-\x1f\x85\ufeff]*"),
+    (r"\\D|\[\^[^\]]*\\[dw]|\(\?<?[!]", r"([0-9]|[^\p{Nd}\p{Cn}])*"),
+    (rf"\\[WbB]|\[\^[^\]]*\\w|\(\?<?[!]", rf"([\x00-\x7f]|[^{_WORD_OF_SOME}])*"),
+    (r"\(\?[a-z]*i|\(\?<?[!]", r"[^\u0130\u0131\u017f\u212a]*"),
+    (r"\(\?<?[!]", r"[^\r\u2028\u2029]*"),
+)
+"""What in a pattern is read otherwise by Rust's `regex`, by `re` and by ECMA-262, with the texts that are read alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +81,26 @@ def searched(pattern: str, *, at: str) -> Searched:
 @remembered(MOST_CHARACTERS)
 def _searched(pattern: str) -> Searched:
     try:
-        return Searched(regex.parse_search(pattern, "ecma", text.encode))
+        return Searched(regex.parse_search(_in_ecma(pattern), "ecma", text.encode))
     except (UnsupportedSchemaError, ResourceLimitError) as error:
         texts = _superset(pattern)
         if texts is None:
             raise
         return Searched(texts, ResourceLimitError(error.cause, at=error.at, hint=error.hint))
+
+
+def read_alike(pattern: str) -> Node:
+    """Texts in which Rust's `regex` and `re` find a pattern where ECMA-262 does.
+
+    ECMA-262 knows only the digits and letters of ASCII, and other blanks: so ``\\W`` finds less elsewhere.
+    """
+    return text.meet(*(full_language(texts) for part, texts in _ALIKE if re.search(part, pattern)))
+
+
+def _in_ecma(pattern: str) -> str:
+    """A pattern with its flags as ECMA-262 has them: ``(?i)a`` of `re` and of Rust is ``(?i:a)``."""
+    flags = _FLAGS.match(pattern)
+    return pattern if flags is None else f"(?{''.join(sorted(set(flags[1])))}:{flags[2]})"
 
 
 _Error = TypeVar("_Error", bound=ConstraintError)
@@ -87,7 +114,7 @@ def _placed(error: ConstraintError, kind: type[_Error], at: str) -> _Error:
 def _superset(pattern: str) -> Node | None:
     """A body language of all texts in which a pattern is found, and of others; None if it cannot be read at all."""
     try:
-        tree, _ = parse_groups(pattern)
+        tree, _ = parse_groups(_in_ecma(pattern))
     except ConstraintError:
         return None
     try:
@@ -103,14 +130,14 @@ def check_syntax(pattern: str, *, at: str) -> None:
         ConstraintError: as `searched`.
     """
     try:
-        parse_groups(pattern)
+        parse_groups(_in_ecma(pattern))
     except ConstraintError as error:
         raise _placed(error, type(error), at) from error
 
 
 def program(pattern: str) -> PatternProgram:
     """The pattern for a `search`."""
-    return PatternProgram(parse_groups(pattern)[0])
+    return PatternProgram(parse_groups(_in_ecma(pattern))[0])
 
 
 def search(program: PatternProgram, value: str) -> Work[bool]:

@@ -65,8 +65,8 @@ _ZEROS: Final = ir.repeat(ir.literal(b"0"))
 _POINT: Final = ir.literal(b".")
 _MINUS: Final = ir.literal(b"-")
 _SOME_NONZERO: Final = ir.concat(_DIGITS, _NONZERO, _DIGITS)
-_POSITIVE: Final = ir.concat(_NONZERO, _DIGITS)
-_NATURAL: Final = ir.choice(ir.literal(b"0"), _POSITIVE)  # no leading zeros
+POSITIVE: Final = ir.concat(_NONZERO, _DIGITS)
+_NATURAL: Final = ir.choice(ir.literal(b"0"), POSITIVE)  # no leading zeros
 _FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(_DIGIT, 1)))
 _NO_FRACTION: Final = ir.optional(ir.concat(_POINT, ir.repeat(ir.literal(b"0"), 1)))
 _SOME_FRACTION: Final = ir.concat(_POINT, _SOME_NONZERO)
@@ -291,7 +291,7 @@ _SMALL: Final = ir.concat(
     _e(ir.EMPTY, ir.literal(b"324")),
 )
 _FIXED: Final = ir.concat(_NATURAL, _FRACTION)
-_FIXED_POSITIVE: Final = ir.choice(ir.concat(_POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION))
+_FIXED_POSITIVE: Final = ir.choice(ir.concat(POSITIVE, _FRACTION), ir.concat(ir.literal(b"0"), _SOME_FRACTION))
 _SCIENTIFIC: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_999)), _LARGE)
 _SCIENTIFIC_POSITIVE: Final = ir.choice(ir.concat(_NONZERO, _FRACTION, _e(_UP_TO_307, _UP_TO_323)), _LARGE, _SMALL)
 """Those that are not read as zero."""
@@ -321,7 +321,7 @@ _NOT_INTEGER: Final = _signed(
     ir.choice(
         ir.concat(_NATURAL, _SOME_FRACTION),
         ir.concat(_NONZERO, _SOME_FRACTION, _ZERO_EXPONENT),
-        ir.concat(_NONZERO, _FRACTION, _e(ir.EMPTY, ir.both(_POSITIVE, _UP_TO_323))),
+        ir.concat(_NONZERO, _FRACTION, _e(ir.EMPTY, ir.both(POSITIVE, _UP_TO_323))),
         _SMALL,
     )
 )

@@ -2,7 +2,7 @@
 
 JSON has no bound on the digits of a number, nor have ``minimum`` and ``multipleOf``: a model that cannot stop writes
 ``0.333333…`` until its budget is spent. 24 bytes hold every double as programs print it (``-2.2250738585072014e-308``)
-and every integer of 64 bits.
+and every integer of 64 bits. An integer has one spelling: ``-0`` is written as ``0``.
 
 A worked example, with 4 bytes in place of 24. Of ``{"exclusiveMinimum": 0}`` remain
 
@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.json_schema.values.numbers import NumberSpec, digits
+from decodekit.constraints.json_schema.values.numbers import POSITIVE, NumberSpec, digits
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
 
@@ -34,6 +34,8 @@ Numbers: TypeAlias = Literal["any", "short"]
 
 MAX_BYTES: Final = 24
 """What a number is written with at most, unless its shortest form needs more."""
+INTEGER: Final = ir.choice(ir.literal(b"0"), ir.concat(ir.optional(ir.literal(b"-")), POSITIVE))
+"""Integers in one spelling each: ``-0`` is 0."""
 _LARGE: Final = 10 ** (MAX_BYTES - 1)  # listed ones from here on may be meant as 1e300
 _MAX_NODES: Final = 10_000
 """Bound on the nodes that the search for a shortest end looks at; where it is met, a number goes on as it likes."""
@@ -50,9 +52,10 @@ def in_form(spec: NumberSpec, form: Numbers) -> Node:
         whole = frozenset(value for value in spec.admitted_values if value.denominator == 1 and abs(value) < _LARGE)
         rest = replace(spec, values=spec.admitted_values - whole)
         return ir.choice(digits(whole), *([] if rest.is_impossible else [Short(rest.node(), most)]))
-    if spec.whole_step is not None and spec.whole_step.denominator == 1:
-        spec = replace(spec, is_plain=True)
-    return Short(spec.node(), most)
+    if spec.whole_step is None or spec.whole_step.denominator != 1:
+        return Short(spec.node(), most)
+    whole = replace(spec, is_plain=True, is_integer=False)
+    return Short(INTEGER if whole == NumberSpec(is_plain=True) else ir.both(whole.node(), INTEGER), most)
 
 
 class Short(Node):
