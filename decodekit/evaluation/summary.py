@@ -91,7 +91,7 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
         ),
         over_examples=_known((name, mean_interval(_of_examples(rows, name))) for name in metrics),
         difference={} if is_baseline else _known((name, _difference(rows, base, name)) for name in metrics),
-        speed=_known((name, mean_interval(_figures(speeds, name))) for name in SPEED_FIGURES),
+        speed=_known((name, mean_interval(_figures(speeds, name), least=0.0)) for name in SPEED_FIGURES),
         times_faster=None if is_baseline else _times_faster(rows, base),
         acceptance=_acceptance(speeds),
         forwards_saved=None if is_baseline or own is None or others is None else 1 - own / others,

@@ -84,7 +84,7 @@ class JobRunner:
     observer: Observer = field(default_factory=Observer)
 
     def __post_init__(self) -> None:
-        self._settings = self.folder.job.settings.fingerprint
+        self._settings = self.folder.settings.fingerprint
 
     def run(
         self,
@@ -109,10 +109,15 @@ class JobRunner:
             OutputError: the folder cannot be written any more; what was written stays.
             KeyboardInterrupt: passed on after everything is written; the run can be resumed.
         """
+        told: dict[str, Any] = {}  # what is tried again is some of what an earlier run has selected
+        if not retries or origin:
+            told = {"shard": shard, "limit": limit}
+        if not (retries or origin):
+            told["num_documents"] = len(entries)
         entries = select(entries, shard, limit)
         todo, num_changed = self._todo(entries, retries)
         summary = RunSummary(len(entries), len(entries) - len(todo), num_changed)
-        self.folder.start_run(shard=shard, limit=limit, **origin)
+        self.folder.start_run(**told, **origin)
         self.observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
         try:
@@ -139,7 +144,7 @@ class JobRunner:
         return open_documents(entries, done, self.folder.failures, retries=retries), len(changed)
 
     def _tasks(self, entries: Sequence[DocumentRef], summary: RunSummary) -> Iterator[DocumentTask]:
-        seed = self.folder.job.settings.seed
+        seed = self.folder.settings.seed
         for entry in entries:
             if self.max_failures is not None and summary.num_failed >= self.max_failures:
                 return
@@ -148,7 +153,8 @@ class JobRunner:
             except DocumentError as error:
                 self._fail(entry.id, "", error, None, summary)
             else:
-                yield DocumentTask(entry.id, text_digest(text), self.prompt.fill(text), document_seed(seed, entry.id))
+                own_seed = document_seed(seed, entry.id)
+                yield DocumentTask(entry.id, text_digest(text), self.prompt.fill(text), own_seed, entry.is_number)
 
     def _record(self, outcome: Decoded, summary: RunSummary) -> None:
         task, completion = outcome.task, outcome.completion
@@ -174,6 +180,8 @@ class JobRunner:
             "document": task.digest,
             "settings": self._settings,
         }
+        if task.is_number:
+            row["key"] = int(task.id)
         if completion.attempts:
             row["num_retries"] = completion.stats.num_retries
         if completion.finish_reason == "length":

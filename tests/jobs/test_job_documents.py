@@ -139,7 +139,7 @@ def test_stdin_is_lines_or_one_text_by_its_first_line(tmp_path: Path) -> None:
     (entry,) = scan([Input(text.name, folder=str(tmp_path), name="stdin")]).entries
     assert (entry.id, entry.read()) == ("stdin", "Invoice 7\n{}\n")
     with pytest.raises(JobError, match="standard input is empty"):
-        read_stdin(io.BytesIO(b" \n"), "id", "text")
+        read_stdin(io.BytesIO(b" \n"), Input(""))
 
 
 def test_shards_partition_the_documents_exactly(tmp_path: Path) -> None:

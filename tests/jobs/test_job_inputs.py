@@ -113,7 +113,7 @@ def test_plain_texts_are_documents(tmp_path: Path, about: str) -> None:
     for name in ("letter", "letter.log", "letter.xml", "letter.eml"):
         (tmp_path / name).write_text(TEXTS[about])
         assert len(scan([Input(name, folder=str(tmp_path))]).entries) == 1
-    assert read_stdin(io.BytesIO(TEXTS[about].encode()), "id", "text") == TEXTS[about].encode()
+    assert read_stdin(io.BytesIO(TEXTS[about].encode()), Input("")) == TEXTS[about].encode()
 
 
 def test_tables_by_what_they_hold() -> None:
@@ -188,7 +188,7 @@ def test_standard_input_is_looked_at_before_the_model_is_loaded(
 
 def test_lines_of_json_come_in_by_standard_input(tmp_path: Path) -> None:
     for data in (b'{"text": "x"}', b'\n{"text": "x"}\r\n', b'{"text": "x"}\n{"text": "y"}\nbroken\n'):
-        assert read_stdin(io.BytesIO(data), "id", "text") == data
+        assert read_stdin(io.BytesIO(data), Input("")) == data
 
 
 def test_jsonl_that_is_none(tmp_path: Path) -> None:
