@@ -281,9 +281,14 @@ class JobFolder:
         self.done: dict[str, str] = {row["id"]: row["document"] for row in self.results.rows()}
         rows = list(self.failed.rows())
         self.failures: dict[str, Record] = {row["id"]: row for row in rows if row["id"] not in self.done}
-        if len(rows) != len(self.failures):
-            self.failed.rewrite(self.failures.values())
-        self._match_metrics()
+        try:
+            if len(rows) != len(self.failures):
+                self.failed.rewrite(self.failures.values())
+            self._match_metrics()
+        except OutputError:
+            with suppress(OutputError):
+                self.close()
+            raise
 
     @classmethod
     def create_or_resume(
@@ -335,7 +340,7 @@ class JobFolder:
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
         # By all that names it: an input that an earlier run named already stays in its place, and is read as today.
-        named = {replace(one, max_document_mb=1, encoding="", exclude=()): one for one in [*self.job.inputs, *inputs]}
+        named = {replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in [*self.job.inputs, *inputs]}
         self.job.inputs = list(named.values())
         self.job.write(self.path)
 
