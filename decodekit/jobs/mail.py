@@ -99,7 +99,8 @@ class _Reader:
             inner.sort(key=lambda one: _RANKS.get(self._type(one).get_content_type(), 2))
             return next((text for one in inner if (text := self._text(one, depth + 1)).strip()), "")
         if inner:
-            return "\n".join(text for one in inner if (text := self._text(one, depth + 1)).strip())
+            texts = (self._text(one, depth + 1).rstrip("\r\n") for one in inner)
+            return "\n".join(text for text in texts if text.strip())
         body = self._transferred(part)
         if kind == "message/rfc822" and _BEGIN.match(body):
             self._count(depth)
