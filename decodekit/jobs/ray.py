@@ -217,7 +217,7 @@ def check_pool(num_workers: int | None) -> None:
         OptionError, JobError: as `RayExecutor.run`.
     """
     ray: Any = sys.modules.get("ray")
-    if "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized()):
+    if os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
         _connect()
         pool_of(num_workers)
     else:
@@ -277,7 +277,8 @@ def _connect() -> None:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # of connections, of addresses, of Ray's own kinds, of gRPC
             said = next((line.strip() for line in str(error).splitlines() if line.strip()), "it says nothing")
-            cause = f"the cluster of Ray at {address!r} cannot be reached: {type(error).__name__}: {said}"
+            what = "Ray cannot start" if address == "local" else f"the cluster of Ray at {address!r} cannot be reached"
+            cause = f"{what}: {type(error).__name__}: {said}"
             raise JobError(f"{cause:.600}", at="RAY_ADDRESS", hint=_REACHED) from error
     for name, module in list(sys.modules.items()):
         if name.startswith("_decodekit_schema_"):
