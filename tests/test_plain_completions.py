@@ -42,7 +42,11 @@ def test_a_table(llm: dk.LLM) -> None:
     assert list(table["index"]) == [0, 0, 0, 1, 1, 1] and list(table["sample"]) == [0, 1, 2] * 2
     assert list(table["text"]) == [text.text for one in done for text in (one, *one.others)]
     assert set(table["num_generated_tokens"]) == {4} and table["error"].isna().all()
-    assert list(table["prompt"]) == ["Dear"] * 3 + ["To"] * 3 and set(table["seed"]) == {0} and table["logprob"].isna().all()
+    assert (
+        list(table["prompt"]) == ["Dear"] * 3 + ["To"] * 3
+        and set(table["seed"]) == {0}
+        and table["logprob"].isna().all()
+    )
     assert len(dk.to_pandas(done[0])) == 3 and len(dk.to_pandas([])) == 0
     with pytest.raises(OptionError, match="is no completion"):
         dk.to_pandas(["text"])  # type: ignore[list-item]

@@ -170,9 +170,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
             room = self.max_length - options["max_new_tokens"]
             prompts = [self._fitting(requests[number].args[0], room) for number in numbers]
             seeds = [seed_of(self._seed, number) for number in numbers]
-            completions = self.llm.generate(
-                prompts, seed=seeds, on_length="return", progress=self.progress, **options
-            )
+            completions = self.llm.generate(prompts, seed=seeds, on_length="return", progress=self.progress, **options)
             for number, completion in zip(numbers, completions, strict=True):
                 texts[number] = _cut(completion.text, stops)
                 if completion.error is not None:

@@ -109,7 +109,7 @@ def table(comparison: Results) -> str:
 
 
 def _lines(grid: Grid) -> Iterator[str]:
-    """A table as wide as its cells, however wide the terminal is; the rule is ASCII, which a pipe counts as it looks."""
+    """A table as wide as its cells, whatever the terminal; the rule is ASCII, so tools that count bytes keep it."""
     heading = tuple(name.strip() for name in grid.heading)
     widths = [max(map(len, column)) for column in zip(heading, *grid.rows, strict=True)]
     yield f"{grid.title}\n"

@@ -180,7 +180,9 @@ class Scan:
     def way(self) -> str:
         """The options that take what was skipped, such as ``"--include '*.log'"``; empty if nothing was."""
         names = [PurePosixPath(name.lower().removesuffix(GZIP_SUFFIX)) for name in self.skipped]
-        kinds = Counter(f"*{name.suffix}" if name.suffix else name.name for name in names if name.suffix not in BY_SUFFIX)
+        kinds = Counter(
+            f"*{name.suffix}" if name.suffix else name.name for name in names if name.suffix not in BY_SUFFIX
+        )
         return " ".join(f"--include {shlex.quote(kind)}" for kind, _ in kinds.most_common(4))
 
     @property
@@ -325,7 +327,9 @@ def _files_of(source: Input, found: Scan) -> list[Path]:
         if not _takes(source, relative, found):
             continue
         if path.is_symlink() and not path.resolve().is_relative_to(root):
-            found.outside.append(f"{source.label}/{relative}")  # whoever fills the folder would choose what else is read
+            found.outside.append(
+                f"{source.label}/{relative}"
+            )  # whoever fills the folder would choose what else is read
         else:
             paths.append(path)
     return paths
@@ -389,7 +393,9 @@ def without_own(inputs: Sequence[Input], output: Path) -> tuple[list[Input], lis
         taken = sorted(filter(is_own, names))
         if taken and not is_job:
             cause = f"{output / taken[0]} is a file of the inputs, and the job would write its own in its place."
-            raise JobError(cause, at=str(output / taken[0]), hint="another folder with -o, or another name for this file")
+            raise JobError(
+                cause, at=str(output / taken[0]), hint="another folder with -o, or another name for this file"
+            )
         is_job_folder = location.is_dir() and (location / JOB).exists()
         if not _files_of(source, Scan()) if is_job_folder else bool(taken) and not location.is_dir():
             own.append(source.label)
@@ -435,7 +441,9 @@ def _scan_rows(source: Input, rows: RowReader, name: str, is_lookup: bool) -> li
                 hint = f"{option}; the lines have: {', '.join(sorted(columns))}."
                 raise DocumentError(f"no line of {name} has the field {field!r}.", at=name, hint=hint)
     if isinstance(rows, Cells) and all(_INTEGER.fullmatch(one.id) for one in found if one.fault is None):
-        found = [replace(one, is_number=_INTEGER.fullmatch(one.id) is not None) for one in found]  # a column of integers
+        found = [
+            replace(one, is_number=_INTEGER.fullmatch(one.id) is not None) for one in found
+        ]  # a column of integers
     return found
 
 

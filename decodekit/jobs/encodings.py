@@ -45,7 +45,7 @@ def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: boo
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     rule, _, other = encoding.partition(":")
     names = [encoding] if rule != _AUTO else [mark or "utf-8", *([other] if other and not mark else [])]
-    if is_line and "\n,\"".encode(names[-1]) != b'\n,"':
+    if is_line and '\n,"'.encode(names[-1]) != b'\n,"':
         raise DocumentError(f"lines and rows cannot be divided in {names[-1]}.", at=place, hint=_TO_UTF_8)
     if mark and ((is_line and mark != "utf-8") or not _are_one(mark, codecs.lookup(names[0]).name)):
         hint = _TO_UTF_8 if is_line else f"--encoding auto, or {_TO_UTF_8}"

@@ -50,8 +50,8 @@ class ExtractedRow:
         value: the JSON value, an object as a dictionary, whatever type the schema came from; None where there is an
             error.
         error: why there is no value.
-        text: the value as JSON (of a constraint that is not about JSON, the text itself); where there is an error or the
-            text was cut, the text of the model as far as it came.
+        text: the value as JSON (of a constraint that is not about JSON, the text itself); where there is an error or
+            the text was cut, the text of the model as far as it came.
         finish_reason: as of a `Completion`; None if no model was asked.
         probabilities: the lowest token probability of every value, by JSON Pointer.
     """

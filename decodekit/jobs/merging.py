@@ -56,8 +56,11 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
     with JobFolder.create_or_resume(output, jobs[0].settings)[0] as merged:
         for folder, job in zip(folders, jobs, strict=True):
             _add(merged, folder, job, summary)
-        counts = [job.selection.get("num_documents") for job in jobs if job.selection.get("limit") is None]
-        known = {} if len(counts) < len(jobs) or None in counts else {"num_documents": max(counts)}
+        # Where one had a limit, or is of an older version, nobody knows how many documents there are.
+        counts: list[int | None] = [
+            None if job.selection.get("limit") else job.selection.get("num_documents") for job in jobs
+        ]
+        known = {} if None in counts else {"num_documents": max(filter(None, counts), default=0)}
         merged.start_run(shard=None, limit=None, merged=[str(folder) for folder in folders], **known)
         summary.num_done, summary.num_failed = len(merged.done), len(merged.failures)
         if known:

@@ -43,7 +43,9 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
         place = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
         hint = f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
         attempts = f" · {row['attempts']} attempts" if row["attempts"] > 1 else ""
-        output = f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
+        output = (
+            f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
+        )
         right = f"{place}{hint}{output}"
         left = missing or _text_html(text, {}, {}, anchor)
         note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'

@@ -102,8 +102,8 @@ class JobFile:
 
     Attributes:
         settings: of the job: those of its newest run by `extract`.
-        earlier: settings by fingerprint of lines that were made with others: before `--force` changed them, or by `retry`
-            with options of its own.
+        earlier: settings by fingerprint of lines that were made with others: before `--force` changed them, or by
+            `retry` with options of its own.
         inputs: everything that documents came from.
         runs: start of each run (seconds since 1970) and how it ended; a run that was killed has no end.
     """
@@ -340,7 +340,9 @@ class JobFolder:
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
         # By all that names it: an input that an earlier run named already stays in its place, and is read as today.
-        named = {replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in [*self.job.inputs, *inputs]}
+        named = {
+            replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in [*self.job.inputs, *inputs]
+        }
         self.job.inputs = list(named.values())
         self.job.write(self.path)
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.errors import ConstraintError, DecodekitError, OptionError, OutputError, UnknownNameError
-from decodekit.evaluation import Comparison, Example, Task, compare, load_task
+from decodekit.evaluation import Comparison, Example, Task, compare, load_task, report
 from decodekit.evaluation import comparing as module
-from decodekit.evaluation import report
 from decodekit.evaluation.comparing import seed_of
 from decodekit.evaluation.measuring import Measurement
 from decodekit.evaluation.summary import without_speed_options
@@ -415,7 +414,10 @@ def test_a_notebook_shows_pictures_and_tables(comparison: Comparison, monkeypatc
     assert TASK.examples[0].prompt.strip() not in piece  # type: ignore[union-attr]  # the texts are in to_html
     for most in (len(piece) // 2, 10):
         monkeypatch.setattr(report, "MAX_PIECE", most)
-        assert len(comparison._repr_html_()) < most + 3000 and "more tasks: <code>comparison.to_html" in comparison._repr_html_()
+        assert (
+            len(comparison._repr_html_()) < most + 3000
+            and "more tasks: <code>comparison.to_html" in comparison._repr_html_()
+        )
 
 
 def test_a_comparison_as_a_frame(comparison: Comparison) -> None:

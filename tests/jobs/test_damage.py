@@ -13,8 +13,8 @@ import pytest
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
 from decodekit.errors import JobError, OutputError
-from decodekit.jobs.report import write_report
 from decodekit.jobs.names import FAILED, METRICS, RESULTS
+from decodekit.jobs.report import write_report
 from decodekit.jobs.store import JobFile
 from decodekit.jobs.validation import OutputValidator
 from decodekit.jobs.view import JobView

@@ -20,7 +20,18 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
 
 
 def test_a_folder_stands_for_the_text_files_in_it(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.md", "sub/c.txt", ".hidden.txt", ".git/d.txt", "schema.json", "o/i.txt", "o/job.json", "o/report.html", "o/input-00000000.txt"):
+    for name in (
+        "b.txt",
+        "a.md",
+        "sub/c.txt",
+        ".hidden.txt",
+        ".git/d.txt",
+        "schema.json",
+        "o/i.txt",
+        "o/job.json",
+        "o/report.html",
+        "o/input-00000000.txt",
+    ):
         path = tmp_path / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")

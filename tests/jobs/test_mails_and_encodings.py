@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.policy
+import gzip
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -28,8 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"id,text\n1,{name}\n" if name == "i.csv" else f"text of {name}")
-    import gzip
-
     (tmp_path / "docs" / "c.LOG.gz").write_bytes(gzip.compress(b"text of c", mtime=0))
     return tmp_path
 
@@ -59,11 +58,15 @@ def test_patterns(folder: Path, include: tuple[str, ...], exclude: tuple[str, ..
 
 def test_what_is_left_out_is_told_with_the_option_that_takes_it(folder: Path, llm: FakeLLM) -> None:
     done = Result("extract", "docs", "-o", "out", *FIELDS)
-    assert "6 files of folders" in done.err and "2 hidden files, such as docs/.git/g.log; --include .git takes" in done.err
+    assert (
+        "6 files of folders" in done.err and "2 hidden files, such as docs/.git/g.log; --include .git takes" in done.err
+    )
     way = done.err.split("what is text of them: ")[1].split("\n")[0]
     assert way == "--include '*.log' --include '*.eml' --include '*.csv' --include k"
     options = [one.strip("'") for one in way.split()]
-    done = Result("extract", "docs", "-o", "out", *FIELDS, *options, "--include", ".*")  # the rest, into the same folder
+    done = Result(
+        "extract", "docs", "-o", "out", *FIELDS, *options, "--include", ".*"
+    )  # the rest, into the same folder
     assert done.code == console.DONE and "left out" not in done.err
     rows = {row["id"] for row in read_jsonl(folder / "out" / "results.jsonl")}
     assert rows == {f"docs/{name}" for name in FILES if name != "i.csv"} | {"1"}
@@ -119,7 +122,7 @@ def test_encodings_of_rows(tmp_path: Path) -> None:
     assert [(entry.id, entry.read()) for entry in entries] == [("é", "€"), ("b", "x")]
     (tmp_path / "d.jsonl").write_bytes('{"id":"é","text":"€"}\n'.encode("utf-16"))
     for encoding in ("utf-8", "auto", "utf-16"):
-        with pytest.raises(DocumentError, match="UTF-16|utf-16"):
+        with pytest.raises(DocumentError, match=r"UTF-16|utf-16"):
             scan([Input("d.jsonl", folder=str(tmp_path), encoding=encoding)])
 
 

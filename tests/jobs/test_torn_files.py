@@ -102,7 +102,9 @@ def test_the_output_may_be_the_folder_of_the_documents(
     for name in ("1.txt", "2.md"):
         (tmp_path / "s" / name).write_text(f"text of {name}")
     for number in range(3):
-        here = [f"s/{path.name}" for path in sorted(Path("s").iterdir()) if path.name != ".lock"]  # as the shell gives them
+        here = [
+            f"s/{path.name}" for path in sorted(Path("s").iterdir()) if path.name != ".lock"
+        ]  # as the shell gives them
         named = [one for given in inputs for one in (here if given == "glob" else [given])]
         done = Result("extract", *named, "-o", output, *FIELDS, "--output-format", "csv")
         assert done.code == console.DONE, done.err
