@@ -35,7 +35,7 @@ def report_html(comparison: Results) -> str:
 
 
 def report_piece(comparison: Results) -> str:
-    """The pictures and tables of the page for a notebook, without texts and styles; what exceeds `MAX_PIECE` is counted."""
+    """Pictures and tables of the page for a notebook, without its texts; tasks beyond `MAX_PIECE` are counted."""
     parts = [f"<p>{escape(_about(comparison))}</p>"]
     parts += [f"<p>{escape(line[:500])}</p>" for line in (*failures(comparison), *comparison.notes)][:50]
     num_left = MAX_PIECE - sum(map(len, parts))
