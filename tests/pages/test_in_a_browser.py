@@ -100,6 +100,8 @@ def test_a_card_opens_by_mouse_and_by_key_within_the_window(
     browser.open(pages["tokens"], width=width)
     card = "[...document.querySelectorAll('.dk-card')].findIndex(card => getComputedStyle(card).display != 'none')"
     assert browser.value(card) == -1
+    blank = "document.querySelector('.dk-tokens').offsetHeight - document.querySelector('.dk-text').offsetHeight"
+    assert browser.value(blank) < 200 and browser.value("document.querySelector('.dk-text').offsetHeight") < 200
     browser.press("Tab")
     browser.press("Tab")
     assert browser.value(card) == 1
