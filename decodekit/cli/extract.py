@@ -381,6 +381,10 @@ def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.num_changed:
         changed = "has changed since it was" if summary.num_changed == 1 else "have changed since they were"
         note(f"{counted(summary.num_changed, 'document')} {changed} done, and done again")
+    if summary.num_unread:
+        results = "document that is done cannot be read any more; its result stays"
+        results = results if summary.num_unread == 1 else "documents that are done cannot be read; their results stay"
+        note(f"{summary.num_unread:,} {results}")
     num_ended = summary.num_done + summary.num_failed
     rate = f", {num_ended / summary.seconds:.1f} documents/s, {summary.num_tokens / summary.seconds:,.0f} tokens/s"
     note(

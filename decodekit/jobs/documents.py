@@ -321,7 +321,7 @@ def _files_of(source: Input, found: Scan) -> list[Path]:
     for path in sorted(folder.rglob("*")):
         if not path.is_file():
             continue
-        if (is_own(path.name) or path.name == LOCK) and (path.parent / JOB).exists():
+        if path.name == LOCK or (is_own(path.name) and (path.parent / JOB).exists()):
             continue  # of a job, and came out of documents
         relative = path.relative_to(folder).as_posix()
         if not _takes(source, relative, found):

@@ -141,6 +141,11 @@ def test_another_encoding_takes_up_what_failed(tmp_path: Path, llm: FakeLLM, mon
     assert Result("extract", "a.txt", "-o", "out", *FIELDS, "--encoding", "latin-1").code == console.DONE
     assert Result("extract", "-", "-o", "two", *FIELDS, "--encoding", "latin-1", stdin=b"\xe9").code == console.DONE
     assert [text.strip() for text in llm.seen] == ["é", "é"]
+    done = Result("extract", "a.txt", "-o", "out", *FIELDS)  # an option that was forgotten costs no result
+    assert done.code == console.DONE and "1 document that is done cannot be read any more; its result stays" in done.err
+    assert len(read_jsonl(tmp_path / "out" / "results.jsonl")) == 1 and len(llm.seen) == 2
+    (tmp_path / "a.txt").write_text("b")
+    assert "has changed since it was done" in Result("extract", "a.txt", "-o", "out", *FIELDS).err
     done = Result("extract", "a.txt", "-o", "out", *FIELDS, "--encoding", "latin-11")
     assert done.code == console.USAGE and "'latin-11' is no encoding" in done.err
 
