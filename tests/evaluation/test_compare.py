@@ -404,6 +404,21 @@ def test_shipped_tasks_run_on_the_bundled_model(llm: dk.LLM, names: list[str]) -
     assert found.summary("greedy", "open-ended").quality["perplexity"].value > 1
 
 
+def test_no_error_bar_starts_below_zero(comparison: Comparison) -> None:
+    """Three seeds on a busy machine, one of them ten times as slow; a share of texts that is seldom above 0."""
+    rows = [
+        replace(row, speeds=tuple(replace(one, s_per_token=10.0 ** (row.seed > 0)) for one in row.speeds),
+                quality={**row.quality, "valid": float(row.seed > 1), "mine": -1.0 + 2 * (row.seed > 1)})
+        for row in comparison.rows
+    ]  # fmt: skip
+    metrics = {name: (*given, "mine") for name, given in comparison.metrics.items()}
+    busy = replace(comparison, rows=tuple(rows), metrics=metrics)
+    for one in busy.summaries:
+        ends = [*one.speed.values(), *(one.quality[name] for name in ("valid",) if name in one.quality)]
+        assert all(end.low is None or end.low >= 0 for end in ends)
+    assert any(one.quality["mine"].low is not None and one.quality["mine"].low < 0 for one in busy.summaries)  # unknown
+
+
 # --- in a notebook, as a frame, in a pipe -----------------------------------------------------------------------------
 
 

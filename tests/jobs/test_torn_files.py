@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import decodekit as dk
 from decodekit.cli import console
 from decodekit.jobs.names import FAILED, METRICS, RESULTS, is_own
 from decodekit.jobs.store import JobFile
 from tests.commands import Result
-from tests.jobs.fakes import FakeLLM, read_jsonl, row_set, run_job, write_jsonl
+from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, row_set, run_job, write_jsonl
 from tests.sizes import sized
 
 FIELDS = ("--schema", "first, words int, seed int")
@@ -114,6 +115,15 @@ def test_the_output_may_be_the_folder_of_the_documents(
     figures = json.loads(Result("status", output, "--json").out)
     assert (figures["done"], figures["left"]) == (4, 0 if "glob" in inputs else 1)
     assert all((tmp_path / "s" / name).exists() for name in ("1.txt", "2.md", "new-2.txt"))
+
+
+def test_the_same_folder_from_python(tmp_path: Path) -> None:
+    (tmp_path / "1.txt").write_text("one")
+    for number in (1, 2, 3):
+        llm = FakeLLM()
+        rows = dk.extract(tmp_path, SCHEMA, llm, folder=tmp_path, prompt="{text}")  # type: ignore[arg-type]
+        assert len(rows) == number and len(llm.seen) == 1
+        (tmp_path / f"new-{number}.txt").write_text("two")
 
 
 def test_documents_that_the_job_would_overwrite_are_refused(
