@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,12 +39,28 @@ def test_a_completion_in_plain_types(llm: dk.LLM) -> None:
 def test_a_table(llm: dk.LLM) -> None:
     done = llm.generate(["Dear", "To"], strategy="sample", n=3, max_new_tokens=4)
     table = dk.to_pandas(done)
-    assert list(table["prompt"]) == [0, 0, 0, 1, 1, 1] and list(table["sample"]) == [0, 1, 2] * 2
+    assert list(table["index"]) == [0, 0, 0, 1, 1, 1] and list(table["sample"]) == [0, 1, 2] * 2
     assert list(table["text"]) == [text.text for one in done for text in (one, *one.others)]
     assert set(table["num_generated_tokens"]) == {4} and table["error"].isna().all()
+    assert (
+        list(table["prompt"]) == ["Dear"] * 3 + ["To"] * 3
+        and set(table["seed"]) == {0}
+        and table["logprob"].isna().all()
+    )
     assert len(dk.to_pandas(done[0])) == 3 and len(dk.to_pandas([])) == 0
     with pytest.raises(OptionError, match="is no completion"):
         dk.to_pandas(["text"])  # type: ignore[list-item]
+
+
+def test_prompts_seeds_and_log_probabilities_in_a_table(llm: dk.LLM) -> None:
+    messages = [{"role": "user", "content": "Dear"}]
+    done = llm.generate(["Dear", [5, 6]], strategy="sample", seed=[7, 9], logprobs=True, max_new_tokens=4)
+    table = dk.to_pandas(done)
+    assert list(table["prompt"]) == ["Dear", [5, 6]] and list(table["seed"]) == [7, 9]
+    for cells, one in zip(table["logprobs"], done, strict=True):
+        assert one.logprobs is not None and cells == [token.logprob for token in one.logprobs]
+    assert list(table["logprob"]) == [math.fsum(cells) for cells in table["logprobs"]]
+    assert replace(done[0], prompt=messages, seed=3) == done[0]  # what was asked is no part of what came
 
 
 def test_n_is_the_number_of_texts(llm: dk.LLM) -> None:

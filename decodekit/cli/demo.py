@@ -13,7 +13,8 @@ from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, note, print_table
 from decodekit.errors import JobError
 from decodekit.jobs.documents import Input, scan
-from decodekit.jobs.store import REPORT, JobFolder
+from decodekit.jobs.names import REPORT
+from decodekit.jobs.store import JobFolder
 
 if TYPE_CHECKING:
     from decodekit.jobs.view import JobView

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +77,7 @@ def evaluate(
         limit=limit,
         is_chat=chat,
         options=options,
+        progress=sys.stderr.isatty(),
     )
     found.write(output)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,12 @@ from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage, tell_program
 from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
-from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, scan
+from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, scan, without_own
 from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document, needed
+from decodekit.jobs.names import JOB, REPORT
 from decodekit.jobs.prompt import BUNDLED_MODELS
-from decodekit.jobs.rows import kind_of_rows
 from decodekit.jobs.spool import read_stdin, stdin_input
-from decodekit.jobs.store import JOB, REPORT, Damaged, JobFile, JobFolder, known_inputs, read_failures
+from decodekit.jobs.store import Damaged, JobFile, JobFolder, known_inputs, read_failures
 from decodekit.records.folder import check_free
 from decodekit.terminal import one_line
 
@@ -51,6 +52,20 @@ class DocumentOptions:
 
     id_field: Annotated[str, typer.Option(help="Field or column that holds the id.")] = "id"
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text"
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Further files of folders, such as '*.log' or '*.eml'; several times."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Files of folders that are no documents; several times.")
+    ] = None
+    encoding: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of texts that declare none; auto: UTF-8, or UTF-16 by its mark; auto:cp1252: the same, else cp1252.",
+        ),
+    ] = "utf-8"
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first documents.")] = None
     shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts (by id).")] = None
     max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after so many failures.")] = None
@@ -59,6 +74,19 @@ class DocumentOptions:
     ] = MAX_DOCUMENT_MB
     executor: ExecutorOption = "local"
     workers: WorkersOption = None
+
+    def input(self, path: str, folder: Path) -> Input:
+        """An input as it is read with these options."""
+        return Input(
+            path,
+            self.id_field,
+            self.text_field,
+            str(folder),
+            max_document_mb=self.max_document_mb,
+            include=tuple(self.include or ()),
+            exclude=tuple(self.exclude or ()),
+            encoding=self.encoding,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +208,23 @@ def _extract(
     from decodekit.jobs.extraction import Extraction, check_executor
     from decodekit.jobs.schema import warnings_of
 
-    check_executor(documents.executor, documents.workers, documents.max_failures)
     check_max_document(documents.max_document_mb)
-    fields, most = (documents.id_field, documents.text_field), documents.max_document_mb
-    sources = [Input(path, *fields, str(Path.cwd()), max_document_mb=most) for path in inputs if path != "-"]
+    check_executor(documents.executor, documents.workers, documents.max_failures)
     check_free(output)
+    sources, own = without_own([documents.input(path, Path.cwd()) for path in inputs if path != "-"], output)
     known = [] if fresh else known_inputs(output)
     found = scan(sources, known=known)
     chosen.check()
-    piped = read_stdin(sys.stdin.buffer, *fields, most) if "-" in inputs else None
+    piped = read_stdin(sys.stdin.buffer, documents.input("", output)) if "-" in inputs else None
     for warning in warnings_of(chosen.schema):
         note(f"schema: {warning}")
     extraction = Extraction(load_model(model.model, model.dtype, model.device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:
         if piped is not None:
-            sources.append(stdin_input(piped, output, *fields, most))
+            sources.append(stdin_input(piped, output, documents.input("", output)))
             found = scan(sources, known=known)
-        _print_left_out(found)
+        _print_left_out(found, own)
         folder.add_inputs(sources)
         if is_resumed:
             note(f"resuming {output}: {len(folder.done)} done, {len(folder.failures)} failed")
@@ -245,8 +272,8 @@ def retry(
         job.settings, **changes, max_rollbacks=max_rollbacks, max_retries=max_retries
     )
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
-    # The settings may differ: every line names its own.
-    with JobFolder.create_or_resume(directory, extraction.settings, force=True)[0] as folder:
+    # The settings may differ: every line names its own, and the job keeps those of `extract`.
+    with JobFolder.create_or_resume(directory, extraction.settings, retries=True)[0] as folder:
         selection: dict[str, Any] = {"batch_size": rows, "executor": executor, "num_workers": workers}
         return run(extraction, folder, list(found.values()), retries=True, **selection)
 
@@ -325,15 +352,20 @@ def _write_pages(folder: JobFolder, tables: Sequence[TableFormat]) -> None:
         note(f"results as a table: {path}")
 
 
-def _print_left_out(found: Scan) -> None:
+def _print_left_out(found: Scan, own: Sequence[str]) -> None:
     if found.skipped:
         kind = "is no text file" if len(found.skipped) == 1 else "are no text files"
-        lines = sum(kind_of_rows(Path(name).suffix.lower()) is not None for name in found.skipped)
         note(
             f"left out {counted(len(found.skipped), 'file')} of folders that {kind} "
             f"({found.skipped_kinds}), such as {one_line(found.skipped[0])}"
-            + ("; a .jsonl, .csv or .parquet file is taken where it is named itself" if lines else "")
+            + (f"; what is text of them: {one_line(found.way)}" if found.way else "")
         )
+    if found.hidden:
+        part = next(part for part in reversed(found.hidden[0].split("/")) if part.startswith("."))
+        hidden, way = one_line(found.hidden[0]), one_line(shlex.quote(part))
+        note(f"left out {counted(len(found.hidden), 'hidden file')}, such as {hidden}; --include {way} takes it")
+    if own:
+        note(f"left out {counted(len(own), 'input')} that the job itself has written, such as {one_line(own[0])}")
     if found.outside:
         links = "link" if len(found.outside) == 1 else "links"
         note(
@@ -349,6 +381,10 @@ def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.num_changed:
         changed = "has changed since it was" if summary.num_changed == 1 else "have changed since they were"
         note(f"{counted(summary.num_changed, 'document')} {changed} done, and done again")
+    if summary.num_unread:
+        results = "document that is done cannot be read any more; its result stays"
+        results = results if summary.num_unread == 1 else "documents that are done cannot be read; their results stay"
+        note(f"{summary.num_unread:,} {results}")
     num_ended = summary.num_done + summary.num_failed
     rate = f", {num_ended / summary.seconds:.1f} documents/s, {summary.num_tokens / summary.seconds:,.0f} tokens/s"
     note(

@@ -11,7 +11,9 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, print_table
 from decodekit.errors import JobError, OptionError
-from decodekit.jobs.store import REPORT, Damaged, JobFile
+from decodekit.jobs.documents import counted
+from decodekit.jobs.names import REPORT
+from decodekit.jobs.store import Damaged, JobFile
 
 
 @command
@@ -36,6 +38,8 @@ def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
         counts["done or failed per second"] = figures["documents_per_second"]
         counts["tokens per second"] = figures["tokens_per_second"]
     rows = [(name, "unknown: an input has gone" if n is None else f"{n:,}") for name, n in counts.items()]
+    if figures["missing_shards"]:
+        rows.append(("missing shards", figures["missing_shards"]))
     rows += [(name, str(figures[name])) for name in ("model", "strategy", "fingerprint")]
     last = figures["runs"][-1] if figures["runs"] else {"outcome": "none"}
     print_table([*rows, ("last run", last.get("outcome", "running, or killed"))])
@@ -82,6 +86,10 @@ def merge(
     write_tables(output, tables_of(output), view.job.settings.schema)
     repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
     note(f"{summary.num_done} done and {summary.num_failed} failed in {output}{repeated}")
+    if summary.num_missing or summary.missing_shards:
+        count = "documents" if summary.num_missing is None else counted(summary.num_missing, "document")
+        why = f": nobody has brought the shards {summary.missing_shards}" if summary.missing_shards else ""
+        note(f"missing: {count}{why}; the same command with all parts adds what has come since")
     return SOME_FAILED if summary.num_failed else DONE
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from decodekit.evaluation.files import write_bytes
-from decodekit.evaluation.report import report_html
+from decodekit.evaluation.report import report_html, report_piece
 from decodekit.evaluation.summary import Results
 from decodekit.evaluation.tables import table
 from decodekit.pages import page_bytes
@@ -24,6 +25,39 @@ class Comparison(Results):
 
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: pictures and tables of `to_html`, without the texts."""
+        return report_piece(self)
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        """A row for each text, for `to_pandas`.
+
+        Columns: ``task``, ``strategy``, ``seed`` (of the comparison), ``example``, ``prompt``, ``example_seed`` (of the
+        text's own noise), ``text``, ``finish_reason``, ``error``, ``num_tokens``, ``logprob`` (where it was recorded),
+        ``s_per_token`` and ``ttft_s`` (means over the repeats), and the metrics.
+        """
+        prompts = {(task.name, one.id): one.prompt for task in self.tasks for one in task.examples}
+        return [
+            {
+                "task": row.task,
+                "strategy": row.strategy,
+                "seed": row.seed,
+                "example": one.example,
+                "prompt": prompts[row.task, one.example],
+                "example_seed": one.seed,
+                "text": one.text,
+                "finish_reason": one.repeats[0].finish_reason,
+                "error": one.error,
+                "num_tokens": len(one.repeats[0].token_ids),
+                "logprob": one.repeats[0].logprob,
+                "s_per_token": _mean(repeat.s_per_token for repeat in one.repeats),
+                "ttft_s": _mean(repeat.stats.ttft_s for repeat in one.repeats if repeat.stats is not None),
+                **one.quality,
+            }
+            for row in self.rows
+            for one in row.outcomes
+        ]
 
     def to_jsonl(self, path: str | Path) -> None:
         """Write `records`, one on a line.
@@ -57,3 +91,8 @@ class Comparison(Results):
         from decodekit.evaluation.plots import plot
 
         return plot(self, path)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

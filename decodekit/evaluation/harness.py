@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 from decodekit.errors import OptionError, UnknownNameError
 from decodekit.evaluation.files import write_bytes
+from decodekit.evaluation.machine import git
 from decodekit.llm import LLM, StrategyLike
 from decodekit.plugins import did_you_mean
 from decodekit.records.ledger import encode_line
@@ -92,6 +95,7 @@ def evaluate_tasks(
     limit: int | None = None,
     is_chat: bool = False,
     options: Mapping[str, Any] | None = None,
+    progress: bool = False,
 ) -> HarnessResults:
     """Run tasks of lm-eval with a model and a strategy.
 
@@ -111,6 +115,7 @@ def evaluate_tasks(
         limit: only the first documents of each task.
         is_chat: put prompts into the model's chat template.
         options: further options of `LLM.generate`, such as ``{"speculate": "suffix"}``.
+        progress: show a bar on stderr that counts the texts; the bars of lm-eval are not shown.
 
     Raises:
         OptionError: lm-eval is not installed, or an option cannot be used.
@@ -126,17 +131,36 @@ def evaluate_tasks(
     manager = _manager(names, include_path)
     decoding = {"constraint": constraint, "batch_size": batch_size, **(options or {})}
     model = HarnessModel(llm, strategy, seed, max_new_tokens, {k: v for k, v in decoding.items() if v is not None})
-    found = simple_evaluate(
-        model,
-        tasks=names,
-        task_manager=manager,
-        num_fewshot=num_fewshot,
-        limit=limit,
-        apply_chat_template=is_chat,
-        bootstrap_iters=1000,
-    )
+    model.progress = progress
+    with _quiet():
+        found = simple_evaluate(
+            model,
+            tasks=names,
+            task_manager=manager,
+            num_fewshot=num_fewshot,
+            limit=limit,
+            apply_chat_template=is_chat,
+            bootstrap_iters=1000,
+        )
     results = {name: value for name, value in found.items() if name != "samples"}
     return HarnessResults(results, found.get("samples", {}), tuple(model.errors), model.num_shortened)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what lm-eval lets be printed: its bars, and what git says of a folder that is no repository."""
+    from lm_eval import evaluator
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    make, name = tqdm.__init__, "get_git_commit_hash"
+    commit = getattr(evaluator, name, None)
+    tqdm.__init__ = partialmethod(make, disable=True)  # who says otherwise has a bar
+    setattr(evaluator, name, lambda: git(Path.cwd(), "describe", "--always"))
+    try:
+        yield
+    finally:
+        tqdm.__init__ = make
+        setattr(evaluator, name, commit)
 
 
 def require_harness() -> None:

@@ -36,6 +36,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         seed: of their noise.
         max_new_tokens: of all texts, in place of what requests ask for.
         options: further options of `LLM.generate`.
+
+    Attributes:
+        progress: show a bar on stderr that counts the texts.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         self.llm, self.tokenizer = llm, llm.tokenizer
         self.errors: list[str] = []
         self.num_shortened = 0
+        self.progress = False
         self._strategy, self._seed, self._max_new_tokens = strategy, seed, max_new_tokens
         self._options = dict(options or {})
 
@@ -166,7 +170,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
             room = self.max_length - options["max_new_tokens"]
             prompts = [self._fitting(requests[number].args[0], room) for number in numbers]
             seeds = [seed_of(self._seed, number) for number in numbers]
-            completions = self.llm.generate(prompts, seed=seeds, on_length="return", **options)
+            completions = self.llm.generate(prompts, seed=seeds, on_length="return", progress=self.progress, **options)
             for number, completion in zip(numbers, completions, strict=True):
                 texts[number] = _cut(completion.text, stops)
                 if completion.error is not None:

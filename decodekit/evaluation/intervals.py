@@ -46,8 +46,8 @@ class IntervalEstimate:
         return f"{shown} [{self.low * scale:,.{digits}f}, {self.high * scale:,.{digits}f}]"
 
 
-def mean_interval(values: Sequence[float]) -> IntervalEstimate | None:
-    """The mean of independent values, and mean ± t s / √n.
+def mean_interval(values: Sequence[float], least: float = -math.inf) -> IntervalEstimate | None:
+    """The mean of independent values, and mean ± t s / √n, as far as it is not below the `least` possible value.
 
     s is the sample standard deviation (n - 1 below), t the 97.5 % quantile of Student's distribution with n - 1 degrees
     of freedom (Student 1908). None without values.
@@ -60,7 +60,7 @@ def mean_interval(values: Sequence[float]) -> IntervalEstimate | None:
         return IntervalEstimate(mean, None, None, n)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = student_t(n - 1) * deviation / math.sqrt(n)
-    return IntervalEstimate(mean, mean - half, mean + half, n)
+    return IntervalEstimate(mean, max(mean - half, least), mean + half, n)
 
 
 def paired_difference(

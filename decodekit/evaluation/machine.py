@@ -74,13 +74,14 @@ def _commit(besides: Path | None) -> str | None:
     folder = Path(decodekit.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None
-    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+    commit = git(folder, "rev-parse", "--short=12", "HEAD")
     excluded = [] if besides is None else ["--", ":/", f":(exclude){besides}"]
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no", *excluded)
+    changed = git(folder, "status", "--porcelain", "--untracked-files=no", *excluded)
     return commit and commit + ("+" if changed else "")
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, run in a folder; None where there is no git, or it fails. Its own complaints are not shown."""
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

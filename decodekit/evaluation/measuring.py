@@ -7,6 +7,7 @@ on.
 from __future__ import annotations
 
 import copy
+import math
 import time
 import weakref
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ class Measurement:
         kv_bytes: largest size of the cache of the call; None if the model does not tell.
         cpu_s: seconds that the cores spent on this process meanwhile, shared like `wall_s`; None if not measured.
         gpu_utilisation: share of the last moments of the call in which the GPU was busy, from 0 to 1; None without one.
+        logprob: log-probability of the text, where those of its tokens were recorded (for the metric ``log-z``).
     """
 
     text: str | None
@@ -52,6 +54,7 @@ class Measurement:
     kv_bytes: int | None
     cpu_s: float | None = None
     gpu_utilisation: float | None = None
+    logprob: float | None = None
 
     @property
     def s_per_token(self) -> float | None:
@@ -164,6 +167,7 @@ def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) ->
                 completion.stats,
                 tuple((now - before, num_tokens) for (before, _), (now, num_tokens) in pairwise(arrivals)),
                 *call,
+                None if completion.logprobs is None else math.fsum(one.logprob for one in completion.logprobs),
             )
         )
     return measured

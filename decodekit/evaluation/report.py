@@ -16,6 +16,8 @@ from decodekit.pages import figure_html, page_html, table_html
 
 MAX_EXAMPLES = 5
 """How many examples of a task are shown with what each strategy wrote."""
+MAX_PIECE = 1 << 18
+"""Most characters of HTML in a notebook, which keeps all that was ever shown."""
 
 
 def report_html(comparison: Results) -> str:
@@ -32,6 +34,24 @@ def report_html(comparison: Results) -> str:
     return page_html(title, parts, "decodekit.evaluation")
 
 
+def report_piece(comparison: Results) -> str:
+    """Pictures and tables of the page for a notebook, without its texts; tasks beyond `MAX_PIECE` are counted."""
+    parts = [f"<p>{escape(_about(comparison))}</p>"]
+    parts += [f"<p>{escape(line[:500])}</p>" for line in (*failures(comparison), *comparison.notes)][:50]
+    num_left = MAX_PIECE - sum(map(len, parts))
+    num_shown = 0
+    for task in comparison.tasks:
+        piece = "".join(_figures(comparison, task))
+        num_left -= len(piece)
+        if num_left < 0:
+            break
+        parts.append(piece)
+        num_shown += 1
+    if num_shown < len(comparison.tasks):
+        parts.append(f"<p>{len(comparison.tasks) - num_shown} more tasks: <code>comparison.to_html(path)</code></p>")
+    return f'<div style="max-width: 60rem">{"".join(parts)}</div>'
+
+
 def points(comparison: Results, task: str) -> list[Point]:
     """The strategies of a task that have a quality and a time, in milliseconds per token."""
     metric = next(iter(comparison.metrics[task]), "")
@@ -44,6 +64,12 @@ def points(comparison: Results, task: str) -> list[Point]:
 
 
 def _task(comparison: Results, task: Task) -> Iterator[str]:
+    yield from _figures(comparison, task)
+    yield _texts(comparison, task)
+
+
+def _figures(comparison: Results, task: Task) -> Iterator[str]:
+    """The heading of a task, its pictures and its tables."""
     summaries = comparison.summaries_of(task.name)
     yield f"<h2>{escape(task.name)}</h2>"
     if task.description:
@@ -57,7 +83,6 @@ def _task(comparison: Results, task: Task) -> Iterator[str]:
         title = f"{task.name}: quality, mean ± 95 % interval over examples, each averaged over its seeds"
         rows = [(one.strategy, *(shown(one.over_examples.get(name)) for name in names)) for one in summaries]
         yield figure_html(title, table_html(rows, ("strategy", *names)))
-    yield _texts(comparison, task)
 
 
 def _pictures(comparison: Results, task: str, summaries: list[Summary], anchor: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ and repeats add nothing to either. Times depend on the machine too, so theirs ar
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from decodekit.errors import OptionError
 from decodekit.evaluation.intervals import IntervalEstimate, mean_interval, median_ratio, paired_difference
+from decodekit.evaluation.metrics import METRICS, RECORDED
 from decodekit.evaluation.results import Row, pooled, record_of
 from decodekit.evaluation.speed import Speed
 from decodekit.evaluation.task import Task
@@ -87,11 +89,12 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
         num_failed=sum(row.num_failed for row in rows),
         errors=Counter(outcome.error.splitlines()[0] for outcome in outcomes if outcome.error),
         quality=_known(
-            (name, mean_interval([row.quality[name] for row in rows if name in row.quality])) for name in metrics
+            (name, mean_interval([row.quality[name] for row in rows if name in row.quality], _least(name)))
+            for name in metrics
         ),
-        over_examples=_known((name, mean_interval(_of_examples(rows, name))) for name in metrics),
+        over_examples=_known((name, mean_interval(_of_examples(rows, name), _least(name))) for name in metrics),
         difference={} if is_baseline else _known((name, _difference(rows, base, name)) for name in metrics),
-        speed=_known((name, mean_interval(_figures(speeds, name))) for name in SPEED_FIGURES),
+        speed=_known((name, mean_interval(_figures(speeds, name), least=0.0)) for name in SPEED_FIGURES),
         times_faster=None if is_baseline else _times_faster(rows, base),
         acceptance=_acceptance(speeds),
         forwards_saved=None if is_baseline or own is None or others is None else 1 - own / others,
@@ -242,6 +245,11 @@ def _mean_of(speeds: Sequence[Speed], name: str) -> float | None:
 def _acceptance(speeds: Sequence[Speed]) -> tuple[float, ...]:
     histograms = [speed.acceptance for speed in speeds if speed.mean_acceptance_length is not None]
     return tuple(sum(shares) / len(histograms) for shares in zip_longest(*histograms, fillvalue=0.0))
+
+
+def _least(metric: str) -> float:
+    """The least value that a metric can have: shares, scores and perplexities are not below 0, logarithms are."""
+    return 0.0 if metric in METRICS and metric not in RECORDED else -math.inf
 
 
 def _known(pairs: Iterator[tuple[str, IntervalEstimate | None]]) -> dict[str, IntervalEstimate]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.summary import Results, Summary
-
-_WIDTH = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +103,21 @@ def failures(comparison: Results) -> Iterator[str]:
 
 def table(comparison: Results) -> str:
     """All tables, the errors and the notes, as plain text."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    page = io.StringIO()
-    console = Console(file=page, width=_WIDTH, color_system=None, highlight=False)
-    for task in comparison.tasks:
-        for grid in grids(comparison, task.name):
-            drawn = Table(title=Text(grid.title), title_justify="left", box=SIMPLE, title_style="")
-            for number, name in enumerate(grid.heading):
-                drawn.add_column(Text(name.strip()), justify="left" if number == 0 else "right", no_wrap=True)
-            for row in grid.rows:
-                drawn.add_row(*map(Text, row))
-            console.print(drawn)
+    tables = ["\n".join(_lines(grid)) + "\n" for task in comparison.tasks for grid in grids(comparison, task.name)]
     lines = [f"failed: {line}" for line in failures(comparison)] + [f"note: {note}" for note in comparison.notes]
-    return "\n".join([*(line.rstrip() for line in page.getvalue().splitlines()), *lines]).strip("\n") + "\n"
+    return "\n".join([*tables, *lines]).strip("\n") + "\n"
+
+
+def _lines(grid: Grid) -> Iterator[str]:
+    """A table as wide as its cells, whatever the terminal; the rule is ASCII, so tools that count bytes keep it."""
+    heading = tuple(name.strip() for name in grid.heading)
+    widths = [max(map(len, column)) for column in zip(heading, *grid.rows, strict=True)]
+    yield f"{grid.title}\n"
+    for number, row in enumerate((heading, *grid.rows)):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield ("  " + "   ".join(cells)).rstrip()
+        if not number:
+            yield "  " + "-" * (sum(widths) + 3 * len(widths) - 3)
 
 
 def _grid(title: str, rows: list[dict[str, str]]) -> Grid:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from decodekit.errors import DecodekitError, OptionError
@@ -40,6 +40,8 @@ class Completion:
             `generation.beam_tree`.
         attempts: with `max_retries`, the completions of the tries before this one, each with the error for which it was
             refused; `Stats.num_retries` is their number.
+        prompt, seed: what `LLM.generate` was asked with, for `to_pandas`; None of an engine. Completions that differ in
+            these alone are equal.
     """
 
     text: str
@@ -54,6 +56,8 @@ class Completion:
     trace: tuple[TokenTrace, ...] | None = None
     tree: BeamTree | None = None
     attempts: tuple[Completion, ...] = ()
+    prompt: Any = field(default=None, compare=False, repr=False)
+    seed: int | None = field(default=None, compare=False, repr=False)
 
     def to_html(self) -> str:
         """A page of how each token was taken: one file, without scripts. See `pages.tokens`.

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DocumentTask:
-    """One document on its way to the model, as a text or messages, with a seed of its own."""
+    """One document on its way to the model, as a text or messages, with a seed of its own.
+
+    Attributes:
+        is_number: its id is a whole number where it came from.
+    """
 
     id: str
     digest: str
     prompt: Any
     seed: int
+    is_number: bool = False
 
 
 @dataclass(frozen=True, slots=True)

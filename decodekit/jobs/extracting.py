@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from decodekit import errors
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
 from decodekit.generation.settings import FastForward
-from decodekit.jobs.documents import Input, scan, select
+from decodekit.jobs.documents import DocumentRef, Input, scan, select, without_own
 from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
 from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document
 from decodekit.jobs.progress import make_observer
@@ -45,21 +45,29 @@ class ExtractedRow:
     """What became of one document.
 
     Attributes:
-        id: of the document: its `id_field`, its path, or its number among the documents.
+        id: of the document: its `id_field` (an integer where it is one there), its path, or its number among the
+            documents.
         value: the JSON value, an object as a dictionary, whatever type the schema came from; None where there is an
             error.
         error: why there is no value.
-        text: the text of the model as far as it came, where there is an error or the text was cut.
+        text: the value as JSON (of a constraint that is not about JSON, the text itself); where there is an error or
+            the text was cut, the text of the model as far as it came.
         finish_reason: as of a `Completion`; None if no model was asked.
         probabilities: the lowest token probability of every value, by JSON Pointer.
     """
 
-    id: str
+    id: str | int
     value: Any
     error: DecodekitError | None
     text: str = ""
     finish_reason: str | None = None
     probabilities: Mapping[str, float] = field(default_factory=dict)
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        """A row for `to_pandas`."""
+        error = self.error
+        told = {"error": error and error.code, "message": error and error.cause, "finish_reason": self.finish_reason}
+        return [{"id": self.id, "value": self.value, **told, "text": self.text}]
 
 
 def extract(
@@ -95,8 +103,8 @@ def extract(
     Args:
         documents: an iterable of texts, or of dictionaries with the fields `id_field` and `text_field`: a list, a
             generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a `jobs.documents.Input`,
-            which also takes a URL, or a list of these: files and folders as `decodekit extract` takes them. A text has
-            its number as id, from 0; so has a dictionary without one.
+            which also takes a URL, patterns of file names and an encoding, or a list of these: files and folders as
+            `decodekit extract` takes them. A text has its number as id, from 0; so has a dictionary without one.
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
         model: a name or folder for `LLM.load`, or a model that is loaded.
         folder: the job folder, which makes the call resumable: what is done in it is not done again. Left out, nothing
@@ -161,6 +169,7 @@ def _run(
     chosen.check()
     known = [] if fresh else known_inputs(folder)
     if sources is not None:
+        sources, _ = without_own(sources, folder)
         scan(sources, known=known)  # faults of the documents are told before the model is loaded
     extraction = Extraction(_loaded(model), chosen)
     job, _ = JobFolder.create_or_resume(folder, extraction.settings, fresh=fresh, force=force)
@@ -171,25 +180,33 @@ def _run(
         job.add_inputs(sources)
         extraction.run(job, entries, **run)
         failures = dict(job.failures)
-    return _rows(folder, [entry.id for entry in select(entries, run["shard"], run["limit"])], failures)
+    return _rows(folder, select(entries, run["shard"], run["limit"]), failures, is_json=chosen.schema.is_json)
 
 
-def _rows(folder: Path, ids: list[str], failures: Mapping[str, Record]) -> list[ExtractedRow]:
-    wanted = set(ids)
+def _rows(
+    folder: Path, entries: list[DocumentRef], failures: Mapping[str, Record], *, is_json: bool
+) -> list[ExtractedRow]:
+    wanted = {entry.id for entry in entries}
     done = {row["id"]: row for row in read_results(folder) if row["id"] in wanted}
     metrics = read_metrics(folder)
     rows = []
-    for name in ids:
+    for entry in entries:
+        name = entry.id
         if name in done:
             row = done[name]
             found = metrics.get(name, {}).get("probabilities", {})
-            made = ExtractedRow(name, row["value"], None, row.get("text", ""), row["finish_reason"], found)
+            text = row.get("text")
+            if text is None:
+                value = row["value"]
+                is_text = isinstance(value, str) and not is_json
+                text = value if is_text else json.dumps(value, ensure_ascii=False)
+            made = ExtractedRow(entry.key, row["value"], None, text, row["finish_reason"], found)
         elif name in failures:
             row = failures[name]
-            made = ExtractedRow(name, None, error_of(row), row["text"], row["finish_reason"])
+            made = ExtractedRow(entry.key, None, error_of(row), row["text"], row["finish_reason"])
         else:
             cause = "the document was not reached: the job stopped at max_failures"
-            made = ExtractedRow(name, None, JobError(cause, at=name, hint="the same call goes on"))
+            made = ExtractedRow(entry.key, None, JobError(cause, at=name, hint="the same call goes on"))
         rows.append(made)
     return rows
 

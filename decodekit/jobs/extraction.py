@@ -299,11 +299,11 @@ def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) 
 
 
 def check_executor(name: ExecutorName, num_workers: int | None, max_failures: int | None) -> None:
-    """Check options of an executor, which needs neither a model nor a cluster.
+    """Check options of an executor, which needs no model; a cluster that there is already is asked.
 
     Raises:
-        OptionError: in conflict or without effect.
-        JobError: Ray is not installed.
+        OptionError: in conflict or without effect, or more workers than there is room for.
+        JobError: Ray is not installed, or its cluster cannot be reached.
     """
     if name == "local":
         if num_workers is not None:
@@ -313,6 +313,9 @@ def check_executor(name: ExecutorName, num_workers: int | None, max_failures: in
         cause = f"max_failures={max_failures} has no effect on Ray, which takes all documents at once"
         raise UselessOptionError(cause, at="--max-failures", hint="--limit for a trial")
     needed("ray.data", "ray", "the executor ray was asked for")
+    from decodekit.jobs.ray import check_pool
+
+    check_pool(num_workers)
 
 
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:

@@ -49,10 +49,12 @@ class File:
     Attributes:
         path: of the file system, or with a protocol.
         max_bytes: of a document that is in it.
+        encoding: of what declares none; see `encodings.plain_text`.
     """
 
     path: str
     max_bytes: int = MAX_DOCUMENT_BYTES
+    encoding: str = "utf-8"
     _handle: list[BinaryIO] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -110,7 +112,7 @@ class File:
             raise DocumentError(f"the file cannot be read: {reason(error)}.", at=place) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "max_bytes": self.max_bytes, "_handle": []}  # an open file stays in its process
+        return {**vars(self), "_handle": []}  # an open file stays in its process
 
 
 def reason(error: Exception) -> str:

@@ -21,10 +21,11 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePath
 from typing import Final
 
-from decodekit.errors import JobError
+from decodekit.errors import DocumentError, JobError
+from decodekit.jobs.encodings import plain_text
 from decodekit.jobs.files import File
 from decodekit.jobs.rows import kind_of_rows
-from decodekit.jobs.texts import HTML_SUFFIXES, PDF_SUFFIXES
+from decodekit.jobs.texts import HTML_SUFFIXES, MAIL_SUFFIXES, PDF_SUFFIXES
 
 TEXT_SUFFIXES: Final = (".txt", ".md", ".text")
 FOLDER_SUFFIXES: Final = (*TEXT_SUFFIXES, *HTML_SUFFIXES, *PDF_SUFFIXES)
@@ -67,7 +68,7 @@ _PARQUET: Final = ("a table in Parquet", _NAMED.format(suffix=".parquet") + _FIE
 _FEATHER: Final = ("a table in Arrow", _to_lines(_PANDAS.format(reader="read_feather")))
 _BINARY: Final = ("no text but data of a program", f"texts, or {_LINES}")
 
-_BY_SUFFIX: Final[dict[str, tuple[str, str]]] = {
+BY_SUFFIX: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"), _WORKBOOK),
     **dict.fromkeys((".feather", ".arrow"), _FEATHER),
     **dict.fromkeys((".avro", ".orc", ".dta", ".sav"), ("a table", f"{_LINES}{_FIELDS}")),
@@ -119,16 +120,16 @@ def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError 
         JobError: the package that opens the file is not installed.
     """
     suffix = file.suffix
-    if suffix in FOLDER_SUFFIXES or kind_of_rows(suffix) is not None:
+    if suffix in (*FOLDER_SUFFIXES, *MAIL_SUFFIXES) or kind_of_rows(suffix) is not None:
         return None
-    if suffix in _BY_SUFFIX:
-        return _refusal(_BY_SUFFIX[suffix], name)
+    if suffix in BY_SUFFIX:
+        return _refusal(BY_SUFFIX[suffix], name)
     try:
         with file.open() as opened:
             data = opened.read(file.max_bytes)
     except (OSError, EOFError, zlib.error):
         return None  # told when it is read
-    return _refusal(_kind_of(data, fields), name)
+    return _refusal(_kind_of(data, fields, file.encoding), name)
 
 
 def refusal_of_lines(data: bytes, name: str) -> JobError | None:
@@ -156,14 +157,14 @@ def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -
     return JobError(cause, at=name, hint=way.format(file=shlex.quote(file or name), stem=shlex.quote(stem)))
 
 
-def _kind_of(data: bytes, fields: Collection[str]) -> tuple[str, str] | None:
+def _kind_of(data: bytes, fields: Collection[str], encoding: str = "utf-8") -> tuple[str, str] | None:
     """What some bytes are, if they are no plain text."""
     for beginning, kind in _BY_BEGINNING.items():
         if data.startswith(beginning):
             return kind
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
+        text = plain_text(data, "", encoding)
+    except DocumentError:
         return None  # told when it is read, with the place
     if text.lstrip()[:1] in ("[", "{"):
         return _kind_of_json(text)

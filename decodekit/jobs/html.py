@@ -11,13 +11,13 @@ not (https://html.spec.whatwg.org/multipage/parsing.html), the same under every 
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections import Counter
 from html import unescape
 from typing import Final
 
 from decodekit.errors import DocumentError
+from decodekit.jobs.encodings import is_encoding, plain_text
 
 MAX_TAGS: Final = 2_000_000
 """Of a page: some seconds of work. A page of a book has some ten thousand."""
@@ -50,16 +50,24 @@ _BLANKS: Final = re.compile(r"\s+")
 _LONG_REFERENCE: Final = re.compile(r"&#(?:[0-9]{9,}|[xX][0-9a-fA-F]{9,});?")
 
 
-def html_text(data: bytes, place: str) -> str:
+def html_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
     """The words of a page.
 
-    The encoding is that of the byte order mark, else the one that the page declares, else UTF-8. Scripts, styles and
-    comments are no text.
+    The encoding is that of the byte order mark, else the one that the page declares, else the given one. Scripts,
+    styles and comments are no text.
 
     Raises:
         DocumentError: the page is not of its encoding, has too many tags, or has no text.
     """
-    words = _PageText(_decoded(data, place))
+    text = page_words(page_source(data, place, encoding), place)
+    if not text:
+        raise DocumentError("the page has no text: it is empty, or a program of the page writes it.", at=place)
+    return text
+
+
+def page_words(page: str, place: str) -> str:
+    """The words of a page that is a text; perhaps none. Raises DocumentError for one with too many tags."""
+    words = _PageText(page)
     try:
         words.read()
     except OverflowError as error:
@@ -67,10 +75,7 @@ def html_text(data: bytes, place: str) -> str:
             f"the page has more than {MAX_TAGS:,} tags.", at=place, hint="the part of it that matters, as a .txt file"
         ) from error
     lines = (re.sub(r" ?\t ?", "\t", line).strip() for line in "".join(words.pieces).split("\n"))
-    text = "\n".join(line for line in lines if line)
-    if not text:
-        raise DocumentError("the page has no text: it is empty, or a program of the page writes it.", at=place)
-    return text
+    return "\n".join(line for line in lines if line)
 
 
 class _PageText:
@@ -236,13 +241,15 @@ def _declared(data: bytes) -> str | None:
     return named[0].decode("ascii", "replace").lower() if named and named[0] else None
 
 
-def _decoded(data: bytes, place: str) -> str:
-    """A page as text; raises DocumentError."""
+def page_source(data: bytes, place: str, encoding: str) -> str:
+    """A page as a text with tags; see `html_text`."""
     declared = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else _declared(data)
+    if declared is None and encoding != "utf-8":
+        return plain_text(data, place, encoding)
     said = f"it declares {declared!r:.80}" if declared else "it declares no encoding, so it is UTF-8"
     name = "utf-8-sig" if (declared or "utf-8") in ("utf-8", "utf8") else str(declared)
     try:
-        if codecs.lookup(name).name in ("punycode", "idna", "undefined"):  # of host names; their time is quadratic
+        if not is_encoding(name):
             raise LookupError(f"unknown encoding: {name}")
         return data.decode(name)
     except (UnicodeError, LookupError, ValueError) as error:

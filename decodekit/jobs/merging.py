@@ -10,7 +10,7 @@ from pathlib import Path
 
 from decodekit.errors import JobError, JobSettingsError
 from decodekit.jobs.documents import Input
-from decodekit.jobs.store import JobFile, JobFolder, read_failures, read_metrics, read_results
+from decodekit.jobs.store import JobFile, JobFolder, no_metrics, read_failures, read_metrics, read_results
 from decodekit.records.ledger import open_own, replace_file
 
 
@@ -21,11 +21,15 @@ class MergeSummary:
     Attributes:
         num_done, num_failed: documents in the merged folder.
         num_repeated: results of documents that an earlier folder has, too.
+        num_missing: documents of the inputs that no folder has done or failed; None if no folder tells.
+        missing_shards: what `JobFile.missing_shards` says of the merged job.
     """
 
     num_done: int = 0
     num_failed: int = 0
     num_repeated: int = 0
+    num_missing: int | None = None
+    missing_shards: str = ""
 
 
 def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
@@ -52,8 +56,16 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
     with JobFolder.create_or_resume(output, jobs[0].settings)[0] as merged:
         for folder, job in zip(folders, jobs, strict=True):
             _add(merged, folder, job, summary)
-        merged.start_run(shard=None, limit=None, merged=[str(folder) for folder in folders])
+        # Where one had a limit, or is of an older version, nobody knows how many documents there are.
+        counts: list[int | None] = [
+            None if job.selection.get("limit") else job.selection.get("num_documents") for job in jobs
+        ]
+        known = {} if None in counts else {"num_documents": max(filter(None, counts), default=0)}
+        merged.start_run(shard=None, limit=None, merged=[str(folder) for folder in folders], **known)
         summary.num_done, summary.num_failed = len(merged.done), len(merged.failures)
+        if known:
+            summary.num_missing = max(0, known["num_documents"] - summary.num_done - summary.num_failed)
+        summary.missing_shards = merged.job.missing_shards
         merged.end_run("finished", summary.num_done, summary.num_failed)
     return summary
 
@@ -95,6 +107,7 @@ def _add(merged: JobFolder, folder: Path, job: JobFile, summary: MergeSummary) -
             _copy(source, merged.path)
             source = replace(source, folder=str(merged.path.resolve()))
         sources.append(source)
+    merged.job.earlier |= {name: one for name, one in job.earlier.items() if name != merged.settings.fingerprint}
     merged.add_inputs(sources)
     num_runs = len(merged.job.runs)
     merged.job.runs += job.runs
@@ -103,8 +116,8 @@ def _add(merged: JobFolder, folder: Path, job: JobFile, summary: MergeSummary) -
         if row["id"] in merged.done:
             summary.num_repeated += 1
             continue
-        timed = metrics.get(row["id"], {"id": row["id"], "run": 1, "at": 0.0, "seconds": 0.0})
-        merged.record_result(row, {**timed, "run": timed["run"] + num_runs})
+        timed = metrics.get(row["id"]) or no_metrics(row["id"])
+        merged.record_result(row, {**timed, "run": timed["run"] and timed["run"] + num_runs})
     for name, row in read_failures(folder).items():
         if name not in merged.done and merged.failures.get(name) != row:
             merged.record_failure(row)

@@ -1,4 +1,4 @@
-"""The name of a file among the documents of a job: one, however its path is spelled.
+"""The names of files: those that a job writes into its folder, and the one name of a file among its documents.
 
     a.txt   ./a.txt   letters/../a.txt   /home/ann/a.txt
 
@@ -13,10 +13,24 @@ several names are several documents.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
+JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
+DAMAGED: Final = "damaged.jsonl"
+TABLES: Final = {"csv": "results.csv", "excel": "results.excel.csv", "parquet": "results.parquet"}
+SPOOLED: Final = re.compile(r"input-[0-9a-f]{8}\.(?:jsonl|txt)")
+"""What a job was given that is no file; there are no others that `job.json` may name as saved in its folder."""
+
+_OWN: Final = frozenset({JOB, RESULTS, FAILED, METRICS, REPORT, DAMAGED, *TABLES.values()})
 _UP = ("", ".", "..")
+
+
+def is_own(name: str) -> bool:
+    """Whether a job writes a file of this name into its folder."""
+    return name in _OWN or SPOOLED.fullmatch(name) is not None
 
 
 def place_of(path: Path) -> str:

@@ -22,7 +22,7 @@ WEAK = 0.5  # a value with a token less likely than this is underlined
 
 
 def document_html(document: DocumentView, anchor: str, *, is_open: bool = False) -> str:
-    """A ``<details>`` element: a summary line, then text and JSON side by side, or the failure and its raw text."""
+    """A ``<details>`` element: a summary line, then text and JSON side by side, or where it failed and its raw text."""
     try:
         return _document_html(document, anchor, is_open=is_open)
     except RecursionError:
@@ -37,14 +37,16 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
     try:
         text = document.text()
     except DocumentError as error:
-        missing = f'<p class="none">{escape(error.cause)}</p>'
+        is_told = document.is_failed and error.cause == row["message"]  # it has no text, and failed for it
+        missing = f'<p class="none">{"no text" if is_told else escape(error.cause)}</p>'
     if document.is_failed:
         place = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
         hint = f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
         attempts = f" · {row['attempts']} attempts" if row["attempts"] > 1 else ""
-        right = f'<p class="fault">{escape(row["code"])} {escape(row["message"])}</p>{place}{hint}' + (
+        output = (
             f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
         )
+        right = f"{place}{hint}{output}"
         left = missing or _text_html(text, {}, {}, anchor)
         note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'
     else:

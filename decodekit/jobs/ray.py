@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 4  # times the batch size: a block is what a killed worker has to do again
 _NUM_RETRIES: Final = 2  # of a block whose worker died
+_REACHED: Final = (
+    "`ray status` with the same RAY_ADDRESS and the same Ray as the cluster's. A cluster that asks for a token wants "
+    "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too; one without, RAY_AUTH_MODE=disabled. Or --executor local"
+)
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ class RayExecutor:
         if not first:
             return
         _connect()
-        pool = self._pool()
+        pool = pool_of(self.num_workers)
         size = _BLOCK * (self.batch_size or automatic_batch_size("cpu"))
         left: dict[str, Any] = {}  # id -> the block that holds the task, until its outcome is known
         stream = itertools.chain(first, tasks)
@@ -175,21 +179,6 @@ class RayExecutor:
                 hint="its memory, the log of Ray, or --max-new-tokens; then `decodekit retry`",
             )
             yield _failed(_task_in(block, name), error)
-
-    def _pool(self) -> dict[str, Any]:
-        """The arguments of Ray for the pool."""
-        ray = needed("ray", "ray", "--executor ray")
-        resources = ray.cluster_resources()
-        num_cpus, num_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
-        number = self.num_workers or num_gpus or max(1, num_cpus - 1)
-        if number >= num_cpus:
-            cause = f"{number} workers take every CPU of the cluster, which has {num_cpus}, and Ray Data waits for ever"
-            fits = f"--workers {num_cpus - 1}" if num_cpus > 1 else "--executor local"
-            raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
-        if num_gpus and number > num_gpus:
-            cause = f"{number} workers need a GPU each, and the cluster has {num_gpus}"
-            raise OptionError(cause, at="--workers", hint=f"--workers {num_gpus}")
-        return {"size": number, "num_gpus": 1 if num_gpus else None}
 
     def _decode(self, blocks: Iterable[Any], left: dict[str, Any], pool: Mapping[str, Any]) -> Iterator[Decoded]:
         data: Any = needed("ray.data", "ray", "--executor ray")
@@ -217,6 +206,42 @@ class RayExecutor:
         except exceptions.RayError as error:
             if len(left) == num_before:
                 raise _start_error(error) from error
+
+
+def check_pool(num_workers: int | None) -> None:
+    """Refuse a pool that cannot be, before a model is loaded.
+
+    A cluster that there is already is asked; of one that would be started on this machine its processors tell enough.
+
+    Raises:
+        OptionError, JobError: as `RayExecutor.run`.
+    """
+    ray: Any = sys.modules.get("ray")
+    if os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
+        _connect()
+        pool_of(num_workers)
+    else:
+        _check_cpus(num_workers or 1, os.cpu_count() or 1, "this machine")
+
+
+def pool_of(num_workers: int | None) -> dict[str, Any]:
+    """Size and GPUs of the pool on the cluster that is connected; raises OptionError if it cannot be."""
+    ray = needed("ray", "ray", "--executor ray")
+    resources = ray.cluster_resources()
+    num_cpus, num_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+    number = num_workers or num_gpus or max(1, num_cpus - 1)
+    _check_cpus(number, num_cpus, "the cluster")
+    if num_gpus and number > num_gpus:
+        cause = f"{number} workers need a GPU each, and the cluster has {num_gpus}"
+        raise OptionError(cause, at="--workers", hint=f"--workers {num_gpus}")
+    return {"size": number, "num_gpus": 1 if num_gpus else None}
+
+
+def _check_cpus(num_workers: int, num_cpus: int, where: str) -> None:
+    if num_workers >= num_cpus:
+        cause = f"{num_workers} workers take every CPU of {where}, which has {num_cpus}, and Ray Data waits for ever"
+        fits = f"--workers {num_cpus - 1}" if num_cpus > 1 else "--executor local"
+        raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
 
 
 def _retries() -> dict[str, Any]:
@@ -248,7 +273,13 @@ def _connect() -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS") or "local"
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # of connections, of addresses, of Ray's own kinds, of gRPC
+            said = next((line.strip() for line in str(error).splitlines() if line.strip()), "it says nothing")
+            what = "Ray cannot start" if address == "local" else f"the cluster of Ray at {address!r} cannot be reached"
+            cause = f"{what}: {type(error).__name__}: {said}"
+            raise JobError(f"{cause:.600}", at="RAY_ADDRESS", hint=_REACHED) from error
     for name, module in list(sys.modules.items()):
         if name.startswith("_decodekit_schema_"):
             ray.cloudpickle.register_pickle_by_value(module)

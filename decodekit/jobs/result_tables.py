@@ -8,7 +8,8 @@ apostrophe stands before such a text, and a mark at the beginning says that it i
 
 Objects and arrays stand as JSON. A value that is no object has the column `value`; a property that is called `id` has
 the column `value.id`. The properties of the schema are columns in its order, also those that no row has; what else the
-rows have comes after them. `results.jsonl` stays what counts: a table is made of it, in one step, whenever a run ends.
+rows have comes after them. Ids are integers where all of them are in the inputs. `results.jsonl` stays
+what counts: a table is made of it, in one step, whenever a run ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 from decodekit.jobs.files import needed
-from decodekit.jobs.store import TABLES, read_results
+from decodekit.jobs.names import TABLES
+from decodekit.jobs.store import read_results
 from decodekit.records.ledger import new_file, open_own, output_error, replace_file
 
 TableFormat: TypeAlias = Literal["csv", "excel", "parquet"]
@@ -67,7 +69,8 @@ def _flat_rows(folder: Path) -> Iterator[dict[str, Any]]:
     for row in read_results(folder):
         value = row["value"]
         cells = value if isinstance(value, dict) else {"value": value}
-        yield {"id": row["id"], **{"value.id" if name == "id" else name: cell for name, cell in cells.items()}}
+        named = {"value.id" if name == "id" else name: cell for name, cell in cells.items()}
+        yield {"id": row.get("key", row["id"]), **named}
 
 
 def properties_of(schema: Any) -> list[str]:
@@ -131,6 +134,8 @@ def _columns(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, Any] | bool
                 if both == {"int", "float"}
                 else "json"
             )
+    if kinds["id"] == "json":  # integers beside texts
+        kinds["id"] = "str"
     return kinds
 
 
@@ -199,6 +204,8 @@ def _typed(value: Any, kind: str) -> Any:
         return None
     if kind == "json":
         value = _as_json(value)
+    elif kind == "str":
+        value = str(value)  # an id
     if isinstance(value, str):  # half of a surrogate pair has no UTF-8 form
         return value.encode("utf-8", errors="backslashreplace").decode()
     return float(value) if kind == "float" else value

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from decodekit.errors import DocumentError, JobError
+from decodekit.jobs.encodings import plain_text
 from decodekit.jobs.files import File, mebibytes, needed, too_large
-from decodekit.jobs.texts import plain_text
 
 JSONL_SUFFIXES: Final = (".jsonl", ".ndjson")
 DELIMITED_SUFFIXES: Final = (".csv", ".tsv", ".tab", ".psv")
@@ -79,19 +79,19 @@ class JsonLines:
                     yield place, offset, length, too_large(place, most, "line")
                 elif line.strip(b" \t\r\n\xef\xbb\xbf"):
                     try:
-                        yield place, offset, length, parse_line(line, place)
+                        yield place, offset, length, parse_line(line, place, self.file.encoding)
                     except DocumentError as error:
                         yield place, offset, length, error.with_traceback(None)
                 offset += length
 
     def row(self, offset: int, length: int, place: str, column: str) -> Row:
         """As `RowReader.row`."""
-        return parse_line(self.file.read(place, offset, length), place)
+        return parse_line(self.file.read(place, offset, length), place, self.file.encoding)
 
 
-def parse_line(data: bytes, place: str) -> dict[str, Any]:
+def parse_line(data: bytes, place: str, encoding: str = "utf-8") -> dict[str, Any]:
     """A line of JSON as a row; raises DocumentError."""
-    text = plain_text(data, place)
+    text = plain_text(data, place, encoding, is_line=True)
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ class Cells:
     """A table with a heading and a delimiter: commas, semicolons, tabs or bars, whichever divides the heading.
 
     Quotes, and what they hold (delimiters, line feeds), are as in RFC 4180. Delimiters and quotes are ASCII, so the
-    bytes are divided as they are, and each cell is read as UTF-8.
+    bytes are divided as they are, and each cell is read in the encoding of the file.
     """
 
     file: File
@@ -166,7 +166,7 @@ class Cells:
         return self._as_row(records[0], place)
 
     def _read_heading(self, line: bytes, name: str, columns: Collection[str]) -> None:
-        text = plain_text(line, name).rstrip("\r\n")
+        text = plain_text(line, name, self.file.encoding, is_line=True).rstrip("\r\n")
         headings = {one: next(csv.reader([text], delimiter=one), []) for one in _DELIMITERS}
         wanted = [one for one in _DELIMITERS if set(columns) & set(headings[one])]
         most = max(_DELIMITERS, key=lambda one: len(headings[one]))
@@ -180,7 +180,8 @@ class Cells:
         if len(cells) != len(self.heading):
             cause = f"the row has {len(cells)} cells, and the heading {len(self.heading)}."
             raise DocumentError(cause, at=place, hint="put quotation marks around a cell that holds the delimiter.")
-        return {name: plain_text(cell.encode("latin-1"), place) for name, cell in zip(self.heading, cells, strict=True)}
+        texts = (plain_text(cell.encode("latin-1"), place, self.file.encoding, is_line=True) for cell in cells)
+        return dict(zip(self.heading, texts, strict=True))
 
 
 class _Counted:

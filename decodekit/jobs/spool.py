@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final
 
 from decodekit.errors import JobError
 from decodekit.jobs.documents import Input, scan
-from decodekit.jobs.files import MAX_DOCUMENT_MB
 from decodekit.jobs.formats import is_json_lines, refusal_of_stdin
 from decodekit.records.ledger import encode_line, replace_file
 
 STDIN_ID: Final = "stdin"
-SPOOLED: Final = re.compile(r"input-[0-9a-f]{8}\.(?:jsonl|txt)")
-"""The names of the files; there are no others that `job.json` may name as saved in its folder."""
 
 
-def read_stdin(stream: BinaryIO, id_field: str, text_field: str, max_document_mb: float = MAX_DOCUMENT_MB) -> bytes:
+def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:
     """Standard input as it came, after a look at it: whether it holds documents, without faults in names of fields.
+
+    Args:
+        stream: of bytes.
+        read_as: the options of reading; its path does not matter.
 
     Raises:
         JobError: nothing came in, or what is no text and no JSON lines (see `formats`).
@@ -31,7 +32,7 @@ def read_stdin(stream: BinaryIO, id_field: str, text_field: str, max_document_mb
     if not data.strip():
         raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
     with TemporaryDirectory() as folder:
-        source = stdin_input(data, Path(folder), id_field, text_field, max_document_mb)
+        source = stdin_input(data, Path(folder), read_as)
         if refusal := refusal_of_stdin(data, source.fields):
             raise refusal
         scan([source])
@@ -72,9 +73,7 @@ def spool_rows(rows: Iterable[Mapping[str, object]], folder: Path) -> Path:
     return path
 
 
-def stdin_input(
-    data: bytes, folder: Path, id_field: str, text_field: str, max_document_mb: float = MAX_DOCUMENT_MB
-) -> Input:
-    """Standard input, saved in the job folder, as an input."""
+def stdin_input(data: bytes, folder: Path, read_as: Input) -> Input:
+    """Standard input, saved in the job folder, as an input with the options of another one."""
     path = spool(data, folder)
-    return Input(path.name, id_field, text_field, str(folder.resolve()), STDIN_ID, max_document_mb)
+    return replace(read_as, path=path.name, folder=str(folder.resolve()), name=STDIN_ID, include=(), exclude=())

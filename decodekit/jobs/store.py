@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -27,15 +28,13 @@ from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OutputError
 from decodekit.jobs.documents import Input
+from decodekit.jobs.names import DAMAGED, FAILED, JOB, METRICS, REPORT, RESULTS, SPOOLED, TABLES, is_own
 from decodekit.jobs.settings import JobSettings
-from decodekit.jobs.spool import SPOOLED
 from decodekit.records.folder import lock_folder, remove_files
 from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, open_own, read_rows, replace_file
 
-JOB, RESULTS, FAILED, METRICS, REPORT = "job.json", "results.jsonl", "failed.jsonl", "metrics.jsonl", "report.html"
-DAMAGED = "damaged.jsonl"
-TABLES: Final = {"csv": "results.csv", "excel": "results.excel.csv", "parquet": "results.parquet"}
 FORMAT = 1
+_MAX_NAMED: Final = 8
 
 Damaged: TypeAlias = defaultdict[str, list[Damage]]
 """The lines that are no rows, by name of the file."""
@@ -55,7 +54,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
         "attempts": int,
         "document": str,
     },
-    METRICS: {"id": str, "run": int, "at": (int, float), "seconds": (int, float)},
+    METRICS: {"id": str, "run": int, "at": (int, float), "seconds": (int, float, type(None))},
 }
 """The fields of a row that are read."""
 
@@ -78,12 +77,19 @@ def row_check(name: str) -> Check:
         probabilities = row.get("probabilities", {})
         if not isinstance(probabilities, dict) or not all(_is_number(one) for one in probabilities.values()):
             return f"field 'probabilities' is {probabilities!r:.40}"
+        if "key" in row and (type(row["key"]) is not int or str(row["key"]) != row["id"]):
+            return f"field 'key' is {row['key']!r:.40}"
         if name == RESULTS and row["id"] in seen:
             return f"it repeats id {row['id']!r:.60}"
         seen.add(row["id"])
         return None
 
     return wrong
+
+
+def no_metrics(document_id: str) -> Record:
+    """The metrics of a result whose own were lost: of no run, without a time."""
+    return {"id": document_id, "run": 0, "at": 0.0, "seconds": None}
 
 
 def _is_number(value: object) -> bool:
@@ -95,8 +101,9 @@ class JobFile:
     """The contents of `job.json`.
 
     Attributes:
-        settings: of the newest run.
-        earlier: settings by fingerprint of lines that were made before `--force` changed them.
+        settings: of the job: those of its newest run by `extract`.
+        earlier: settings by fingerprint of lines that were made with others: before `--force` changed them, or by
+            `retry` with options of its own.
         inputs: everything that documents came from.
         runs: start of each run (seconds since 1970) and how it ended; a run that was killed has no end.
     """
@@ -105,6 +112,25 @@ class JobFile:
     earlier: dict[str, JobSettings] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def selection(self) -> Mapping[str, Any]:
+        """The newest run that chose among the documents of the inputs; `retry` takes up what another one chose."""
+        return next((run for run in reversed(self.runs) if "shard" in run), {})
+
+    @property
+    def missing_shards(self) -> str:
+        """The shards that nobody has brought to a merged job, such as ``"2/3, 3/3"``; else empty."""
+        shards = {tuple(run["shard"]) for run in self.runs if run.get("shard")}
+        did_all = any(run.get("shard", 0) is None and not run.keys() & {"merged", "answers"} for run in self.runs)
+        totals = {total for _, total in shards}
+        if "merged" not in self.selection or did_all or len(totals) != 1:
+            return ""
+        (total,) = totals
+        missing = (f"{number}/{total}" for number in range(1, total + 1) if (number, total) not in shards)
+        named = list(itertools.islice(missing, _MAX_NAMED))
+        num_more = total - len(shards) - len(named)
+        return ", ".join([*named, f"and {num_more:,} more"] if num_more else named)
 
     def write(self, folder: Path) -> None:
         """Replace `job.json` in one step."""
@@ -175,8 +201,9 @@ def _check_job(data: Mapping[str, Any]) -> None:
         for name in ("max_new_tokens", "seed"):
             check(type(settings[name]) is int, f"{name} is no integer")
     for source in data["inputs"]:
-        texts = [value for name, value in source.items() if name != "max_document_mb"]
-        check(all(isinstance(value, str) for value in texts), "an input has something that is no text")
+        patterns = [*source.get("include", ()), *source.get("exclude", ())]
+        texts = [value for name, value in source.items() if name not in ("max_document_mb", "include", "exclude")]
+        check(all(isinstance(value, str) for value in [*texts, *patterns]), "an input has something that is no text")
         most = source.get("max_document_mb", 1)
         check(_is_number(most) and most > 0, "max_document_mb of an input is no number above 0")
         # What is said to be saved in the folder is read, copied and deleted there, and nowhere else.
@@ -187,6 +214,7 @@ def _check_job(data: Mapping[str, Any]) -> None:
         check(_is_number(run.get("ended", 0)), "the end of a run is no number")
         check(isinstance(run.get("outcome", ""), str), "the outcome of a run is no text")
         check(isinstance(run.get("limit", 1) or 1, int), "the limit of a run is no integer")
+        check(type(run.get("num_documents", 0)) is int, "the number of documents of a run is no integer")
         shard = run.get("shard") or [1, 1]
         check(isinstance(shard, list) and len(shard) == 2, "the shard of a run is no pair")
         check(all(type(number) is int for number in shard), "the shard of a run is no pair of integers")
@@ -231,14 +259,15 @@ class JobFolder:
 
     Attributes:
         job: the contents of `job.json`.
+        settings: of this run.
         done: digest of the text of every document that is done, by id.
         failures: the last failure of every document that is not done, by id.
         num_torn_bytes: what was cut off the ends of torn files on opening.
         damaged: the lines that were moved to `damaged.jsonl` on opening.
     """
 
-    def __init__(self, path: Path, job: JobFile, lock: IO[str]) -> None:
-        self.path, self.job, self._lock = path, job, lock
+    def __init__(self, path: Path, job: JobFile, lock: IO[str], settings: JobSettings) -> None:
+        self.path, self.job, self._lock, self.settings = path, job, lock, settings
 
         def opened(name: str, **options: Any) -> Ledger:
             ledger = Ledger(path / name, new_check=partial(row_check, name), damaged_path=path / DAMAGED, **options)
@@ -252,12 +281,18 @@ class JobFolder:
         self.done: dict[str, str] = {row["id"]: row["document"] for row in self.results.rows()}
         rows = list(self.failed.rows())
         self.failures: dict[str, Record] = {row["id"]: row for row in rows if row["id"] not in self.done}
-        if len(rows) != len(self.failures):
-            self.failed.rewrite(self.failures.values())
+        try:
+            if len(rows) != len(self.failures):
+                self.failed.rewrite(self.failures.values())
+            self._match_metrics()
+        except OutputError:
+            with suppress(OutputError):
+                self.close()
+            raise
 
     @classmethod
     def create_or_resume(
-        cls, path: Path, settings: JobSettings, *, fresh: bool = False, force: bool = False
+        cls, path: Path, settings: JobSettings, *, fresh: bool = False, force: bool = False, retries: bool = False
     ) -> tuple[JobFolder, bool]:
         """Open a folder for a job with these settings, and say whether it resumes an earlier run.
 
@@ -266,6 +301,7 @@ class JobFolder:
             settings: of this run.
             fresh: delete what an earlier job left in the folder.
             force: go on in a folder made with other settings; each line names the settings that it was made with.
+            retries: other settings are those of this run alone; the job keeps its own.
 
         Raises:
             JobSettingsError: the folder was made with other settings.
@@ -281,27 +317,32 @@ class JobFolder:
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
-                spooled = [file.name for file in path.iterdir() if SPOOLED.fullmatch(file.name)]
-                remove_files(path, [RESULTS, FAILED, METRICS, REPORT, *TABLES.values(), DAMAGED, *spooled, JOB])
+                remove_files(path, sorted(filter(is_own, os.listdir(path)), key=JOB.__eq__))
             if not resumes:
-                stray = [name for name in (RESULTS, FAILED) if (path / name).exists()]
+                stray = sorted(name for name in os.listdir(path) if is_own(name))
                 if stray:
-                    cause = f"{path} holds {', '.join(stray)} but no {JOB}: these lines are not known to be a job's."
+                    cause = f"{path} holds {', '.join(stray)} but no {JOB}: they are not known to be a job's."
                     raise JobError(cause, hint="choose another folder with -o, or --fresh to delete them.")
                 job = JobFile(settings)
                 job.write(path)
-                return cls(path, job, lock), False
+                return cls(path, job, lock, settings), False
             job = JobFile.read(path)
-            _take_settings(path, job, settings, force=force)
-            return cls(path, job, lock), True
+            if not retries:
+                _take_settings(path, job, settings, force=force)
+            elif settings.fingerprint != job.settings.fingerprint:
+                job.earlier[settings.fingerprint] = settings
+                job.write(path)
+            return cls(path, job, lock, settings), True
         except BaseException:
             lock.close()
             raise
 
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
-        # By all that names it: an input that an earlier run named already stays in its place, with the bound of today.
-        named = {replace(one, max_document_mb=1): one for one in [*self.job.inputs, *inputs]}
+        # By all that names it: an input that an earlier run named already stays in its place, and is read as today.
+        named = {
+            replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in [*self.job.inputs, *inputs]
+        }
         self.job.inputs = list(named.values())
         self.job.write(self.path)
 
@@ -322,6 +363,20 @@ class JobFolder:
             self.results.rewrite(row for row in self.results.rows() if row["id"] not in ids)
             for document_id in ids:
                 self.done.pop(document_id, None)
+            self._match_metrics()
+
+    def _match_metrics(self) -> None:
+        """Leave one line of metrics for each result, and no other: either file may have lost its end."""
+        last: dict[str, int] = {}
+        num_lines = 0
+        for num_lines, row in enumerate(self.metrics.rows(), 1):
+            if row["id"] in self.done:
+                last[row["id"]] = num_lines
+        if num_lines != len(last):
+            kept = set(last.values())
+            self.metrics.rewrite(row for number, row in enumerate(self.metrics.rows(), 1) if number in kept)
+        for document_id in [one for one in self.done if one not in last]:
+            self.metrics.append(no_metrics(document_id))
 
     def record_result(self, row: Record, metrics: Record) -> None:
         """Append a result. The metrics go first: a kill between the two costs nothing but a line that is ignored."""

@@ -1,4 +1,4 @@
-"""The text of a document: plain UTF-8, the words of an HTML page, the pages of a PDF.
+"""The text of a document: of its bytes, of an HTML page, of a mail, of the pages of a PDF.
 
 What cannot be read with certainty is a `DocumentError`, never a guess: bytes that are not of the encoding that is
 declared, a page that is a picture, a protected file, more bytes than a document may have.
@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from decodekit.errors import DocumentError
+from decodekit.jobs.encodings import plain_text
 from decodekit.jobs.files import File, needed
 from decodekit.jobs.html import html_text
+from decodekit.jobs.mail import mail_text
 from decodekit.jobs.pdf import pdf_text
 
 HTML_SUFFIXES: Final = (".html", ".htm", ".xhtml")
 PDF_SUFFIXES: Final = (".pdf",)
-_UTF_16_HINT: Final = "convert the file to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW."
+MAIL_SUFFIXES: Final = (".eml",)
 
 
 @dataclass(frozen=True)
@@ -35,28 +37,14 @@ class TextFile:
         if suffix in PDF_SUFFIXES:
             text = pdf_text(data, place, self.file.max_bytes)
         else:
-            text = html_text(data, place) if suffix in HTML_SUFFIXES else plain_text(data, place)
+            read = html_text if suffix in HTML_SUFFIXES else mail_text if suffix in MAIL_SUFFIXES else plain_text
+            text = read(data, place, self.file.encoding)
         return usable_text(text, place)
 
     def check(self) -> None:
         """Raise JobError if the package that reads files of this ending is not installed."""
         if self.file.suffix in PDF_SUFFIXES:
             needed("pypdf", "texts", f"{self.file.path} is a PDF")
-
-
-def plain_text(data: bytes, place: str) -> str:
-    """Bytes as UTF-8, with or without a mark at the beginning; raises DocumentError."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DocumentError("the text is UTF-16, not UTF-8.", at=place, hint=_UTF_16_HINT)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        cause = f"the text is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}."
-        raise DocumentError(cause, at=place, hint="convert the file to UTF-8, then `decodekit retry`.") from error
-    if "\0" in text:
-        cause = "the file has NUL bytes, so it is no UTF-8 text but UTF-16 or data of a program."
-        raise DocumentError(cause, at=place, hint=_UTF_16_HINT)
-    return text
 
 
 def usable_text(text: str, place: str) -> str:

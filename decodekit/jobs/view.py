@@ -157,10 +157,13 @@ class JobView:
                 entry = by_text.get(row["document"], entry)
             right = MISSING if expected is None else expected.get(row["id"], MISSING)
             view.documents.append(DocumentView(row["id"], row, metrics.get(row["id"], {}), entry, right, missing))
-        if is_complete and job.runs:
-            shard, limit = job.runs[-1].get("shard"), job.runs[-1].get("limit")
+        newest = job.selection
+        if is_complete and newest:
+            shard, limit = newest["shard"], newest.get("limit")
             selected = {entry.id for entry in select(entries, shard, limit)}
             view.num_left = len(selected - {document.id for document in view.documents})
+        elif "merged" in newest and "num_documents" in newest:
+            view.num_left = max(0, newest["num_documents"] - len(view.documents))
         return view
 
     @property
@@ -211,6 +214,7 @@ class JobView:
             "done": len(self.done),
             "failed": len(self.failed),
             "left": self.num_left,
+            "missing_shards": self.job.missing_shards,
             "cut": self.num_cut,
             "damaged": sum(map(len, self.damaged.values())),
             "failures": dict(self.failures.most_common()),

@@ -403,7 +403,7 @@ def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:
     """The chunks, with a bar that counts the prompts that are done."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]  # a package that transformers needs
 
-    with tqdm(total=num_prompts, unit="prompt") as bar:
+    with tqdm(total=num_prompts, unit="prompt", disable=False) as bar:  # asked for, whoever else wants none
         for chunk in chunks:
             bar.update(chunk.completion is not None)
             yield chunk

@@ -108,6 +108,8 @@ class Tries:
     def ended(self, number: int, completion: Completion, tokenizer: Any) -> Completion | None:
         """The completion of a prompt whose try has ended; None if it is tried again."""
         one = self._running.pop(number)
+        prompt = one.before[0].prompt if one.before else one.prompt
+        completion = replace(completion, prompt=prompt, seed=one.seed if isinstance(one.seed, int) else None)
         if is_refused(completion) and len(one.before) < self._max_retries:
             self._again.append(one.again(completion, tokenizer))
             return None

@@ -1,9 +1,10 @@
-"""Completions as a table of pandas."""
+"""Completions, and what else has rows, as a table of pandas."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from decodekit.errors import OptionError
 from decodekit.generation.completion import Completion
@@ -12,17 +13,34 @@ if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
 
-def to_pandas(completions: Completion | Iterable[Completion]) -> pandas.DataFrame:
-    """A row for each text: those of several prompts one after the other, the further texts of a prompt below its first.
+@runtime_checkable
+class HasRows(Protocol):
+    """What says itself which rows a table of it has, such as a comparison or a row of `extract`."""
 
-    Columns: ``prompt`` and ``sample`` (numbers from 0), ``text``, ``value`` (in plain types), ``finish_reason``,
-    ``error`` (its code) and ``message``, ``score``, and the figures of `Stats` that are single numbers.
+    def table_rows(self) -> list[dict[str, Any]]:
+        """The cells of each row by the names of their columns."""
+
+
+Tabular: TypeAlias = Completion | HasRows
+
+
+def to_pandas(table: Tabular | Iterable[Tabular]) -> pandas.DataFrame:
+    """Completions, the rows of `extract`, or a comparison as a table.
+
+    Of completions there is a row for each text: those of several prompts one after the other, the further texts of a
+    prompt below its first. Columns: ``index`` (of the prompt) and ``sample`` (numbers from 0), ``prompt`` (as text,
+    messages or token ids) and ``seed``, which are empty for those of an engine, ``text``, ``value`` (in plain types),
+    ``finish_reason``, ``error`` (its code) and ``message``, ``score``, ``logprob`` (of the text: the sum) and
+    ``logprobs`` (of its tokens) if they were asked for, and the figures of `Stats` that are single numbers.
+
+    Of `extract`: ``id`` (an integer where it is one in the input, so that tables can be merged), ``value``, ``error``,
+    ``message``, ``finish_reason``, ``text``. Of a comparison: see `Comparison.table_rows`.
 
     Args:
-        completions: one, or those of a list of prompts.
+        table: a comparison, a completion, or completions of a list of prompts, or rows.
 
     Raises:
-        OptionError: pandas is not installed, or something is no completion.
+        OptionError: pandas is not installed, or something is none of these.
     """
     try:
         import pandas
@@ -30,19 +48,33 @@ def to_pandas(completions: Completion | Iterable[Completion]) -> pandas.DataFram
         cause = "to_pandas needs pandas, which is not installed"
         raise OptionError(cause, at="to_pandas", hint="pip install 'decodekit[tables]'") from error
     rows: list[dict[str, Any]] = []
-    given: Iterable[Any] = [completions] if isinstance(completions, Completion) else completions
-    for prompt, completion in enumerate(given):
-        if not isinstance(completion, Completion):
-            cause = f"{completion!r:.60} is no completion"
-            raise OptionError(cause, at=f"completion {prompt}", hint="what LLM.generate gives for a list of prompts")
-        rows += [_row(prompt, sample, one) for sample, one in enumerate((completion, *completion.others))]
+    given: Iterable[Any] = [table] if isinstance(table, Completion | HasRows) else table
+    for index, one in enumerate(given):
+        if isinstance(one, Completion):
+            rows += [_row(index, sample, one, text) for sample, text in enumerate((one, *one.others))]
+        elif isinstance(one, HasRows):
+            rows += one.table_rows()
+        else:
+            cause = f"{one!r:.60} is no completion"
+            raise OptionError(cause, at=f"completion {index}", hint="what LLM.generate gives for a list of prompts")
     return pandas.DataFrame(rows)
 
 
-def _row(prompt: int, sample: int, completion: Completion) -> dict[str, Any]:
+def _row(index: int, sample: int, first: Completion, completion: Completion) -> dict[str, Any]:
     record = completion.to_dict()
     error = record["error"] or {}
     stats = {name: one for name, one in record["stats"].items() if not isinstance(one, list | dict)}
-    kept = {name: record[name] for name in ("text", "value", "finish_reason")}
-    told = {"error": error.get("code"), "message": error.get("message"), "score": completion.score}
-    return {"prompt": prompt, "sample": sample, **kept, **told, **stats}
+    logprobs = None if completion.logprobs is None else [one.logprob for one in completion.logprobs]
+    return {
+        "index": index,
+        "sample": sample,
+        "prompt": first.prompt,
+        "seed": first.seed,
+        **{name: record[name] for name in ("text", "value", "finish_reason")},
+        "error": error.get("code"),
+        "message": error.get("message"),
+        "score": completion.score,
+        "logprob": None if logprobs is None else math.fsum(logprobs),
+        "logprobs": logprobs,
+        **stats,
+    }

@@ -12,6 +12,7 @@ from typing import IO, Final
 from decodekit.errors import JobError
 from decodekit.records.ledger import open_own, output_error
 
+LOCK: Final = ".lock"
 _URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
 """As `pathlib` leaves it of a URL; of more than a letter, which may be a drive."""
 
@@ -27,7 +28,7 @@ def lock_folder(path: Path) -> IO[str]:
         OutputError: it cannot be made or written.
     """
     _refuse_url(path)
-    file_path = path / ".lock"
+    file_path = path / LOCK
     try:
         path.mkdir(parents=True, exist_ok=True)
         file = os.fdopen(open_own(file_path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+", encoding="ascii")

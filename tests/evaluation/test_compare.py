@@ -13,7 +13,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.errors import ConstraintError, DecodekitError, OptionError, OutputError, UnknownNameError
-from decodekit.evaluation import Comparison, Example, Task, compare, load_task
+from decodekit.evaluation import Comparison, Example, Task, compare, load_task, report
 from decodekit.evaluation import comparing as module
 from decodekit.evaluation.comparing import seed_of
 from decodekit.evaluation.measuring import Measurement
@@ -402,3 +402,63 @@ def test_shipped_tasks_run_on_the_bundled_model(llm: dk.LLM, names: list[str]) -
         saved = found.summary("greedy+prompt-lookup", name).forwards_saved
         assert saved is not None and saved > 0.2, name
     assert found.summary("greedy", "open-ended").quality["perplexity"].value > 1
+
+
+def test_no_error_bar_starts_below_zero(comparison: Comparison) -> None:
+    """Three seeds on a busy machine, one of them ten times as slow; a share of texts that is seldom above 0."""
+    rows = [
+        replace(row, speeds=tuple(replace(one, s_per_token=10.0 ** (row.seed > 0)) for one in row.speeds),
+                quality={**row.quality, "valid": float(row.seed > 1), "mine": -1.0 + 2 * (row.seed > 1)})
+        for row in comparison.rows
+    ]  # fmt: skip
+    metrics = {name: (*given, "mine") for name, given in comparison.metrics.items()}
+    busy = replace(comparison, rows=tuple(rows), metrics=metrics)
+    for one in busy.summaries:
+        ends = [*one.speed.values(), *(one.quality[name] for name in ("valid",) if name in one.quality)]
+        assert all(end.low is None or end.low >= 0 for end in ends)
+    assert any(one.quality["mine"].low is not None and one.quality["mine"].low < 0 for one in busy.summaries)  # unknown
+
+
+# --- in a notebook, as a frame, in a pipe -----------------------------------------------------------------------------
+
+
+def test_a_notebook_shows_pictures_and_tables(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = comparison._repr_html_()
+    minidom.parseString(piece.replace("<br>", "<br/>"))  # nothing is left open
+    assert "<svg" in piece and "ms/token" in piece and "<style" not in piece and "<script" not in piece
+    assert TASK.examples[0].prompt.strip() not in piece  # type: ignore[union-attr]  # the texts are in to_html
+    for most in (len(piece) // 2, 10):
+        monkeypatch.setattr(report, "MAX_PIECE", most)
+        assert (
+            len(comparison._repr_html_()) < most + 3000
+            and "more tasks: <code>comparison.to_html" in comparison._repr_html_()
+        )
+
+
+def test_a_comparison_as_a_frame(comparison: Comparison) -> None:
+    table = dk.to_pandas(comparison)
+    rows = [(row, one) for row in comparison.rows for one in row.outcomes]
+    assert len(table) == len(rows)
+    prompts = {example.id: example.prompt for task in comparison.tasks for example in task.examples}
+    for (_, cells), (row, one) in zip(table.iterrows(), rows, strict=True):
+        assert (cells["strategy"], cells["task"], cells["seed"]) == (row.strategy, row.task, row.seed)
+        assert cells["prompt"] == prompts[one.example] and cells["example_seed"] == one.seed
+        assert cells["text"] == one.text or one.text is None
+        assert all(cells[name] == value for name, value in one.quality.items())
+    assert table["s_per_token"].min() > 0 and set(table.columns) >= {"finish_reason", "error", "num_tokens", "ttft_s"}
+    assert ("log-z" in comparison.metrics["bills"]) == bool(table["logprob"].notna().any())
+
+
+def test_the_rule_of_a_table_is_as_wide_as_the_table(comparison: Comparison) -> None:
+    names = {name: f"{name}-{'x' * 300}" for name in comparison.strategies}  # wider than any terminal
+    rows = tuple(replace(row, strategy=names[row.strategy]) for row in comparison.rows)
+    strategies = {names[name]: value for name, value in comparison.strategies.items()}
+    wide = replace(comparison, rows=rows, strategies=strategies, baseline=names[comparison.baseline])
+    for one in (comparison, wide):
+        lines = one.table().splitlines()
+        rules = [number for number, line in enumerate(lines) if line.strip("- ") == "" and line.strip()]
+        assert len(rules) == 3 * len(one.tasks)
+        for number in rules:
+            body = lines[number - 1 : lines.index("", number) if "" in lines[number:] else None]
+            assert len(lines[number].encode()) == len(lines[number]) == max(map(len, body))
+    assert all(name in wide.table() for name in strategies)  # and nothing is cut

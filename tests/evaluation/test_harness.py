@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,6 +159,28 @@ def test_an_unknown_task_is_named() -> None:
     pytest.importorskip("lm_eval", reason="needs lm-eval (extra eval)")
     with pytest.raises(UnknownNameError, match="no task 'kindz'"):
         harness.evaluate_tasks(dk.testing.toy_llm(), ["bills", "kindz"], include_path=TASKS)
+
+
+def test_lm_eval_prints_neither_bars_nor_what_git_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tqdm.auto import tqdm
+
+    def commit() -> None:  # as lm-eval asks
+        subprocess.run(["git", "describe", "--always"], check=False)
+
+    package, evaluator = ModuleType("lm_eval"), ModuleType("lm_eval.evaluator")
+    package.evaluator, evaluator.get_git_commit_hash = evaluator, commit  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lm_eval", package)
+    monkeypatch.setitem(sys.modules, "lm_eval.evaluator", evaluator)
+    monkeypatch.chdir(tmp_path)
+    for is_quiet in (True, False):
+        with harness._quiet() if is_quiet else nullcontext():
+            evaluator.get_git_commit_hash()
+            list(tqdm(range(3)))
+            assert [*tqdm(range(2), desc="ours", disable=False)] == [0, 1]
+        said = capfd.readouterr().err
+        assert ("3/3" in said, "git repository" in said, "ours" in said) == (not is_quiet, not is_quiet, True)
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,15 @@ def test_mean_interval_by_hand() -> None:
     assert found.value - found.low == pytest.approx(found.high - found.value)
 
 
+def test_an_interval_ends_at_the_least_possible_value() -> None:
+    values = [1.0, 1.0, 9.0]  # mean ± t s / √3 goes far below 0
+    whole, cut = mean_interval(values), mean_interval(values, least=0.0)
+    assert whole is not None and cut is not None and whole.low is not None and whole.low < 0
+    assert (cut.low, cut.high, cut.value) == (0.0, whole.high, whole.value)
+    assert cut.text(digits=1).startswith("3.7 [0.0, ")
+    assert mean_interval([5.0, 6.0, 7.0], least=0.0) == mean_interval([5.0, 6.0, 7.0])
+
+
 def test_too_few_values_have_no_interval() -> None:
     assert mean_interval([]) is None
     assert mean_interval([1.0, 2.0]) == IntervalEstimate(1.5, None, None, 2)

@@ -13,8 +13,9 @@ import pytest
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
 from decodekit.errors import JobError, OutputError
+from decodekit.jobs.names import FAILED, METRICS, RESULTS
 from decodekit.jobs.report import write_report
-from decodekit.jobs.store import FAILED, METRICS, RESULTS, JobFile
+from decodekit.jobs.store import JobFile
 from decodekit.jobs.validation import OutputValidator
 from decodekit.jobs.view import JobView
 from decodekit.records.ledger import Ledger, replace_file
@@ -73,6 +74,8 @@ DAMAGE: dict[str, tuple[str, Edit, int]] = {
     "a deep nest": (RESULTS, second(b'{"value":' + b"[" * 9999 + b"]" * 9999 + b"}\n"), 1),
     "an id twice": (RESULTS, lambda lines: [*lines, lines[0]], 1),
     "two halves of lines": (RESULTS, lambda lines: [lines[0], lines[1][:20] + b"\n", lines[2][20:], lines[3]], 2),
+    "a key of another id": (RESULTS, changed(key=7), 1),
+    "a key that is true": (RESULTS, changed(id="True", key=True), 1),
     "a torn end": (RESULTS, lambda lines: [*lines[:3], lines[3][:-9]], 0),
     "ends of Windows": (RESULTS, lambda lines: [line[:-1] + b"\r\n" for line in lines], 0),
     "blank lines": (RESULTS, second(b"\n  \n"), 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,3 +275,34 @@ def test_memory_holds_one_document_at_a_time_on_the_way_in(tmp_path: Path) -> No
             yield Text(f"text {number}")
 
     assert len(extract(texts())) == 100
+
+
+def test_ids_that_are_integers_stay_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"nr": [3, 10**4, -5, 4], "text": ["one", "two three", "", "CUT"], "more": list("abcd")})
+    forms = {"rows": frame.to_dict("records"), "frame": frame}
+    frame.to_parquet(tmp_path / "d.parquet")
+    frame.fillna("").to_csv(tmp_path / "d.csv", index=False)
+    frame.to_json(tmp_path / "d.jsonl", orient="records", lines=True)
+    forms |= {name: Path(f"d.{name}") for name in ("parquet", "csv", "jsonl")}
+    for name, documents in forms.items():
+        rows = extract(documents, id_field="nr", folder=f"out-{name}")
+        assert [row.id for row in rows] == [3, 10000, -5, 4], name
+        table = dk.to_pandas(rows)
+        merged = table.merge(frame, left_on="id", right_on="nr")
+        assert list(merged["more"]) == list("abcd") and list(table["error"].isna()) == [True, True, False, False]
+        assert sorted(row["id"] for row in read_jsonl(tmp_path / f"out-{name}" / "results.jsonl")) == ["10000", "3"]
+        again = extract(documents, FakeLLM(), id_field="nr", folder=f"out-{name}")  # ids are what they were
+        assert [row.value for row in again] == [row.value for row in rows]
+    assert extract([{"id": "3", "text": "one"}])[0].id == "3"
+    (tmp_path / "e.csv").write_text("nr,text\n3,one\n07,two\n")
+    assert [row.id for row in extract(Path("e.csv"), id_field="nr")] == ["3", "07"]  # no column of integers
+
+
+def test_the_text_of_a_row_that_is_done_is_its_json() -> None:
+    rows = extract(TEXTS)
+    for row in rows:
+        assert json.loads(row.text) == row.value if row.error is None else row.text in ("", row.text[:9], row.text)
+    assert rows[0].text and rows[1].text == ""
+    assert extract(["é x"])[0].text.startswith('{"first": "é"')
+    assert dk.extract(["yes or no"], dk.Choices(["yes", "no"]), "tiny")[0].text in ("yes", "no")

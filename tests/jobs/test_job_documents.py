@@ -20,13 +20,24 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
 
 
 def test_a_folder_stands_for_the_text_files_in_it(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.md", "sub/c.txt", ".hidden.txt", ".git/d.txt", "schema.json", "o/job.json", "o/i.txt"):
+    for name in (
+        "b.txt",
+        "a.md",
+        "sub/c.txt",
+        ".hidden.txt",
+        ".git/d.txt",
+        "schema.json",
+        "o/i.txt",
+        "o/job.json",
+        "o/report.html",
+        "o/input-00000000.txt",
+    ):
         path = tmp_path / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
     found = scan([Input("docs/", folder=str(tmp_path))])
-    assert [entry.id for entry in found.entries] == ["docs/a.md", "docs/b.txt", "docs/sub/c.txt"]
-    assert found.skipped == ["docs/schema.json"]
+    assert [entry.id for entry in found.entries] == ["docs/a.md", "docs/b.txt", "docs/o/i.txt", "docs/sub/c.txt"]
+    assert found.skipped == ["docs/schema.json"] and found.hidden == ["docs/.git/d.txt", "docs/.hidden.txt"]
 
 
 def test_lines_are_documents_and_are_read_by_their_place(tmp_path: Path) -> None:
@@ -139,7 +150,7 @@ def test_stdin_is_lines_or_one_text_by_its_first_line(tmp_path: Path) -> None:
     (entry,) = scan([Input(text.name, folder=str(tmp_path), name="stdin")]).entries
     assert (entry.id, entry.read()) == ("stdin", "Invoice 7\n{}\n")
     with pytest.raises(JobError, match="standard input is empty"):
-        read_stdin(io.BytesIO(b" \n"), "id", "text")
+        read_stdin(io.BytesIO(b" \n"), Input(""))
 
 
 def test_shards_partition_the_documents_exactly(tmp_path: Path) -> None:

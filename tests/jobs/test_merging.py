@@ -44,6 +44,36 @@ def test_parts_together_are_the_whole(tmp_path: Path, documents: Path) -> None:
     assert len(read_jsonl(tmp_path / "merged" / "results.jsonl")) == 60
 
 
+def test_a_merge_says_what_is_missing(tmp_path: Path, documents: Path) -> None:
+    sizes = []
+    for number in (1, 2, 3):
+        extract(documents, f"part-{number}", "--shard", f"{number}/3")
+        sizes.append(json.loads(Result("status", f"part-{number}", "--json").out))
+    for part in sizes:
+        assert part["missing_shards"] == "" and part["left"] == 0
+    num_missing = sizes[1]["done"] + sizes[1]["failed"]
+    done = Result("merge", "part-1", "part-3", "-o", "merged")
+    assert f"missing: {num_missing} documents: nobody has brought the shards 2/3" in done.err
+    for is_there in (True, False):  # also where the inputs are on another machine
+        if not is_there:
+            documents.rename(tmp_path / "elsewhere")
+        status = json.loads(Result("status", "merged", "--json").out)
+        assert (status["left"], status["missing_shards"]) == (num_missing, "2/3")
+        shown = Result("status", "merged").out
+        assert "missing shards" in shown and "2/3" in shown
+    done = Result("merge", "part-1", "part-2", "part-3", "-o", "merged")
+    assert "missing" not in done.err
+    assert json.loads(Result("status", "merged", "--json").out)["left"] == 0
+
+
+def test_missing_shards_of_many(tmp_path: Path, documents: Path) -> None:
+    extract(documents, "part", "--shard", "1/1000000000000")
+    done = Result("merge", "part", "-o", "merged")
+    assert "the shards 2/1000000000000, 3/1000000000000, " in done.err and "and 999,999,999,991 more" in done.err
+    extract(documents, "part", "--limit", "3")  # how many there would be is not known then
+    assert "missing" not in Result("merge", "part", "-o", "limited").err
+
+
 def test_standard_input_comes_along(tmp_path: Path, documents: Path) -> None:
     assert Result("extract", "-", "-o", "piped", *FIELDS, stdin="one two\n").code == console.DONE
     assert Result("merge", "piped", "-o", "merged").code == console.DONE

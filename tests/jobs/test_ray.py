@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import decodekit as dk
 from decodekit.cli import console
+from decodekit.cli import extract as extract_module
 from decodekit.errors import DecodekitError, JobError, OptionError
 from decodekit.jobs.documents import Input, scan
 from decodekit.jobs.executors import DocumentTask, LocalExecutor
@@ -92,6 +93,73 @@ def test_options_of_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     assert not (tmp_path / "out").exists()
 
 
+class Cluster(ModuleType):
+    """Stands in for the package ray."""
+
+    def __init__(self, num_cpus: int, error: Exception | None = None) -> None:
+        super().__init__("ray")
+        self.num_cpus, self.error, self.addresses = num_cpus, error, list[str]()
+        self.is_initialized = lambda: bool(self.addresses) and self.error is None
+        self.cluster_resources = lambda: {"CPU": float(self.num_cpus)}
+        self.cloudpickle = SimpleNamespace(register_pickle_by_value=lambda module: None)
+
+    def init(self, address: str, **options: Any) -> None:
+        self.addresses.append(address)
+        if self.error is not None:
+            raise self.error
+
+
+def refuse_to_load(*arguments: Any) -> None:
+    raise AssertionError("a model was loaded")
+
+
+@pytest.mark.parametrize("workers", ["2", "3", None])
+def test_too_many_workers_are_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str | None
+) -> None:
+    """Without a cluster, Ray does not start for it; a cluster is asked how large it is."""
+    (tmp_path / "a.txt").write_text("x")
+    where = ("--executor", "ray", *(("--workers", workers) if workers else ()))
+    arguments = ("extract", tmp_path / "a.txt", "-o", tmp_path / "out", "--schema", "first, words int", *where)
+    monkeypatch.setattr(extract_module, "load_model", refuse_to_load)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2 if workers else 1)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for address in (None, "there:6379"):
+        if address is not None:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        ray = Cluster(num_cpus=os.cpu_count() or 1)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        monkeypatch.setitem(sys.modules, "ray.data", ModuleType("ray.data"))
+        done = Result(*arguments)
+        assert done.code == console.USAGE and "take every CPU" in done.err, done.err
+        assert ("--workers 1" if workers else "--executor local") in done.err
+        assert ray.addresses == ([] if address is None else [address]) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("ray client cannot reach there:6379"),
+        RuntimeError("InvalidAuthToken: authentication failed\n" + "  a line of a traceback\n" * 100),
+        ValueError(""),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_cluster_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    monkeypatch.setattr(extract_module, "load_model", refuse_to_load)
+    monkeypatch.setenv("RAY_ADDRESS", "there:6379")
+    monkeypatch.setitem(sys.modules, "ray", Cluster(8, error))
+    monkeypatch.setitem(sys.modules, "ray.data", ModuleType("ray.data"))
+    fields = ("--schema", "first, words int", "--executor", "ray")
+    done = Result("extract", tmp_path / "a.txt", "-o", tmp_path / "out", *fields)
+    assert done.code == console.USAGE and len(done.err.splitlines()) < 8, done.err
+    assert "DK500 the cluster of Ray at 'there:6379' cannot be reached" in done.err
+    assert type(error).__name__ in done.err and "RAY_AUTH_MODE" in done.err and "--executor local" in done.err
+    with pytest.raises(JobError, match="cannot be reached"):
+        dk.extract(["x"], "first, words int", "tiny", executor="ray")
+
+
 def test_the_command_line_decodes_where_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM
 ) -> None:
@@ -104,6 +172,7 @@ def test_the_command_line_decodes_where_it_is_told(
 
     monkeypatch.setitem(sys.modules, "ray.data", ModuleType("ray.data"))
     monkeypatch.setattr("decodekit.jobs.ray.RayExecutor", Recorded)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.txt").write_text("one CUT")
     where = ("--executor", "ray", "--workers", "2", "--batch-size", "3")

@@ -128,3 +128,24 @@ def test_a_job_with_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm
     done = Result(*arguments, "parquet")
     assert done.code == console.USAGE and "pip install 'decodekit[tables]'" in done.err
     assert json.loads(Result("status", "out", "--json").out)["done"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "cells"),
+    [
+        ([3, -4], "int64", [3, -4]),
+        ([3, "b"], "string", ["3", "b"]),
+        ([3, 2**70], "string", ["3", str(2**70)]),
+        (["3", "4"], "string", ["3", "4"]),
+    ],
+)
+def test_ids_in_a_table(tmp_path: Path, ids: list[Any], kind: str, cells: list[Any]) -> None:
+    row = {"value": 1, "finish_reason": "stop", "num_generated_tokens": 1, "document": "0"}
+    keys = [{"id": str(one), **({"key": one} if isinstance(one, int) else {}), **row} for one in ids]
+    write_jsonl(tmp_path / "results.jsonl", keys)
+    write_tables(tmp_path, ["csv", "excel", "parquet"])
+    column = pq.read_table(tmp_path / "results.parquet").column("id")
+    assert (str(column.type), column.to_pylist()) == (kind, cells)
+    for name in ("results.csv", "results.excel.csv"):  # a negative number is no formula
+        lines = (tmp_path / name).read_text(encoding="utf-8-sig").splitlines()[1:]
+        assert [line.split(",")[0] for line in lines] == [str(one) for one in ids]

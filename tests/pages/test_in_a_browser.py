@@ -100,6 +100,9 @@ def test_a_card_opens_by_mouse_and_by_key_within_the_window(
     browser.open(pages["tokens"], width=width)
     card = "[...document.querySelectorAll('.dk-card')].findIndex(card => getComputedStyle(card).display != 'none')"
     assert browser.value(card) == -1
+    inner = "(r => { r.selectNodeContents(text); return r.getBoundingClientRect().height; })(document.createRange())"
+    blank = browser.value(f"(text => text.offsetHeight - {inner})(document.querySelector('.dk-text'))")
+    assert blank < 30  # less than a line
     browser.press("Tab")
     browser.press("Tab")
     assert browser.value(card) == 1

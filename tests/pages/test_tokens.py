@@ -16,7 +16,7 @@ from decodekit.evaluation.task import load_task
 from decodekit.generation.traces import TokenOption, TokenTrace
 from decodekit.jobs.report import write_report
 from decodekit.jobs.view import JobView
-from decodekit.pages import POLICY
+from decodekit.pages import POLICY, sheet
 from decodekit.pages.tokens import _shade as shade
 from decodekit.pages.tokens import token_page, token_view
 from tests.jobs.fakes import BYTES, FakeLLM, run_job, write_jsonl
@@ -80,6 +80,13 @@ def test_a_notebook_shows_the_same_without_the_styles_of_a_page(completion: dk.C
     assert view.count('role="tooltip"') == len(completion.token_ids)
     selectors = re.findall(r"^([^\s@}][^{]*)\{", re.sub(r"/\*.*?\*/", "", view.split("</style>")[0]), re.MULTILINE)
     assert selectors and [one for one in selectors if not one.startswith((".dk-", "<style>"))] == []
+
+
+def test_a_frame_is_as_high_as_what_is_in_it() -> None:
+    """Room for a card is made while one is shown."""
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", sheet("decodekit.pages", "tokens.css"))
+    high = [selector for selector, body in rules if re.search(r"(min-height|padding-bottom): \d\drem", body)]
+    assert len(high) == 2 and all(one.count(":has(.dk-token:") == one.count(".dk-text") == 2 for one in high)
 
 
 def test_texts_are_escaped_and_told_apart() -> None:
