@@ -179,10 +179,13 @@ def value_error(error: Exception, text: str, at: str) -> ConstraintError:
 
 
 def rename(completion: Completion, number: int, index: int) -> None:
-    """Let the error of a try name its prompt, where the loop knows it by another number."""
-    error, name = completion.error, f"prompt {number}"
-    if number != index and error is not None and error.at is not None and error.at.split(",")[0] == name:
-        error.at = f"prompt {index}{error.at.removeprefix(name)}"
+    """Let the error of a try name its prompt, which the loop knows as a request, maybe by another number."""
+    error = completion.error
+    if error is None or error.at is None:
+        return
+    place, comma, rest = error.at.partition(",")
+    if place in (f"prompt {number}", f"request {number}"):
+        error.at = f"prompt {index}{comma}{rest}"
 
 
 def _fault_line(fault: Mapping[str, Any]) -> str:
