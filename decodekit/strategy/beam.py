@@ -124,7 +124,7 @@ class Beam(Searching, BeamOptions):
         """Options that a beam search does not have."""
         return call.unsupported(
             "beam search",
-            closing="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
+            closing=None,
             canonical="beams are compared token by token",
             rollbacks="on beams: what a guard refuses is no candidate",
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+import re
+from typing import Annotated, Any
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 import decodekit as dk
@@ -136,6 +138,41 @@ def test_logprobs(endpoint: Endpoint) -> None:
     assert found["text_offset"][1] == len(found["tokens"][0])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_equal_texts(endpoint: Endpoint, stream: bool) -> None:
+    """Bytes above 127 alone are all the same text: as texts one of them is left in a dictionary, as ids all are."""
+    bias = {"logit_bias": {str(token): 50 for token in range(0xC0, 0xC4)}}
+    body = {"prompt": "abc", "seed": 7, "max_tokens": 3, "logprobs": 20, "stream": stream}
+    wanted = expected(endpoint, "abc", {"logprobs": 20, "max_new_tokens": 3}).logprobs
+    assert wanted is not None
+
+    def told(path: str, **fields: Any) -> list[Any]:
+        answer = endpoint.post(path, {**body, **fields})
+        parts = events_of(answer)[:-1] if stream else [answer.json()]
+        return [one["choices"][0]["logprobs"] for one in parts if one["choices"][0]["logprobs"]]
+
+    texts, ids = told(COMPLETIONS), told(COMPLETIONS, return_tokens_as_token_ids=True)
+    assert [offset for one in ids for offset in one["text_offset"]] == [
+        offset for one in texts for offset in one["text_offset"]
+    ]
+    assert [token for one in ids for token in one["tokens"]] == [f"token_id:{one.token_id}" for one in wanted]
+    listed = [top for one in ids for top in one["top_logprobs"]]
+    for top, entry in zip(listed, wanted, strict=True):
+        assert top == pytest.approx({f"token_id:{token}": logprob for token, logprob in entry.alternatives}, abs=1e-4)
+    by_text = [top for one in texts for top in one["top_logprobs"]]
+    assert any(len(top) < 20 for top in by_text)  # the control
+    likeliest: dict[str, float] = {}
+    for token, logprob in wanted[0].alternatives:
+        likeliest.setdefault(bytes([token]).decode("utf-8", "replace") if token < 256 else str(token), logprob)
+    assert by_text[0].get("\ufffd") == pytest.approx(likeliest.get("\ufffd"), abs=1e-4)
+    chat = {"messages": [{"role": "user", "content": "abc"}], "logprobs": True, "top_logprobs": 20, **bias}
+    entries = [entry for one in told(CHAT, **chat) for entry in one["content"]]
+    assert all(len({tuple(other["bytes"] or [other["token"]]) for other in one["top_logprobs"]}) == 20 for one in entries)
+    named = [entry for one in told(CHAT, **chat, return_tokens_as_token_ids=True) for entry in one["content"]]
+    assert [one["bytes"] for one in named] == [one["bytes"] for one in entries]
+    assert all(other["token"].startswith("token_id:") for one in named for other in [one, *one["top_logprobs"]])
+
+
 @pytest.mark.parametrize("choice", ["auto", "required", "none", {"type": "function", "function": {"name": "look_up"}}])
 def test_tools(endpoint: Endpoint, choice: Any) -> None:
     body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": choice, "seed": 3, "max_tokens": 90}
@@ -230,6 +267,104 @@ def test_a_response(endpoint: Endpoint) -> None:
     assert streamed[-1]["response"]["output"][0]["arguments"] == called["output"][0]["arguments"]
     prompt = 'abc\n{"name": "look_up", "arguments": {"a": 1}}\nthe abc\n'
     assert called["usage"]["input_tokens"] == len(endpoint.llm.tokenizer.encode(prompt))
+
+
+FREE = ("parameters", "schema", "guided_json", "metadata", "chat_template_kwargs")
+FIELDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (CHAT, {"messages": [*MESSAGES,
+                         {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [
+                             {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}]},
+                         {"role": "tool", "content": "b", "tool_call_id": "c"}],
+            "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}),
+    (CHAT, {"messages": MESSAGES, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, "metadata": {"a": "b"}}),
+    (COMPLETIONS, {"prompt": "abc", "structured_outputs": {"json": SCHEMA}, "stream_options": {}, "stream": True}),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "abc"}]},
+                           {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": "{}"},
+                           {"type": "function_call_output", "call_id": "c", "output": "b"}],
+                 "tools": [{"type": "function", **TOOL["function"]}],  # type: ignore[dict-item]
+                 "tool_choice": {"type": "function", "name": "look_up"}, "reasoning": {}}),
+    (RESPONSES, {"input": "abc", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}),
+)  # fmt: skip
+
+
+def with_nulls(value: Any) -> Any:
+    """The same with a field more in every object that has fields, which is null."""
+    if isinstance(value, list):
+        return [with_nulls(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: one if name in FREE else with_nulls(one) for name, one in value.items()} | {"newer": None}
+
+
+def without_ids(text: str) -> str:
+    return re.sub(r'"(id|call_id|item_id)":"[^"]*"|"created(_at)?":\d+|"cached_tokens":\d+', "", text)
+
+
+@pytest.mark.parametrize(("path", "body"), FIELDS, ids=lambda one: str(one)[:30])
+def test_a_field_that_is_null_asks_for_nothing(endpoint: Endpoint, path: str, body: dict[str, Any]) -> None:
+    body = {"seed": 3, "on_length": "close", "max_output_tokens" if path == RESPONSES else "max_tokens": 90, **body}
+    plain, nulls = endpoint.post(path, body), endpoint.post(path, with_nulls(body))
+    assert plain.status_code == nulls.status_code == 200, nulls.text
+    assert without_ids(plain.text) == without_ids(nulls.text)
+    assert endpoint.post(path, {**body, "newer": 0}).json()["error"]["param"] == "newer"
+
+
+def test_null_in_a_schema_stays(endpoint: Endpoint) -> None:
+    parameters = {"type": "object", "properties": {"a": {"const": None}}, "required": ["a"], "default": None}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters | {"additionalProperties": False}}}
+    body = {"messages": MESSAGES, "tools": [tool], "tool_choice": "required", "max_tokens": 60, "on_length": "close"}
+    found = endpoint.post(CHAT, with_nulls(body | {"parallel_tool_calls": False})).json()["choices"][0]
+    assert json.loads(found["message"]["tool_calls"][0]["function"]["arguments"]) == {"a": None}
+
+
+def test_output_is_taken_back_as_dictionaries_and_as_objects(endpoint: Endpoint) -> None:
+    """Of openai's client, with all that it adds: fields that are null, and what it has read in a text."""
+
+    class Found(pydantic.BaseModel):
+        a: Annotated[int, pydantic.Field(ge=0, le=99)]
+
+    tool = openai.pydantic_function_tool(Found, name="look_up")
+    close: Any = {"seed": 3, "on_length": "close"}
+    asked: Any = {"role": "user", "content": "abc"}
+
+    async def talk() -> None:
+        async with openai.AsyncOpenAI(
+            api_key="none", base_url="http://endpoint/v1", http_client=endpoint.client(), max_retries=0
+        ) as client:
+            flat: Any = {"type": "function", **tool["function"]}
+            called = await client.responses.parse(
+                model="toy", input="x", tools=[flat], tool_choice="required", max_output_tokens=90, extra_body=close
+            )
+            said = await client.responses.parse(
+                model="toy", input="x", text_format=Found, max_output_tokens=90, extra_body=close
+            )
+            assert said.output_parsed is not None and called.output[0].type == "function_call"
+            answer: Any = {"type": "function_call_output", "call_id": called.output[0].call_id, "output": "b"}
+            for output in (
+                [one.model_dump() for one in (*called.output, *said.output)],
+                [one.model_dump(mode="json") | {"async_": None} for one in (*called.output, *said.output)],
+                [*called.output, *said.output],
+            ):
+                items: Any = [asked, *output[:1], answer, *output[1:]]
+                tools: Any = [one.model_dump() for one in called.tools]
+                again = await client.responses.create(model="toy", input=items, tools=tools, max_output_tokens=9)
+                assert again.usage is not None and again.usage.input_tokens > 9
+            whole = await client.chat.completions.parse(
+                model="toy", messages=[asked], tools=[tool], tool_choice="required", max_tokens=90, extra_body=close
+            )
+            text = await client.chat.completions.parse(
+                model="toy", messages=[asked], response_format=Found, max_tokens=90, extra_body=close
+            )
+            told: Any = {"role": "tool", "content": "b", "tool_call_id": "c"}
+            for first, second in (
+                (whole.choices[0].message, text.choices[0].message),
+                (whole.choices[0].message.model_dump(), text.choices[0].message.model_dump()),
+            ):
+                messages: Any = [asked, first, told, second]
+                await client.chat.completions.create(model="toy", messages=messages, max_tokens=9)
+
+    asyncio.run(talk())
 
 
 def test_prefixes_are_told(endpoint: Endpoint) -> None:
