@@ -371,12 +371,10 @@ class BeamSearch(Policy[BeamGroup]):
         return torch.from_numpy(words)
 
     def _late(self, beams: Beams, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The continuations after which their constraints could not be satisfied in time, which masks may have a few of."""
+        """The continuations after which a constraint could not be satisfied in time; masks may have a few."""
         if not must_close(beams.live[0].sequence, self.settings):
             return []
-        return [
-            one for one in candidates if plan_of(beams.live[one.beam].sequence, one.token, self.settings) is None
-        ]
+        return [one for one in candidates if plan_of(beams.live[one.beam].sequence, one.token, self.settings) is None]
 
     def _stopped(self, beams: Beams, totals: Tensor) -> list[Hypothesis]:
         """The hypotheses that nothing may follow within their budget though their texts are whole: they end so."""

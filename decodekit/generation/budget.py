@@ -54,7 +54,7 @@ def token_budget(index: int, request: Request, model: CausalLM, settings: Settin
 
 
 def check_budget(sequence: Sequence, settings: Settings) -> None:
-    """Raise the `LengthError` of a row that must satisfy its constraint in time, and for which no text is short enough."""
+    """Raise the `LengthError` of a row that must satisfy its constraint in time, where no text is short enough."""
     if not settings.must_close or sequence.matcher is None:
         return
     least = len(sequence.matcher.completion(settings.left_out))

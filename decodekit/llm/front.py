@@ -38,9 +38,9 @@ from decodekit.generation.sequence import Request
 from decodekit.llm.awaited import awaited
 from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
+from decodekit.llm.notices import warn_of_equal_prompts
 from decodekit.llm.option_rules import seeds_fit, telling_of, timeout_fits
 from decodekit.llm.plan import Plan
-from decodekit.llm.notices import warn_of_equal_prompts
 from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
@@ -240,9 +240,7 @@ class LLM:
         completions = await awaited(self._shared_engine, tries, options, deadline, self.tokenizer)
         return completions[0] if is_single(prompts) else completions
 
-    def _planned(
-        self, prompts: Any, timeout: float | None, options: GenerateKeywords
-    ) -> tuple[list[Any], Plan]:
+    def _planned(self, prompts: Any, timeout: float | None, options: GenerateKeywords) -> tuple[list[Any], Plan]:
         """The prompts of a call, and its checked options."""
         faults: list[DecodekitError] = [*timeout_fits(timeout)]
         listed = self._listed(prompts, faults)

@@ -193,7 +193,8 @@ def _add_reading_routes(app: FastAPI, service: Service, *, has_key: bool) -> Non
         """What the endpoint is, for whoever opens it in a browser."""
         every = ((route, next(iter(route.methods or ("GET",)))) for route in app.routes if isinstance(route, APIRoute))
         routes = {
-            f"{method} {route.path_format}": (route.summary or route.description).partition(":")[0] for route, method in every
+            f"{method} {route.path_format}": (route.summary or route.description).partition(":")[0]
+            for route, method in every
         }
         about = "decodekit: OpenAI's API over one model, for OpenAI's clients with the base URL that ends in /v1"
         return IndexReply(about=about, routes=routes, fields="/openapi.json", docs=DOCS, key=has_key)

@@ -304,7 +304,9 @@ CLOSING = [("(ab|c)+", 4), ("a{2,5}b", 4), ("[abc]*c", 3), ("(abc)+", 4), ("a(b|
 @functools.cache
 def world_of(pattern: str, max_tokens: int) -> frozenset[tuple[int, ...]]:
     every = (bytes(word) for n in range(2 * max_tokens + 3) for word in itertools.product(b"abc", repeat=n))
-    return frozenset(texts_of_words({word for word in every if re.fullmatch(pattern.encode(), word)}, PIECES, max_tokens))
+    return frozenset(
+        texts_of_words({word for word in every if re.fullmatch(pattern.encode(), word)}, PIECES, max_tokens)
+    )
 
 
 def closed(pattern: str, max_tokens: int, beam: Beam, salt: int, **options: Any) -> list[Result]:
@@ -334,11 +336,9 @@ def test_closing_in_time_equals_brute_force(pattern: str, max_tokens: int, lengt
 def test_few_beams_that_close_equal_the_slow_search(
     pattern: str, max_tokens: int, num_groups: int, processors: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the mask of what ends in time has all tokens, so that those that come too late are found one by one."""
+    """Also where the mask of what ends in time has all tokens, so that what comes too late is found one by one."""
     penalty = 0.7 * (num_groups - 1)
-    beam = Beam(
-        4, num_return_sequences=4, num_beam_groups=num_groups, diversity_penalty=penalty, processors=processors
-    )
+    beam = Beam(4, num_return_sequences=4, num_beam_groups=num_groups, diversity_penalty=penalty, processors=processors)
     for salt in range(4):
         found = closed(pattern, max_tokens, beam, salt)
         if not processors:
@@ -362,10 +362,11 @@ def test_few_beams_that_close_equal_the_slow_search(
 
 
 def test_beams_that_do_not_close_are_cut() -> None:
-    """The negative control: some of their texts are no words, and the slow search finds others."""
-    cut = [one for salt in range(6) for one in closed("(abc)+", 4, Beam(4), salt, must_close=False)]
-    assert any(one.finish_reason == "length" for one in cut)
-    assert any(one.token_ids not in world_of("(abc)+", 4) for one in cut)
+    """The negative control: some of their texts are no words."""
+    for pattern, max_tokens in (("a{2,5}b", 4), ("[abc]*c", 3), ("c|(aab)*b", 4)):
+        cut = [one for salt in range(6) for one in closed(pattern, max_tokens, Beam(2), salt, must_close=False)]
+        assert any(one.finish_reason == "length" for one in cut)
+        assert any(one.token_ids not in world_of(pattern, max_tokens) for one in cut)
 
 
 def test_beams_close_without_forbidden_tokens() -> None:
@@ -379,7 +380,9 @@ def test_beams_close_without_forbidden_tokens() -> None:
     assert isinstance(short.error, LengthError) and "the least known has 2" in str(short.error)
 
 
-@pytest.mark.parametrize("beam", [dk.Beam(3), dk.Beam(4, num_beam_groups=2, diversity_penalty=0.5), dk.Beam(3, do_sample=True)])
+@pytest.mark.parametrize(
+    "beam", [dk.Beam(3), dk.Beam(4, num_beam_groups=2, diversity_penalty=0.5), dk.Beam(3, do_sample=True)]
+)
 def test_beams_of_a_schema_without_bounds_are_whole(beam: dk.Beam) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array"}}}
     schema |= {"required": ["name", "tags"]}

@@ -163,8 +163,14 @@ def test_fields_of_responses(endpoint: Endpoint) -> None:
         ({"input": [CALL, {**CALL, "caller": {"type": "direct"}}]}, "input.1.caller"),
         ({"input": [CALL, {**CALL, "arguments": "{"}]}, "input.1.arguments"),
         ({"input": ""}, ""),  # a line end is a prompt
-        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"minLength": 9, "type": "string"}}},
-          "max_output_tokens": 3, "on_length": "close"}, "max_output_tokens"),
+        (
+            {
+                "text": {"format": {"type": "json_schema", "name": "x", "schema": {"minLength": 9, "type": "string"}}},
+                "max_output_tokens": 3,
+                "on_length": "close",
+            },
+            "max_output_tokens",
+        ),
     ):
         answer = endpoint.post(RESPONSES, {"input": "abc", **fields})
         if not param:
@@ -218,7 +224,7 @@ def test_a_prompt_longer_than_the_context() -> None:
         answer = small.post(COMPLETIONS, {"prompt": [97] * 20})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "DK304")
         assert small.post(COMPLETIONS, {"prompt": [97] * 19}).json()["usage"]["completion_tokens"] == 1
-        long, messages = "x" * 500, [{"role": "user", "content": "abc " * 8}]
+        long, messages = "x" * 500, [{"role": "user", "content": "abc " * 12}]
         for path, body, param in (
             (COMPLETIONS, {"prompt": long}, "prompt"),
             (CHAT, {"messages": messages}, "messages"),

@@ -13,9 +13,11 @@ import pydantic
 import pytest
 
 import decodekit as dk
+from decodekit.generation.sequence import TokenLogprob
 from decodekit.serving.chat import ChatReply
 from decodekit.serving.completions import CompletionReply
 from decodekit.serving.responses import ResponseReply
+from decodekit.serving.tokens import TokenWriter
 from tests.serving.conftest import Endpoint, events_of
 
 SCHEMA = {
@@ -138,20 +140,35 @@ def test_logprobs(endpoint: Endpoint) -> None:
     assert found["text_offset"][1] == len(found["tokens"][0])
 
 
+def test_tokens_of_equal_texts() -> None:
+    """In a dictionary by text the likeliest of them stands for all; by id, and in a list, none is lost."""
+    vocabulary = dk.Vocabulary([b"\xc3", b"\xa9", b"a", b"a"], ())
+    likeliest = ((1, -0.5), (3, -1.0), (0, -1.5), (2, -2.0))
+    entries, writer = [TokenLogprob(0, -1.5, likeliest)], TokenWriter(vocabulary)
+    assert writer.of_completion(entries, 4)["top_logprobs"] == [{"\ufffd": -0.5, "a": -1.0}]
+    by_id = writer.of_completion(entries, 4, as_ids=True)
+    assert by_id["top_logprobs"] == [{f"token_id:{token}": logprob for token, logprob in likeliest}]
+    assert (by_id["tokens"], by_id["text_offset"]) == (["token_id:0"], [4])
+    listed = writer.of_chat(entries)[0]["top_logprobs"]
+    assert [(one["token"], one["logprob"]) for one in listed] == [
+        ("\ufffd", -0.5), ("a", -1.0), ("\ufffd", -1.5), ("a", -2.0)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_tokens_of_equal_texts(endpoint: Endpoint, stream: bool) -> None:
-    """Bytes above 127 alone are all the same text: as texts one of them is left in a dictionary, as ids all are."""
-    bias = {"logit_bias": {str(token): 50 for token in range(0xC0, 0xC4)}}
-    body = {"prompt": "abc", "seed": 7, "max_tokens": 3, "logprobs": 20, "stream": stream}
+def test_tokens_as_ids(endpoint: Endpoint, stream: bool) -> None:
+    """As ids all are told, with the same offsets."""
+    options = {"seed": 7, "max_tokens": 3, "stream": stream}
+    body = {"prompt": "abc", "logprobs": 20}
     wanted = expected(endpoint, "abc", {"logprobs": 20, "max_new_tokens": 3}).logprobs
     assert wanted is not None
 
-    def told(path: str, **fields: Any) -> list[Any]:
-        answer = endpoint.post(path, {**body, **fields})
+    def told(path: str, body: dict[str, Any], **fields: Any) -> list[Any]:
+        answer = endpoint.post(path, {**options, **body, **fields})
         parts = events_of(answer)[:-1] if stream else [answer.json()]
         return [one["choices"][0]["logprobs"] for one in parts if one["choices"][0]["logprobs"]]
 
-    texts, ids = told(COMPLETIONS), told(COMPLETIONS, return_tokens_as_token_ids=True)
+    texts, ids = told(COMPLETIONS, body), told(COMPLETIONS, body, return_tokens_as_token_ids=True)
     assert [offset for one in ids for offset in one["text_offset"]] == [
         offset for one in texts for offset in one["text_offset"]
     ]
@@ -159,16 +176,12 @@ def test_tokens_of_equal_texts(endpoint: Endpoint, stream: bool) -> None:
     listed = [top for one in ids for top in one["top_logprobs"]]
     for top, entry in zip(listed, wanted, strict=True):
         assert top == pytest.approx({f"token_id:{token}": logprob for token, logprob in entry.alternatives}, abs=1e-4)
-    by_text = [top for one in texts for top in one["top_logprobs"]]
-    assert any(len(top) < 20 for top in by_text)  # the control
-    likeliest: dict[str, float] = {}
-    for token, logprob in wanted[0].alternatives:
-        likeliest.setdefault(bytes([token]).decode("utf-8", "replace") if token < 256 else str(token), logprob)
-    assert by_text[0].get("\ufffd") == pytest.approx(likeliest.get("\ufffd"), abs=1e-4)
-    chat = {"messages": [{"role": "user", "content": "abc"}], "logprobs": True, "top_logprobs": 20, **bias}
-    entries = [entry for one in told(CHAT, **chat) for entry in one["content"]]
-    assert all(len({tuple(other["bytes"] or [other["token"]]) for other in one["top_logprobs"]}) == 20 for one in entries)
-    named = [entry for one in told(CHAT, **chat, return_tokens_as_token_ids=True) for entry in one["content"]]
+    chat = {"messages": [{"role": "user", "content": "abc"}], "logprobs": True, "top_logprobs": 20}
+    entries = [entry for one in told(CHAT, chat) for entry in one["content"]]
+    assert all(
+        len({tuple(other["bytes"] or [other["token"]]) for other in one["top_logprobs"]}) == 20 for one in entries
+    )
+    named = [entry for one in told(CHAT, chat, return_tokens_as_token_ids=True) for entry in one["content"]]
     assert [one["bytes"] for one in named] == [one["bytes"] for one in entries]
     assert all(other["token"].startswith("token_id:") for one in named for other in [one, *one["top_logprobs"]])
 
@@ -269,7 +282,7 @@ def test_a_response(endpoint: Endpoint) -> None:
     assert called["usage"]["input_tokens"] == len(endpoint.llm.tokenizer.encode(prompt))
 
 
-FREE = ("parameters", "schema", "guided_json", "metadata", "chat_template_kwargs")
+FREE = ("json", "parameters", "schema", "guided_json", "metadata", "chat_template_kwargs")
 FIELDS: tuple[tuple[str, dict[str, Any]], ...] = (
     (CHAT, {"messages": [*MESSAGES,
                          {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [
