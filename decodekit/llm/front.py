@@ -61,11 +61,16 @@ _SHORT_TOKEN: Final = 32
 """Bytes; a text of no more for each token of the context is divided, without asking how long tokens are."""
 
 
-class CallKeywords(GenerateKeywords, total=False):
-    """Keywords of `LLM.generate`: those of the texts, and those of the call as a whole."""
+class TimedKeywords(GenerateKeywords, total=False):
+    """Keywords of `LLM.agenerate`: those of the texts, and the time of the call."""
+
+    timeout: float | None
+
+
+class CallKeywords(TimedKeywords, total=False):
+    """Keywords of `LLM.generate`."""
 
     progress: bool
-    timeout: float | None
 
 
 class LLM:
@@ -211,11 +216,11 @@ class LLM:
         return self._decode(listed, plan, num_prompts, raised=TooManyRowsError, deadline=deadline)
 
     @overload
-    async def agenerate(self, prompts: OnePrompt, **call: Unpack[CallKeywords]) -> Completion: ...  # type: ignore[overload-overlap]
+    async def agenerate(self, prompts: OnePrompt, **call: Unpack[TimedKeywords]) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
-    async def agenerate(self, prompts: ManyPrompts, **call: Unpack[CallKeywords]) -> list[Completion]: ...
+    async def agenerate(self, prompts: ManyPrompts, **call: Unpack[TimedKeywords]) -> list[Completion]: ...
     @overload
-    async def agenerate(self, prompts: UnknownPrompts, **call: Unpack[CallKeywords]) -> Any: ...
+    async def agenerate(self, prompts: UnknownPrompts, **call: Unpack[TimedKeywords]) -> Any: ...
     async def agenerate(
         self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None, **options: Unpack[GenerateKeywords]
     ) -> Completion | list[Completion]:

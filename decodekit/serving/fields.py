@@ -216,7 +216,7 @@ class FunctionCallFields(WireModel):
 
     name: str
     arguments: str
-    parsed_arguments: Any = Field(None, description="Accepted: what a client has read in the arguments.")
+    parsed_arguments: Annotated[Any, Field(description="Accepted: what a client has read in the arguments.")] = None
 
 
 class CallFields(WireModel):
@@ -246,7 +246,7 @@ class AssistantMessage(WireModel):
     function_call: None = None
     annotations: EmptyList | None = None
     name: str | None = None
-    parsed: Any = Field(None, description="Accepted: what a client has read in the content.")
+    parsed: Annotated[Any, Field(description="Accepted: what a client has read in the content.")] = None
 
 
 class ToolMessage(WireModel):

@@ -48,7 +48,7 @@ class InputPart(WireModel):
     text: str
     annotations: EmptyList | None = None
     logprobs: EmptyList | None = None
-    parsed: Any = Field(None, description="Accepted: what a client has read in the text.")
+    parsed: Annotated[Any, Field(description="Accepted: what a client has read in the text.")] = None
 
 
 class InputMessage(WireModel):
@@ -70,7 +70,7 @@ class InputCall(WireModel):
     arguments: str
     id: str | None = None
     status: ItemStatus | None = None
-    parsed_arguments: Any = Field(None, description="Accepted: what a client has read in the arguments.")
+    parsed_arguments: Annotated[Any, Field(description="Accepted: what a client has read in the arguments.")] = None
 
 
 class InputCallOutput(WireModel):
