@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import pickle
 import threading
 import weakref
@@ -235,6 +236,19 @@ def test_the_engine_belongs_to_its_llm() -> None:
     assert engine() is None  # without the garbage collector
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_after_a_fork_there_is_another_engine() -> None:
+    llm = toy_llm()
+    wanted = asyncio.run(llm.agenerate("abc", max_new_tokens=3)).text
+    pid = os.fork()
+    if pid == 0:  # no pytest in here
+        try:
+            is_same = asyncio.run(asyncio.wait_for(llm.agenerate("abc", max_new_tokens=3), 20)).text == wanted
+            os._exit(7 if is_same else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_what_is_wrong_with_an_awaited_call() -> None:

@@ -179,9 +179,10 @@ class EngineLoop:
 
 
 def _stop_at_exit(loop: EngineLoop) -> None:
-    loop.stop(drain=False)
-    if loop.thread.is_alive() and loop.thread is not threading.current_thread():
-        loop.thread.join(EXIT_SECONDS)
+    if loop.thread.is_alive():  # and of this process: after a fork nobody is there to let go of the lock
+        loop.stop(drain=False)
+        if loop.thread is not threading.current_thread():
+            loop.thread.join(EXIT_SECONDS)
 
 
 class Engine:

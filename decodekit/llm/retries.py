@@ -175,7 +175,17 @@ def value_error(error: Exception, text: str, at: str) -> ConstraintError:
         hint="max_retries= (more of them) to ask again with the reason, or constraint=dk.Guarded(...) to take it back",
     )
     fault.__cause__ = error
+    _forget_frames(error)
     return fault
+
+
+def _forget_frames(error: Exception) -> None:
+    """Let go of the frames that errors inside of pydantic's hold: the model is in them, and no collector looks there."""
+    if type(error).__module__.startswith("pydantic_core"):
+        for fault in error.errors(include_url=False, include_input=False):  # type: ignore[attr-defined]
+            inner = fault.get("ctx", {}).get("error")
+            if isinstance(inner, BaseException):
+                inner.__traceback__ = None
 
 
 def rename(completion: Completion, number: int, index: int) -> None:
