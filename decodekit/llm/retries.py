@@ -180,8 +180,9 @@ def value_error(error: Exception, text: str, at: str) -> ConstraintError:
 
 
 def _forget_frames(error: Exception) -> None:
-    """Let go of the frames that errors inside of pydantic's hold: the model is in them, and no collector looks there."""
+    """Let go of the frames of pydantic's error and of those inside, which hold the model where no collector looks."""
     if type(error).__module__.startswith("pydantic_core"):
+        error.__traceback__ = None
         for fault in error.errors(include_url=False, include_input=False):  # type: ignore[attr-defined]
             inner = fault.get("ctx", {}).get("error")
             if isinstance(inner, BaseException):
