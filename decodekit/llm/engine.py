@@ -45,7 +45,7 @@ from decodekit.generation.results import Update
 from decodekit.generation.scheduler import Scheduler, SchedulerStats, Ticket
 from decodekit.generation.sequence import Request
 from decodekit.llm.handle import Handle
-from decodekit.llm.option_rules import timeout_fits
+from decodekit.llm.option_rules import deadline_after, timeout_fits
 from decodekit.llm.plan import Plan
 from decodekit.llm.prepared import PlansRequests, Prepared, Preparing
 from decodekit.models.causal_lm import CausalLM
@@ -304,7 +304,7 @@ class Engine:
         prepared = self._preparing.prepared(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
         if (sample or salt is not None or timeout is not None) and isinstance(request, Request):
-            deadline = None if timeout is None else started + timeout
+            deadline = deadline_after(timeout, started)
             request = replace(request, sequence=sample, salt=salt, deadline=deadline)
         return self._enqueue(request, prepared, priority, owner)
 

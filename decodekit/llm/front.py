@@ -39,7 +39,7 @@ from decodekit.llm.awaited import awaited
 from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.notices import warn_of_equal_prompts
-from decodekit.llm.option_rules import seeds_fit, telling_of, timeout_fits
+from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits
 from decodekit.llm.plan import Plan
 from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
@@ -207,7 +207,7 @@ class LLM:
         `Chunk.completion` is None until the last chunk of a prompt. With `timeout` the time of the caller between two
         chunks counts, too.
         """
-        deadline = _deadline(timeout)
+        deadline = deadline_after(timeout, time.monotonic())
         listed, plan = self._planned(prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
@@ -237,7 +237,7 @@ class LLM:
         Raises:
             DecodekitError: as `generate` raises it.
         """
-        deadline = _deadline(timeout)
+        deadline = deadline_after(timeout, time.monotonic())
         listed, plan = await asyncio.to_thread(self._planned, prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
@@ -475,11 +475,6 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **call: Unpack[CallKeywor
         A `Completion`, or a list of them for a list of prompts.
     """
     return LLM(model, tokenizer).generate(prompts, **call)
-
-
-def _deadline(timeout: float | None) -> float | None:
-    """When a call ends at the latest that begins now; of a limit that is none, which is refused, anything."""
-    return time.monotonic() + timeout if isinstance(timeout, int | float) else None
 
 
 def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:

@@ -31,6 +31,9 @@ from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLeng
 from decodekit.strategy.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
 
+LONGEST_S: Final = 1e9
+"""Seconds; no clock has to count further."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateCall:
@@ -157,6 +160,11 @@ def timeout_fits(timeout: object) -> Faults:
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and timeout > 0):  # type: ignore[operator]
         yield OptionError(f"timeout={timeout!r:.40} is no number of seconds above 0", at="timeout")
+
+
+def deadline_after(timeout: object, began: float) -> float | None:
+    """When what began then, a value of `time.monotonic`, ends at the latest; None without a limit or for a wrong one."""
+    return began + min(timeout, LONGEST_S) if isinstance(timeout, int | float) else None
 
 
 def _counts(call: GenerateCall) -> Faults:
