@@ -232,7 +232,7 @@ class LLM:
 
         Args:
             prompts, timeout: as in `generate`.
-            options: as in `generate`, less `batch_size` and `progress`.
+            options: as in `generate`, less `batch_size` and several negative prompts.
 
         Raises:
             DecodekitError: as `generate` raises it.

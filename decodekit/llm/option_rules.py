@@ -163,7 +163,7 @@ def timeout_fits(timeout: object) -> Faults:
 
 
 def deadline_after(timeout: object, began: float) -> float | None:
-    """When what began then, a value of `time.monotonic`, ends at the latest; None without a limit or for a wrong one."""
+    """When what began then, a value of `time.monotonic`, ends at the latest; None without a limit, or if it is none."""
     return began + min(timeout, LONGEST_S) if isinstance(timeout, int | float) else None
 
 
