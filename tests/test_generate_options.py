@@ -19,7 +19,7 @@ from decodekit.strategy.generate_options import StrategyKeywords
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
 
-METHODS = (dk.LLM.generate, dk.LLM.stream, dk.LLM.as_completed, front.generate)
+METHODS = (dk.LLM.generate, dk.LLM.agenerate, dk.LLM.stream, dk.LLM.as_completed, front.generate)
 
 
 def own_keys() -> list[str]:
@@ -42,10 +42,12 @@ def test_keywords_of_strategies_are_their_options() -> None:
 @pytest.mark.parametrize("function", METHODS)
 def test_every_method_has_these_keywords(function: Any) -> None:
     overloads = get_overloads(function)
-    assert bool(overloads) == (function.__name__ == "generate")
+    assert bool(overloads) == function.__name__.endswith("generate")
     for one in (function, *overloads):
-        hint = inspect.signature(one, eval_str=True).parameters["options"].annotation
-        assert get_origin(hint) is Unpack and get_args(hint) == (GenerateKeywords,)
+        *_, rest = inspect.signature(one, eval_str=True).parameters.values()
+        assert rest.kind is rest.VAR_KEYWORD and get_origin(rest.annotation) is Unpack
+        [keywords] = get_args(rest.annotation)
+        assert {*keywords.__annotations__} - {"progress", "timeout"} == {*GenerateKeywords.__annotations__}
 
 
 def test_type_checkers_know_every_option(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_type_checkers_know_every_option(tmp_path: Path) -> None:
     names = [*GENERATION_OPTIONS, *sorted(set(StrategyKeywords.__annotations__))]
     given = ", ".join(f"{name}=any_" for name in names)
     calls = ("llm.generate(prompt, {})", "llm.stream(prompt, {})", "llm.as_completed([prompt], {})",
-             "dk.generate(any_, any_, prompt, {})")  # fmt: skip
+             "dk.generate(any_, any_, prompt, {})", "_ = llm.agenerate(prompt, timeout=3, {})")  # fmt: skip
     lines = ["from typing import Any", "import decodekit as dk", "any_: Any = None", 'prompt = "x"',
              "llm: dk.LLM = any_"]  # fmt: skip
     lines += [call.format(given) for call in calls]

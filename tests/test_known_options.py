@@ -339,12 +339,28 @@ def test_nearest_never_repeats_what_was_typed() -> None:
         (dk.Temperature(0.5), {"num_beams": 3}, ['try strategy="beam", num_beams=3']),
         (dk.Temperature(0.5), {"top_k": 3}, ["is given beside processors"]),
         ("greedy", {"zzz": 3}, ["no option 'zzz'."]),
+        ("greedy", {"num_samples": 3}, ["litgpt", 'try strategy="sample", num_return_sequences=3']),
+        ("best-of:num_samples=4", {}, ["litgpt", "try best-of:n=4"]),
+        ("best-of", {"num_return_sequences": 4}, ["try n=4"]),
+        ("particles:num_particels=4", {}, ["Did you mean 'num_particles'", "try particles:num_particles=4"]),
     ],
 )
 def test_what_is_said(strategy: Any, options: dict[str, Any], says: list[str]) -> None:
     error = refused(strategy, options)
     assert error is not None
     assert all(one in str(error) for one in says), str(error)
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"), [("rnag", "rang"), ("max_new_tokns", "max_new_tokens"), ("temperatur", "temperature")]
+)
+def test_options_of_a_plug_in_come_before_those_of_others(typed: str, says: str) -> None:
+    """`rnag` is as near to `rng`, which Outlines has."""
+    factories = {name: strategy_factory(name) for name in NAMES}
+    error = remedies.unknown_option(typed, 3, remedies.Site("mine", ("rang", "speculate"), {}, factories, "text"))
+    assert f"Did you mean {says!r}" in error.cause
+    hints = {"rang": "mine:rang=3", "max_new_tokens": "max_new_tokens=3"}
+    assert error.hint == hints.get(says, error.hint) and error.hint is not None
 
 
 @pytest.mark.parametrize(

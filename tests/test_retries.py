@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,13 @@ def test_a_job_keeps_what_was_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     [row] = [json.loads(line) for line in Path("out/failed.jsonl").read_text().splitlines()]
     assert row["code"] == "DK207" and len(row["refused"]) == 2
     assert all("never good" in one["message"] for one in row["refused"])
+
+
+def test_what_a_validator_refuses_keeps_no_model() -> None:
+    """Pydantic's errors hold those of validators, and with them frames, out of sight of the collector."""
+    llm = improving()
+    refused, model = llm.generate("x", constraint=Paid, max_new_tokens=40), weakref.ref(llm)
+    assert isinstance(refused.error, InvalidValueError) and "1 is odd" in str(refused.error)
+    del llm
+    gc.collect()
+    assert model() is None

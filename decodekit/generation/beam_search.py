@@ -17,6 +17,9 @@ Two beams, tokens a, b and the end $, K = 4. After the prompt, log p is a -0.5, 
     step 2  aa -0.9, a$ -1.4, ab -2.6, ba -2.9    a$ ended with the score -1.4 / 2 = -0.7; aa and ab go on
             `a` is continued twice: aa stays in its row, and the row of b becomes a copy of it for ab
     step 3  the best of aa, -0.9 / 2 at its present length, is better than -0.7: the search goes on
+
+With ``on_length="close"`` a hypothesis has only continuations after which its constraint can be satisfied in time, as
+a single text has (see `budget`), so every text that is found is whole.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
 from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.beam_tree import BeamNode, BeamTree, Fate
 from decodekit.generation.best_allowed import best_allowed
+from decodekit.generation.budget import can_stop_here, check_budget, ends_in_time, keep_ending, must_close, plan_of
 from decodekit.generation.drawing import non_finite, record
 from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.positions import Position
@@ -263,7 +268,8 @@ class BeamSearch(Policy[BeamGroup]):
         self._options = options
 
     def begin(self, sequence: Text) -> BeamGroup:
-        """Every group of beams begins with the empty text."""
+        """Every group of beams begins with the empty text; `LengthError` if no text of the constraint fits."""
+        check_budget(sequence, self.settings)
         root = Hypothesis(sequence, 0.0)
         num_eos = len(self.settings.vocabulary.eos_token_ids)
         every = [
@@ -313,9 +319,8 @@ class BeamSearch(Policy[BeamGroup]):
             raise non_finite(self.settings, at, logits)
         is_constrained = group.sequence.matcher is not None
         asks = is_constrained and self.settings.asks_several and is_due(group.sequence)
-        log_probs = self._log_probs(
-            group.live, logits, at, None if asks or not is_constrained else self._mask(group.live)
-        )
+        mask = None if asks or not is_constrained else self._mask(group.live)
+        log_probs = self._log_probs(group.live, logits, at, mask)
         first, before, is_settled = 0, list[Beams](), True
         for beams in group.beams:
             if beams.is_done:
@@ -323,7 +328,8 @@ class BeamSearch(Policy[BeamGroup]):
             rows = slice(first, first + len(beams.live))
             first = rows.stop
             penalty = hamming_penalty(before, self._options.diversity_penalty, logits.shape[1])
-            totals = beams.totals(log_probs[rows], None if penalty is None else penalty.to(logits.device))
+            penalty = None if penalty is None else penalty.to(logits.device)
+            totals = beams.totals(log_probs[rows], penalty)
             noise = self._noise(beams, logits) if self._options.do_sample else None
             candidates = beams.candidates(totals, noise, asks=asks)
             if candidates is None:
@@ -331,6 +337,13 @@ class BeamSearch(Policy[BeamGroup]):
                 totals = apply_bitmask(totals, self._mask(beams.live).to(logits.device))
                 candidates = beams.candidates(totals, noise)
                 assert candidates is not None
+            while mask is not None and (late := self._late(beams, candidates)):
+                for one in late:
+                    forbid(mask[rows.start + one.beam].numpy(), one.token)
+                log_probs[rows] = self._log_probs(beams.live, logits[rows], at, mask[rows])
+                totals = beams.totals(log_probs[rows], penalty)
+                candidates = beams.candidates(totals, noise) or []
+            beams.finished += self._stopped(beams, totals)
             extended = [self._extended(beams, candidate) for candidate in candidates]
             taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
             record(taken, logits[rows], None, self.settings)
@@ -352,7 +365,26 @@ class BeamSearch(Policy[BeamGroup]):
             assert sequence.matcher is not None
             sequence.matcher.fill_bitmask(words, row)
             sequence.num_masks += 1
+            if must_close(sequence, self.settings):
+                num_left = sequence.max_tokens - len(sequence.token_ids) - 1
+                keep_ending(sequence.matcher, sequence.plan, num_left, self.settings.left_out, words[row])
         return torch.from_numpy(words)
+
+    def _late(self, beams: Beams, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The continuations after which a constraint could not be satisfied in time; masks may have a few."""
+        if not must_close(beams.live[0].sequence, self.settings):
+            return []
+        return [one for one in candidates if plan_of(beams.live[one.beam].sequence, one.token, self.settings) is None]
+
+    def _stopped(self, beams: Beams, totals: Tensor) -> list[Hypothesis]:
+        """The hypotheses that nothing may follow within their budget though their texts are whole: they end so."""
+        found = []
+        for one, best in zip(beams.live, totals.amax(dim=1).tolist(), strict=True):
+            if best == -math.inf and can_stop_here(one.sequence, self.settings):
+                sequence = one.sequence.fork(one.sequence.request, one.sequence.row)
+                sequence.finish("complete")
+                found.append(replace(one, sequence=sequence))
+        return found
 
     def _log_probs(self, live: Sequence[Hypothesis], logits: Tensor, at: str, mask: Tensor | None) -> Tensor:
         """Processed log-probabilities of what may follow each live hypothesis, under masks if given, float32 [B, V]."""
@@ -385,6 +417,8 @@ class BeamSearch(Policy[BeamGroup]):
         """A hypothesis with one token more, which may have ended; raises the error of the constraint."""
         parent = beams.live[candidate.beam].sequence
         sequence = parent.fork(parent.request, parent.row)
+        if must_close(sequence, self.settings):
+            ends_in_time(sequence, candidate.token, self.settings)  # which notes its plan
         append_token(sequence, candidate.token, self.settings, None)
         if sequence.error is not None:
             raise sequence.error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decodekit.errors import ContextLengthError, OptionError
+from decodekit.errors import ContextLengthError, LengthError, OptionError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,6 +53,20 @@ def token_budget(index: int, request: Request, model: CausalLM, settings: Settin
     return min(settings.max_new_tokens, context_length - max(len(request.prompt), len(request.negative_prompt)))
 
 
+def check_budget(sequence: Sequence, settings: Settings) -> None:
+    """Raise the `LengthError` of a row that must satisfy its constraint in time, where no text is short enough."""
+    if not settings.must_close or sequence.matcher is None:
+        return
+    least = len(sequence.matcher.completion(settings.left_out))
+    if least > sequence.max_tokens:
+        is_cut = sequence.max_tokens < settings.max_new_tokens  # by the context of the model
+        raise LengthError(
+            f"no text of the constraint fits into {sequence.max_tokens:,} tokens: the least known has {least:,}",
+            at=f"prompt {sequence.index}",
+            hint="a shorter prompt" if is_cut else "a larger max_new_tokens",
+        )
+
+
 def must_close(sequence: Sequence, settings: Settings) -> bool:
     """Whether the constraint of a row has to be satisfied within its budget."""
     return settings.must_close and sequence.matcher is not None
@@ -69,13 +83,18 @@ def ends_in_time(sequence: Sequence, token: int, settings: Settings) -> bool:
     By induction some token always passes: the first one of the completion that was found when the token before passed.
     Once a row depends on that, the completion is its `plan`.
     """
-    assert sequence.matcher is not None
-    num_left = sequence.max_tokens - len(sequence.token_ids) - 1  # after this token
-    plan = plan_before(sequence.matcher, sequence.plan, token, num_left, settings.left_out)
+    plan = plan_of(sequence, token, settings)
     if plan is None:
         return False
     sequence.plan = plan
     return True
+
+
+def plan_of(sequence: Sequence, token: int, settings: Settings) -> tuple[int, ...] | None:
+    """The plan of a row before `token` comes; None if that is too late for any."""
+    assert sequence.matcher is not None
+    num_left = sequence.max_tokens - len(sequence.token_ids) - 1  # after this token
+    return plan_before(sequence.matcher, sequence.plan, token, num_left, settings.left_out)
 
 
 def plan_before(

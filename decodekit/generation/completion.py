@@ -16,7 +16,7 @@ from decodekit.generation.traces import TokenTrace
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What became of one prompt.
+    """What became of one prompt; where it has several texts, the first or best one, with the rest in `others`.
 
     Args:
         text: the generated text: the bytes of the tokens as UTF-8, without end-of-sequence token and stop string.
@@ -144,7 +144,7 @@ class Chunk:
         index: number of the prompt.
         text: text that is new.
         token_ids: tokens that are new.
-        completion: the whole, with the last chunk of a prompt.
+        completion: the whole, with the last chunk of a prompt; None with those before.
         logprobs: an entry for each of the tokens if asked for.
     """
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
 from typing import Final
 
-from decodekit.errors import DecodekitError, LengthError
+from decodekit.errors import DecodekitError
 from decodekit.generation.append import append_forced
+from decodekit.generation.budget import check_budget
 from decodekit.generation.masks import StepMasks
 from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.results import Update
@@ -106,15 +107,7 @@ class Texts(Policy[Group]):
 
 def begin_text(sequence: Sequence, settings: Settings) -> None:
     """Take what is forced at the beginning of a text, maybe all; `LengthError` if no text of the constraint fits."""
-    if settings.must_close and sequence.matcher is not None:
-        least = len(sequence.matcher.completion(settings.left_out))
-        if least > sequence.max_tokens:
-            is_cut = sequence.max_tokens < settings.max_new_tokens  # by the context of the model
-            raise LengthError(
-                f"no text of the constraint fits into {sequence.max_tokens:,} tokens: the least known has {least:,}",
-                at=f"prompt {sequence.index}",
-                hint="a shorter prompt" if is_cut else "a larger max_new_tokens",
-            )
+    check_budget(sequence, settings)
     is_empty = sequence.finish_reason is not None
     if not is_empty:
         append_forced(sequence, settings, None)

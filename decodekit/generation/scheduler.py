@@ -68,7 +68,6 @@ class Ticket:
         policy, settings: how.
         num_samples: how many texts of it are decoded.
         priority: larger ones first.
-        deadline: when it ends at the latest, a value of `time.monotonic`; None without.
         owner: what it belongs to, with others; None for itself alone.
         num_begun: how many samples were admitted.
         groups: those that were admitted and are not done, with rows or waiting for some again.
@@ -83,7 +82,6 @@ class Ticket:
     settings: Settings
     num_samples: int = 1
     priority: float = 0
-    deadline: float | None = None
     owner: Hashable = None
     num_begun: int = 0
     groups: list[Group] = field(default_factory=list)
@@ -221,8 +219,9 @@ class Scheduler:
                 ticket.num_before = counts[0]
                 counts[:] = counts[0] + 1, counts[1] + 1
         self._push(ticket, None)
-        if ticket.deadline is not None:
-            heapq.heappush(self._deadlines, (ticket.deadline, next(self._numbers), ticket))
+        deadline = None if isinstance(ticket.request, DecodekitError) else ticket.request.deadline
+        if deadline is not None:
+            heapq.heappush(self._deadlines, (deadline, next(self._numbers), ticket))
 
     def _push(self, ticket: Ticket, group: Group | None) -> None:
         place = 0
@@ -314,10 +313,7 @@ class Scheduler:
         while self._deadlines and (self._deadlines[0][2].is_over or self._deadlines[0][0] <= time.monotonic()):
             _, _, ticket = heapq.heappop(self._deadlines)
             if not ticket.is_over:
-                at, hint = f"request {ticket.index}", "a longer timeout, a smaller max_new_tokens, or fewer requests"
-                updates += self._interrupt(
-                    ticket, RequestTimeoutError("the time of the request is over", at=at, hint=hint)
-                )
+                updates += self._interrupt(ticket, overdue(f"request {ticket.index}"))
         return updates
 
     def _make_way(self) -> None:
@@ -561,6 +557,12 @@ class Scheduler:
         self._ticket_of.clear()
         self._deadlines.clear()
         self._numbers_of.clear()
+
+
+def overdue(at: str) -> RequestTimeoutError:
+    """The error of a request whose time is over."""
+    hint = "a longer timeout, a smaller max_new_tokens, or fewer requests"
+    return RequestTimeoutError("the time of the request is over", at=at, hint=hint)
 
 
 def _take(waiting: list[Waiting], entry: Waiting) -> None:

@@ -33,18 +33,18 @@ class SearchCall:
     max_rollbacks: int | None
 
     def unsupported(
-        self, search: str, *, closing: str, canonical: str, rollbacks: str, why_closing: str = ""
+        self, search: str, *, closing: str | None, canonical: str, rollbacks: str, why_closing: str = ""
     ) -> Iterator[DecodekitError]:
-        """The options that no search with several hypotheses has.
+        """The options that searches with several hypotheses do not have.
 
         Args:
             search: its name in a sentence.
-            closing: what to write in place of ``on_length="close"``.
+            closing: what to write in place of ``on_length="close"``; None if it closes in time.
             canonical: why it cannot take tokens unseen.
             rollbacks: where, and why, no text is taken back.
             why_closing: why it cannot close in time, if there is more to say.
         """
-        if self.on_length == "close":
+        if self.on_length == "close" and closing is not None:
             cause = f'on_length="close" and {search} cannot be combined{why_closing and ": " + why_closing}'
             yield OptionError(cause, at="on_length", hint=closing)
         if self.fast_forward == "canonical":

@@ -32,6 +32,7 @@ class Request:
         sequence: number of this sample among several samples of one prompt, the second key of the noise.
         negative_prompt: token ids of what guidance contrasts the prompt with; empty without.
         salt: requests of other salts share nothing that was read.
+        deadline: when it ends at the latest, a value of `time.monotonic`; None without.
     """
 
     prompt: Tokens[int]
@@ -40,6 +41,7 @@ class Request:
     sequence: int = 0
     negative_prompt: Tokens[int] = ()
     salt: Hashable = None
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

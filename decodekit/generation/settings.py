@@ -185,7 +185,8 @@ class Settings:
         is_exact = self.must_close and (not self.can_redraw or is_measured)
         object.__setattr__(self, "masks_ending", is_exact)
         object.__setattr__(self, "asks", not makes_masks)
-        object.__setattr__(self, "asks_several", self.masks == "asked" and self.pipeline.is_tokenwise)
+        asks_several = self.masks == "asked" and self.pipeline.is_tokenwise and not self.must_close
+        object.__setattr__(self, "asks_several", asks_several)
         left_out = left_out_of(self.pipeline, self.vocabulary.size)[0] if self.must_close else frozenset[int]()
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")

@@ -7,7 +7,7 @@
 `front` has the class `LLM` and the function `generate`, whose options are `strategy.generate_options`. `option_rules`
 says what is wrong with options, `plan` turns them into the settings of the loops, `completions` turns results of the
 loops into completions, and `tokenizers` keeps what was read of a tokenizer. `engine` takes requests at any time, and
-`handle` is what it gives for one.
+`handle` is what it gives for one; `awaited` is what `LLM.agenerate` asks of one. `notices` warns at the caller's line.
 """
 
 from decodekit.generation.completion import Chunk, Completion, Score

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.errors import DecodekitError, LengthError
+from decodekit.errors import DecodekitError, LengthError, RequestInterruptedError
 from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.results import Result
 from decodekit.llm.plan import Plan
@@ -16,13 +16,14 @@ from decodekit.llm.retries import value_error
 def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
     """The completion of a prompt; where several samples were drawn, what the strategy makes of them."""
     completion = _completion(plan, index, text, result)
-    if plan.choice is None:
-        return completion
-    chosen = plan.choice.choose([replace(completion, others=()), *completion.others])
-    if plan.options.logprobs:
-        return chosen
-    others = tuple(replace(other, logprobs=None) for other in chosen.others)  # the strategy alone asked for them
-    return replace(chosen, logprobs=None, others=others)
+    if plan.choice is not None:
+        completion = plan.choice.choose([replace(completion, others=()), *completion.others])
+        if not plan.options.logprobs:  # the strategy alone asked for them
+            others = tuple(replace(other, logprobs=None) for other in completion.others)
+            completion = replace(completion, logprobs=None, others=others)
+    if isinstance(completion.error, RequestInterruptedError):
+        completion.error.text = completion.text
+    return completion
 
 
 def whole(index: int, completion: Completion) -> Chunk:

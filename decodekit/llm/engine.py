@@ -45,6 +45,7 @@ from decodekit.generation.results import Update
 from decodekit.generation.scheduler import Scheduler, SchedulerStats, Ticket
 from decodekit.generation.sequence import Request
 from decodekit.llm.handle import Handle
+from decodekit.llm.option_rules import deadline_after, timeout_fits
 from decodekit.llm.plan import Plan
 from decodekit.llm.prepared import PlansRequests, Prepared, Preparing
 from decodekit.models.causal_lm import CausalLM
@@ -178,9 +179,10 @@ class EngineLoop:
 
 
 def _stop_at_exit(loop: EngineLoop) -> None:
-    loop.stop(drain=False)
-    if loop.thread.is_alive() and loop.thread is not threading.current_thread():
-        loop.thread.join(EXIT_SECONDS)
+    if loop.thread.is_alive():  # and of this process: after a fork nobody is there to let go of the lock
+        loop.stop(drain=False)
+        if loop.thread is not threading.current_thread():
+            loop.thread.join(EXIT_SECONDS)
 
 
 class Engine:
@@ -284,9 +286,7 @@ class Engine:
         """
         started = time.monotonic()
         self._check_process()
-        faults: list[DecodekitError] = []
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-            faults.append(OptionError(f"timeout={timeout!r:.40} is no number of seconds above 0", at="timeout"))
+        faults = [*timeout_fits(timeout)]
         if not isinstance(priority, int | float) or priority != priority:
             faults.append(OptionError(f"priority={priority!r:.40} is no number", at="priority"))
         if not is_count(sample, 0):
@@ -303,16 +303,16 @@ class Engine:
             faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
         prepared = self._preparing.prepared(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
-        if (sample or salt is not None) and isinstance(request, Request):
-            request = replace(request, sequence=sample, salt=salt)
-        return self._enqueue(request, prepared, priority, None if timeout is None else started + timeout, owner)
+        if (sample or salt is not None or timeout is not None) and isinstance(request, Request):
+            deadline = deadline_after(timeout, started)
+            request = replace(request, sequence=sample, salt=salt, deadline=deadline)
+        return self._enqueue(request, prepared, priority, owner)
 
     def _enqueue(
         self,
         request: Request | DecodekitError,
         prepared: Prepared,
         priority: float,
-        deadline: float | None,
         owner: Hashable,
     ) -> Handle:
         loop, plan = self._loop, prepared.plan
@@ -339,7 +339,6 @@ class Engine:
                 plan.settings,
                 plan.num_samples,
                 priority=priority,
-                deadline=deadline,
                 owner=owner,
             )
             loop.handles[index] = handle
@@ -381,8 +380,8 @@ class Engine:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are taken: not after `close`, nor after a failure of the engine itself."""
-        return self._loop.state == "open"
+        """Whether requests are taken: not after `close` or a failure of the engine itself, nor in another process."""
+        return self._loop.state == "open" and os.getpid() == self._pid
 
     def stats(self) -> EngineStats:
         """What the engine has done up to its last step."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections import Counter
+import asyncio
+import copy
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
@@ -32,11 +32,14 @@ from decodekit.generation.prompt import (
     is_messages,
     is_single,
 )
+from decodekit.generation.scheduler import overdue
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
+from decodekit.llm.awaited import awaited
 from decodekit.llm.completions import completed, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
-from decodekit.llm.option_rules import seeds_fit, telling_of
+from decodekit.llm.notices import warn_of_equal_prompts
+from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits
 from decodekit.llm.plan import Plan
 from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
@@ -53,8 +56,21 @@ ManyPrompts: TypeAlias = Sequence[str] | Sequence[Messages] | Sequence[TokenIds]
 UnknownPrompts: TypeAlias = Tensor | Mapping[str, Any]
 """One prompt or several, as its dimensions say."""
 
+_MAKING: Final = threading.Lock()  # of the engines that calls share
 _SHORT_TOKEN: Final = 32
 """Bytes; a text of no more for each token of the context is divided, without asking how long tokens are."""
+
+
+class TimedKeywords(GenerateKeywords, total=False):
+    """Keywords of `LLM.agenerate`: those of the texts, and the time of the call."""
+
+    timeout: float | None
+
+
+class CallKeywords(TimedKeywords, total=False):
+    """Keywords of `LLM.generate`."""
+
+    progress: bool
 
 
 class LLM:
@@ -77,6 +93,13 @@ class LLM:
         self.vocabulary: Vocabulary
         self._division: Canonical | None
         self.vocabulary, self._division = facts_of(tokenizer, self.model)
+        self._engine: Engine | None = None
+
+    if not TYPE_CHECKING:  # a checker knows the names that there are
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ": generate(messages) and agenerate(messages) take a conversation" if name.endswith("chat") else ""
+            raise AttributeError(f"an LLM has no {name!r}{hint}", name=name, obj=self)
 
     @classmethod
     def load(
@@ -126,27 +149,29 @@ class LLM:
         return read_recommended(getattr(self.model, "generation_config", {}))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_division": None}  # what it remembers holds functions
+        return {**vars(self), "_division": None, "_engine": None}  # of this process, and of this LLM alone
 
     def __repr__(self) -> str:
         return f"LLM({self.model.name!r}, {self.model.dtype}, {self.model.device})"
 
     @overload
-    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self, prompts: OnePrompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-    ) -> Completion: ...
+    def generate(self, prompts: OnePrompt, **call: Unpack[CallKeywords]) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
-    def generate(
-        self, prompts: ManyPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-    ) -> list[Completion]: ...
+    def generate(self, prompts: ManyPrompts, **call: Unpack[CallKeywords]) -> list[Completion]: ...
     @overload
+    def generate(self, prompts: UnknownPrompts, **call: Unpack[CallKeywords]) -> Any: ...
     def generate(
-        self, prompts: UnknownPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-    ) -> Any: ...
-    def generate(
-        self, prompts: Prompt | Sequence[Prompt], *, progress: bool = False, **options: Unpack[GenerateKeywords]
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        progress: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[GenerateKeywords],
     ) -> Completion | list[Completion]:
-        """Continue prompts. A list in gives a list out, in order.
+        """Continue prompts. A list in gives a list out, in order: one `Completion` for each prompt.
+
+        Where a prompt has several texts (``num_return_sequences``, ``n``, beams), its completion is the first or best
+        of them, and has the others in `Completion.others`.
 
         Args:
             prompts: a text, a conversation (list of messages with ``role`` and ``content``), token ids, or a list of
@@ -154,6 +179,8 @@ class LLM:
                 ``attention_mask``; padding is left out), and are taken as they are. Two dimensions are a list of
                 prompts, as in ``tokenizer(text, return_tensors="pt")``, which has one row.
             progress: show a bar on stderr, or in a notebook, that counts the prompts that are done.
+            timeout: seconds for all of the call. What is not done then ends after the step under way, with what was
+                written so far, the finish reason "error" and a `RequestTimeoutError`; None for any time.
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``include_stop``, ``seed``, ``logprobs``,
                 ``trace``, ``on_length``, ``on_error``, ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``,
@@ -165,16 +192,62 @@ class LLM:
             UnknownNameError: no strategy of this name.
             ConstraintError: the constraint cannot be used.
         """
-        chunks = self.stream(prompts, **options)
+        chunks = self.stream(prompts, timeout=timeout, **options)
         if progress:
             chunks = _with_bar(chunks, len(each_prompt(prompts)))
         done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
         completions = [done[index] for index in range(len(done))]
         return completions[0] if is_single(prompts) else completions
 
-    def stream(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]) -> Iterator[Chunk]:
-        """Continue prompts and hand out the texts as they grow. Options and errors are those of `generate`."""
-        faults: list[DecodekitError] = []
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None, **options: Unpack[GenerateKeywords]
+    ) -> Iterator[Chunk]:
+        """Continue prompts and hand out the texts as they grow. Options and errors are those of `generate`.
+
+        `Chunk.completion` is None until the last chunk of a prompt. With `timeout` the time of the caller between two
+        chunks counts, too.
+        """
+        deadline = deadline_after(timeout, time.monotonic())
+        listed, plan = self._planned(prompts, timeout, options)
+        if plan.is_drawn_unseeded:
+            warn_of_equal_prompts(listed)
+        num_prompts = min(plan.options.batch_size, max(1, len(listed)))
+        plan.check_memory(num_prompts, num_prompts)
+        return self._decode(listed, plan, num_prompts, raised=TooManyRowsError, deadline=deadline)
+
+    @overload
+    async def agenerate(self, prompts: OnePrompt, **call: Unpack[TimedKeywords]) -> Completion: ...  # type: ignore[overload-overlap]
+    @overload
+    async def agenerate(self, prompts: ManyPrompts, **call: Unpack[TimedKeywords]) -> list[Completion]: ...
+    @overload
+    async def agenerate(self, prompts: UnknownPrompts, **call: Unpack[TimedKeywords]) -> Any: ...
+    async def agenerate(
+        self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None, **options: Unpack[GenerateKeywords]
+    ) -> Completion | list[Completion]:
+        """`generate` for asyncio: the same completions, awaited. The event loop is never held up.
+
+        All calls of an `LLM` share an engine with the defaults of `engine`, which the first call makes and which ends
+        with the `LLM`: what is asked for at the same time is decoded together. A task that is cancelled frees its rows.
+        For streams, priorities, or another number of rows make an `engine`.
+
+        Args:
+            prompts, timeout: as in `generate`.
+            options: as in `generate`, less `batch_size` and several negative prompts.
+
+        Raises:
+            DecodekitError: as `generate` raises it.
+        """
+        deadline = deadline_after(timeout, time.monotonic())
+        listed, plan = await asyncio.to_thread(self._planned, prompts, timeout, options)
+        if plan.is_drawn_unseeded:
+            warn_of_equal_prompts(listed)
+        tries = Tries(listed, plan.seeds, 0).round()
+        completions = await awaited(self._shared_engine, tries, options, deadline, self.tokenizer)
+        return completions[0] if is_single(prompts) else completions
+
+    def _planned(self, prompts: Any, timeout: float | None, options: GenerateKeywords) -> tuple[list[Any], Plan]:
+        """The prompts of a call, and its checked options."""
+        faults: list[DecodekitError] = [*timeout_fits(timeout)]
         listed = self._listed(prompts, faults)
         asked = GenerateOptions.of(**options)
         faults += seeds_fit(asked.seed, len(listed))
@@ -184,11 +257,17 @@ class LLM:
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
             cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
             raise OptionError(cause, at="negative_prompt")
-        if plan.is_drawn_unseeded:
-            _warn_of_equal_prompts(listed)
-        num_prompts = min(asked.batch_size, max(1, len(listed)))
-        plan.check_memory(num_prompts, num_prompts)
-        return self._decode(listed, plan, num_prompts, raised=TooManyRowsError)
+        if timeout is not None and plan.search is not None and not hasattr(plan.search, "policy"):
+            cause = f"{plan.search!r:.60} decodes in a way of its own, which has no limit of time"
+            raise OptionError(cause, at="timeout", hint="leaving the loop over LLM.stream; or a Searching")
+        return listed, plan
+
+    def _shared_engine(self) -> Engine:
+        """The engine of `agenerate`, made when it is first needed, and anew in another process or after a failure."""
+        with _MAKING:
+            if self._engine is None or not self._engine.is_open:
+                self._engine = Engine(copy.copy(self))  # of a copy, since an engine holds its LLM
+            return self._engine
 
     def as_completed(
         self, prompts: Iterable[Prompt], **options: Unpack[GenerateKeywords]
@@ -298,14 +377,19 @@ class LLM:
         return self._division
 
     def _decode(
-        self, prompts: Iterable[Prompt], plan: Plan, num_rows: int, raised: type[DecodekitError] | tuple[()] = ()
+        self,
+        prompts: Iterable[Prompt],
+        plan: Plan,
+        num_rows: int,
+        raised: type[DecodekitError] | tuple[()] = (),
+        deadline: float | None = None,
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, list[str]] = {}
         tries = Tries(prompts, plan.seeds, plan.options.max_retries)
         is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
         while tries.is_open:
-            requests = (self._request(one, plan) for one in tries.round())
+            requests = (self._request(one, plan, deadline) for one in tries.round())
             if plan.search is None:
                 updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
             else:
@@ -326,15 +410,18 @@ class LLM:
                 elif completion is not None:
                     yield whole(index, completion)
 
-    def _request(self, one: Try, plan: Plan) -> Request | DecodekitError:
-        """A try as the loops take it; the error of one that cannot be read."""
+    def _request(self, one: Try, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
+        """A try as the loops take it; the error of one that cannot be read, or comes too late to be."""
         try:
             if isinstance(one.seed, DecodekitError):
                 return one.seed
+            if deadline is not None and time.monotonic() >= deadline:
+                return overdue(f"prompt {one.index}")
             told = told_again(plan.told) if one.before else plan.told
             token_ids = self._encoded(one.prompt, told, f"prompt {one.index}")
             matcher = None if plan.grammar is None else plan.grammar.matcher()
-            return Request(token_ids, matcher, one.seed, negative_prompt=self._negative_prompt(plan, one.index))
+            negative = self._negative_prompt(plan, one.index)
+            return Request(token_ids, matcher, one.seed, negative_prompt=negative, deadline=deadline)
         except DecodekitError as error:
             return error
 
@@ -367,20 +454,12 @@ class LLM:
 
 
 @overload
-def generate(
-    model: Any, tokenizer: Any, prompts: OnePrompt, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-) -> Completion: ...
+def generate(model: Any, tokenizer: Any, prompts: OnePrompt, **call: Unpack[CallKeywords]) -> Completion: ...
 @overload
-def generate(
-    model: Any, tokenizer: Any, prompts: ManyPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-) -> list[Completion]: ...
+def generate(model: Any, tokenizer: Any, prompts: ManyPrompts, **call: Unpack[CallKeywords]) -> list[Completion]: ...
 @overload
-def generate(
-    model: Any, tokenizer: Any, prompts: UnknownPrompts, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-) -> Any: ...
-def generate(
-    model: Any, tokenizer: Any, prompts: Any, *, progress: bool = False, **options: Unpack[GenerateKeywords]
-) -> Any:
+def generate(model: Any, tokenizer: Any, prompts: UnknownPrompts, **call: Unpack[CallKeywords]) -> Any: ...
+def generate(model: Any, tokenizer: Any, prompts: Any, **call: Unpack[CallKeywords]) -> Any:
     """`LLM.generate` for a model that is loaded: ``generate(model, tokenizer, prompts, strategy=..., constraint=...)``.
 
     What is learned of the model and of the tokenizer (how the model may be run, which takes some forward passes, and
@@ -390,13 +469,12 @@ def generate(
     Args:
         model: a causal language model of transformers.
         tokenizer: its tokenizer.
-        prompts, progress: as in `LLM.generate`.
-        options: as in `LLM.generate`.
+        prompts, call: as in `LLM.generate`.
 
     Returns:
         A `Completion`, or a list of them for a list of prompts.
     """
-    return LLM(model, tokenizer).generate(prompts, progress=progress, **options)
+    return LLM(model, tokenizer).generate(prompts, **call)
 
 
 def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:
@@ -418,24 +496,6 @@ def _check_told(told: Telling, prompts: Iterable[tuple[object, Any]]) -> None:
                 at=f"prompt {place}" if isinstance(place, int) else str(place),
                 hint='[{"role": "user", "content": "..."}] as the prompt',
             )
-
-
-def _warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
-    """Warn that equal prompts get equal texts, which is a surprise where several are drawn without a seed."""
-    counts = Counter(prompt if isinstance(prompt, str) else repr(prompt) for prompt in prompts)
-    most = max(counts.values(), default=1)
-    if most < 2:
-        return
-    here = str(Path(__file__).parent)
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(here):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(
-        f"{most} equal prompts get {most} equal texts: without a seed, every prompt has the seed 0. "
-        "Try seed=range(len(prompts)), or num_return_sequences for several texts of one prompt.",
-        UserWarning,
-        stacklevel=level,
-    )
 
 
 def _as_causal_lm(model: Any) -> CausalLM:

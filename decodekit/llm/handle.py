@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 
-from decodekit.errors import DecodekitError, RequestInterruptedError
+from decodekit.errors import DecodekitError
 from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.faults import fault_of
 from decodekit.generation.results import Update
@@ -173,8 +173,6 @@ class Handle:
         except Exception as error:  # of a user's own type, say; the text is there
             fault = fault_of(error, "making the completion", at=f"request {self.index}")
             return self._broken_off(fault, update)
-        if isinstance(completion.error, RequestInterruptedError):
-            completion.error.text = completion.text
         if self._plan.choice is not None:
             return whole(self.index, completion)
         return Chunk(self.index, update.text, update.token_ids, completion, update.logprobs)

@@ -19,7 +19,8 @@ from decodekit.generation import memory
 from decodekit.generation.conversation import Telling
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, Masking, left_out_of
-from decodekit.models.causal_lm import CausalLM, can_verify
+from decodekit.llm.notices import warn
+from decodekit.models.causal_lm import NO_DRAFTS, CausalLM, can_verify
 from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
 from decodekit.sampling.checks import is_count
@@ -29,6 +30,9 @@ from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
 from decodekit.strategy.generate_options import GenerateOptions, OnError, OnLength
 from decodekit.strategy.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
+
+LONGEST_S: Final = 1e9
+"""Seconds; no clock has to count further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class GenerateCall:
         contrasted: the model under the contrast, or `model` without one.
         pipeline: the processors of the strategy, for this vocabulary.
         recommended: options of the strategy that are taken from the generation config of the model.
-        proposer: of the strategy, made once: its model is loaded when it is first used, for checks or for drafts.
+        proposer: of the strategy, made once: its model is loaded when it is first used, for checks or for drafts. None
+            where the model cannot verify drafts, which is warned of.
     """
 
     model: CausalLM
@@ -83,6 +88,9 @@ class GenerateCall:
             with collecting(faults):
                 pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
         proposer = None if strategy is None else strategy.proposer
+        if proposer is not None and not can_verify(model):
+            warn(f"speculate has no effect on {model.name}, {NO_DRAFTS}. Texts are those without it.")
+            proposer = None
         call = cls(model, vocabulary, options, strategy, constraint, contrasted, tuple(pipeline), taken, proposer)
         faults += (fault for rule in RULES for fault in rule(call))
         return call
@@ -145,6 +153,18 @@ def seeds_fit(seed: object, num_prompts: int) -> Faults:
             yield OptionError(f"{len(seed)} seeds for {num_prompts} prompts", at="seed")
         for one in seed:
             yield from _seed_faults(one)
+
+
+def timeout_fits(timeout: object) -> Faults:
+    """A limit of time is a number of seconds above 0, or None."""
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and timeout > 0):  # type: ignore[operator]
+        yield OptionError(f"timeout={timeout!r:.40} is no number of seconds above 0", at="timeout")
+
+
+def deadline_after(timeout: object, began: float) -> float | None:
+    """When what began then, a value of `time.monotonic`, ends at the latest; None without a limit, or if it is none."""
+    return began + min(timeout, LONGEST_S) if isinstance(timeout, int | float) else None
 
 
 def _counts(call: GenerateCall) -> Faults:
@@ -217,10 +237,6 @@ def _masks(call: GenerateCall) -> Faults:
 
 
 def _proposers(call: GenerateCall) -> Faults:
-    if call.proposers and not can_verify(call.model):
-        cause = f"{call.model.name} keeps recurrent state and reads drafts one token at a time, which saves nothing"
-        hint = "no speculate=; forced tokens of a constraint are taken all the same"
-        yield OptionError(cause, at="speculate", hint=hint)
     is_greedy = call.strategy is not None and type(call.strategy).select is Greedy.select
     for proposer in call.proposers:
         if isinstance(proposer, ChecksTarget):

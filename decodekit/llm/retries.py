@@ -177,14 +177,28 @@ def value_error(error: Exception, text: str, at: str) -> ConstraintError:
         hint="max_retries= (more of them) to ask again with the reason, or constraint=dk.Guarded(...) to take it back",
     )
     fault.__cause__ = error
+    _forget_frames(error)
     return fault
 
 
+def _forget_frames(error: Exception) -> None:
+    """Let go of the frames of pydantic's error and of those inside, which hold the model where no collector looks."""
+    if type(error).__module__.startswith("pydantic_core"):
+        error.__traceback__ = None
+        for fault in error.errors(include_url=False, include_input=False):  # type: ignore[attr-defined]
+            inner = fault.get("ctx", {}).get("error")
+            if isinstance(inner, BaseException):
+                inner.__traceback__ = None
+
+
 def rename(completion: Completion, number: int, index: int) -> None:
-    """Let the error of a try name its prompt, where the loop knows it by another number."""
-    error, name = completion.error, f"prompt {number}"
-    if number != index and error is not None and error.at is not None and error.at.split(",")[0] == name:
-        error.at = f"prompt {index}{error.at.removeprefix(name)}"
+    """Let the error of a try name its prompt, which the loop knows as a request, maybe by another number."""
+    error = completion.error
+    if error is None or error.at is None:
+        return
+    place, comma, rest = error.at.partition(",")
+    if place in (f"prompt {number}", f"request {number}"):
+        error.at = f"prompt {index}{comma}{rest}"
 
 
 def _fault_line(fault: Mapping[str, Any]) -> str:

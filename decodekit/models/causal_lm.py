@@ -8,7 +8,7 @@ left padding nor a padding mask. Taking tokens back is setting a length (`Cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -122,6 +122,10 @@ def host_lengths(cache: Cache) -> list[int]:
     """Tokens stored per row, without a wait for the device where the cache knows them on the host."""
     known: Any = getattr(cache, "row_lengths", None)
     return [*known] if isinstance(known, tuple | list) else [*cache.lengths.tolist()]
+
+
+NO_DRAFTS: Final = "which keeps recurrent state and reads drafts one token at a time, so that they save nothing"
+"""Why a model verifies no drafts."""
 
 
 def can_verify(model: CausalLM) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import Field
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
@@ -48,6 +49,17 @@ from decodekit.serving.turns import Client, client_of
 
 SEED_HEADER: Final = "X-Decodekit-Seed"
 """The seed of an answer: sent again, the request has the same text."""
+DOCS: Final = "docs/serve.md of decodekit, and `decodekit serve --help`"
+
+
+class IndexReply(ReplyModel):
+    """What the endpoint is."""
+
+    about: str
+    routes: dict[str, str] = Field(description="What each route does.")
+    fields: str = Field(description="Where the fields of requests are described.")
+    docs: str = Field(description="Where all of it is explained.")
+    key: bool = Field(description="Whether routes other than `/` and `/health` ask for a key.")
 
 
 class ModelReply(ReplyModel):
@@ -92,7 +104,7 @@ def make_app(
     bodies = Bodies(service.limits, service.most_requests)
     for kind in (ChatRoute, CompletionsRoute, ResponsesRoute):
         _add_writing_route(app, kind(service), service, bodies)
-    _add_reading_routes(app, service)
+    _add_reading_routes(app, service, has_key=api_key is not None)
     _add_error_handlers(app, service)
     app.add_middleware(Gate, service=service, bodies=bodies, api_key=api_key, origins=cors, hosts=hosts)
     if cors:
@@ -144,7 +156,7 @@ def _add_writing_route(app: FastAPI, route: Route[Any], service: Service, bodies
             request.scope["decodekit.client_closed"] = True
             return Response(status_code=CLIENT_CLOSED)
         except Exception as error:
-            return refused(told(error), service.limits.retry_s)
+            return refused(told(error), service.limits.retry_s, route.limit_field)
 
     name = route.body.__name__
     app.add_api_route(
@@ -174,8 +186,19 @@ def _add_writing_route(app: FastAPI, route: Route[Any], service: Service, bodies
     )
 
 
-def _add_reading_routes(app: FastAPI, service: Service) -> None:
+def _add_reading_routes(app: FastAPI, service: Service, *, has_key: bool) -> None:
     """The routes that tell of the endpoint."""
+
+    async def index() -> IndexReply:
+        """What the endpoint is, for whoever opens it in a browser."""
+        every = ((route, next(iter(route.methods or ("GET",)))) for route in app.routes if isinstance(route, APIRoute))
+        routes = {
+            f"{method} {route.path_format}": (route.summary or route.description).partition(":")[0]
+            for route, method in every
+        }
+        about = "decodekit: OpenAI's API over one model, for OpenAI's clients with the base URL that ends in /v1"
+        return IndexReply(about=about, routes=routes, fields="/openapi.json", docs=DOCS, key=has_key)
+
     model = ModelReply(id=service.name, created=int(time.time()), max_model_len=service.llm.model.context_length)
 
     async def health() -> Response:
@@ -201,6 +224,7 @@ def _add_reading_routes(app: FastAPI, service: Service) -> None:
     plain: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The figures."}}
     refusals = _refusals(401, 403)
     add = app.add_api_route
+    add("/", index, response_model=IndexReply, responses=_refusals(403))
     add("/health", health, response_model=HealthReply, responses=unhealthy)
     add("/metrics", metrics, response_class=Response, responses=plain | refusals)
     add("/v1/models", models, response_model=ModelsReply, responses=refusals)

@@ -144,6 +144,13 @@ def text_options(fields: TextFields, max_new_tokens: int | None, limits: Limits,
     return options
 
 
+def check_ids(fields: TextFields, *, has_logprobs: bool) -> None:
+    """Raise the `InvalidRequestError` of token ids that are asked for where no tokens are told."""
+    if fields.return_tokens_as_token_ids and not has_logprobs:
+        at = "return_tokens_as_token_ids"
+        raise InvalidRequestError(f"{at} needs logprobs", at=at, hint="logprobs")
+
+
 def seed_of(fields: SamplingFields) -> int:
     """The seed of a request, drawn where it names none."""
     return secrets.randbits(31) if fields.seed is None else fields.seed

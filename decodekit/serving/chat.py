@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from decodekit.errors import InvalidRequestError
+from decodekit.generation.sequence import TokenLogprob
 from decodekit.llm import Completion
-from decodekit.serving.asked import Asked, seed_of, structure_of, text_options
+from decodekit.serving.asked import Asked, check_ids, seed_of, structure_of, text_options
 from decodekit.serving.calls import CallSplitter, TextEnd
 from decodekit.serving.fields import (
     CallFields,
@@ -146,6 +147,7 @@ class ChatRoute(Route[ChatBody]):
             raise InvalidRequestError("max_tokens says something else", at="max_completion_tokens")
         if body.top_logprobs is not None and not body.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs=true", at="top_logprobs")
+        check_ids(body, has_logprobs=bool(body.logprobs))
         options = text_options(body, getattr(body, name), limits, name)
         if body.logprobs:
             options["logprobs"] = body.top_logprobs or True
@@ -193,11 +195,14 @@ class ChatRoute(Route[ChatBody]):
         return {
             "index": index,
             "message": message,
-            "logprobs": {"content": self._tokens.of_chat(completion.logprobs or ()), "refusal": None}
+            "logprobs": {"content": self._entries(body, completion.logprobs or ()), "refusal": None}
             if body.logprobs
             else None,
             "finish_reason": outcome.finish_reason,
         }
+
+    def _entries(self, body: ChatBody, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+        return self._tokens.of_chat(logprobs, bool(body.return_tokens_as_token_ids))
 
     async def events(self, body: ChatBody, running: Running) -> AsyncGenerator[bytes]:
         """See `Route`."""
@@ -215,7 +220,7 @@ class ChatRoute(Route[ChatBody]):
         ended: dict[int, Completion] = {}
         async for index, chunk in running.chunks():
             content = splitters[index].push(chunk.text)
-            entries = self._tokens.of_chat(chunk.logprobs) if body.logprobs else []
+            entries = self._entries(body, chunk.logprobs) if body.logprobs else []
             outcome = None
             if chunk.completion is not None:
                 ended[index] = chunk.completion

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from decodekit.llm import Completion
-from decodekit.serving.asked import Asked, seed_of, structure_of, text_options
+from decodekit.serving.asked import Asked, check_ids, seed_of, structure_of, text_options
 from decodekit.serving.fields import Listed, ReplyModel, TextFields, TokenId, UsageReply
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
@@ -81,6 +81,7 @@ class CompletionsRoute(Route[CompletionBody]):
         limits = self.service.limits
         num_tokens = body.max_tokens or min(DEFAULT_TOKENS, limits.max_new_tokens)
         options = text_options(body, num_tokens, limits, "max_tokens")
+        check_ids(body, has_logprobs=body.logprobs is not None)
         if body.logprobs is not None:
             options["logprobs"] = body.logprobs or True
         given: Any = body.prompt
@@ -114,7 +115,8 @@ class CompletionsRoute(Route[CompletionBody]):
     def _choice(
         self, body: CompletionBody, index: int, text: str, logprobs: Any, offset: int, reason: str | None
     ) -> dict[str, Any]:
-        told = None if body.logprobs is None else self._tokens.of_completion(logprobs, offset)
+        as_ids = bool(body.return_tokens_as_token_ids)
+        told = None if body.logprobs is None else self._tokens.of_completion(logprobs, offset, as_ids)
         return {"index": index, "text": text, "logprobs": told, "finish_reason": reason}
 
     async def events(self, body: CompletionBody, running: Running) -> AsyncGenerator[bytes]:
@@ -132,7 +134,7 @@ class CompletionsRoute(Route[CompletionBody]):
             if not (chunk.text or reason or (chunk.logprobs and body.logprobs is not None)):
                 continue
             choice = self._choice(body, index, chunk.text, chunk.logprobs, offsets[index], reason)
-            offsets[index] += sum(map(len, choice["logprobs"]["tokens"])) if choice["logprobs"] else 0
+            offsets[index] += self._tokens.num_characters(chunk.logprobs) if choice["logprobs"] else 0
             yield as_event({**head, "choices": [choice], **usage})
         if with_usage:
             listed = [ended[index] for index in range(len(offsets))]

@@ -42,14 +42,21 @@ TOOL_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
 
 
 class WireModel(BaseModel):
-    """A value of JSON: of the types that are declared, with no other field."""
+    """A value of JSON: of the types that are declared, with no other field.
+
+    A field that is null asks for nothing, whether it is declared or not: newer clients write such fields.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_members(cls, value: Any) -> Any:
-        return _at_most(MOST_MEMBERS, value)
+    def _without_nulls(cls, value: Any) -> Any:
+        _at_most(MOST_MEMBERS, value)
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        needed = {one.alias or name for name, one in cls.model_fields.items() if one.is_required()}
+        return {name: one for name, one in value.items() if one is not None or name in needed}
 
 
 class SamplingFields(WireModel):
@@ -153,6 +160,9 @@ class TextFields(SamplingFields):
     stop: StopText | Annotated[Listed[StopText], Field(max_length=16)] | None = Field(
         None, description="Texts that end a text; not with a constraint."
     )
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="With log-probabilities: tokens as `token_id:17`, so that none are taken for one another."
+    )
     stop_token_ids: Listed[TokenId] | None = Field(
         None, max_length=64, description="Tokens that end a text; not with a constraint."
     )
@@ -206,6 +216,7 @@ class FunctionCallFields(WireModel):
 
     name: str
     arguments: str
+    parsed_arguments: Annotated[Any, Field(description="Accepted: what a client has read in the arguments.")] = None
 
 
 class CallFields(WireModel):
@@ -235,6 +246,7 @@ class AssistantMessage(WireModel):
     function_call: None = None
     annotations: EmptyList | None = None
     name: str | None = None
+    parsed: Annotated[Any, Field(description="Accepted: what a client has read in the content.")] = None
 
 
 class ToolMessage(WireModel):

@@ -17,11 +17,11 @@ from decodekit.serving.bodies import Bodies
 from decodekit.serving.refusals import CLIENT_CLOSED, refused
 from decodekit.serving.service import Service, ended
 
-OPEN_PATHS: Final = frozenset(("/health",))
-"""Paths that need no key."""
+OPEN_PATHS: Final = frozenset(("/", "/health"))
+"""Paths that need no key: they say nothing of the model, nor of who asks what."""
 _LAST_WORD_S: Final = 0.5
 """So long at most a client may take for the answer to a request that is cancelled."""
-_READING: Final = frozenset(("/health", "/metrics", "/v1/models", "/openapi.json"))
+_READING: Final = frozenset(("/", "/health", "/metrics", "/v1/models", "/openapi.json"))
 _WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses"))
 
 

@@ -46,16 +46,16 @@ class Prompts:
         """Whether chats go through a template; otherwise the messages are put one after the other."""
         return Telling(options=self._own).can_write(self._llm.tokenizer)
 
-    def of_text(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer adds.
+    def of_text(self, text: str, at: str = "prompt") -> list[int]:
+        """Token ids of a text of the field `at`, with the special tokens that the tokenizer adds.
 
         Raises:
             OptionError: it has no tokens.
             ContextLengthError: it leaves no room for an answer.
         """
-        return self.of_ids(self._encoded(text, add_special_tokens=True))
+        return self.of_ids(self._encoded(text, at, add_special_tokens=True), at)
 
-    def check_bytes(self, texts: Sequence[str]) -> None:
+    def check_bytes(self, texts: Sequence[str], at: str = "prompt") -> None:
         """Raise the `ContextLengthError` of texts of which one has too many bytes to leave room for an answer."""
         most_tokens, each = self._llm.model.context_length, self._bytes_per_token
         if most_tokens is None or each is None:
@@ -67,21 +67,19 @@ class Prompts:
             cause = (
                 f"the prompt has {len(text):,} characters, the context of the model {most_tokens:,} tokens of {each} "
             )
-            raise ContextLengthError(
-                f"{cause}bytes at most: no room for an answer", at="prompt", hint="a shorter prompt"
-            )
+            raise ContextLengthError(f"{cause}bytes at most: no room for an answer", at=at, hint="a shorter prompt")
 
-    def _encoded(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        self.check_bytes([text])
+    def _encoded(self, text: str, at: str, *, add_special_tokens: bool) -> list[int]:
+        self.check_bytes([text], at)
         tokenizer = self._llm.tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         # Threads may share a tokenizer that changes nothing in itself. Those of transformers keep options of a call in
         # what they stand on: padding and truncation, which a call without them, as all are here, takes away.
         changes = getattr(backend, "truncation", None) is not None or getattr(backend, "padding", None) is not None
         with self._lock if changes else nullcontext():
-            return encode_text(tokenizer, text, "prompt", add_special_tokens=add_special_tokens)
+            return encode_text(tokenizer, text, at, add_special_tokens=add_special_tokens)
 
-    def of_ids(self, ids: list[int]) -> list[int]:
+    def of_ids(self, ids: list[int], at: str = "prompt") -> list[int]:
         """Token ids, checked.
 
         Raises:
@@ -90,17 +88,21 @@ class Prompts:
         """
         size, most = self._llm.vocabulary.size, self._llm.model.context_length
         if not ids:
-            raise OptionError("the prompt has no tokens", at="prompt", hint="a prompt that is not empty")
+            raise OptionError("the prompt has no tokens", at=at, hint="a prompt that is not empty")
         wrong = next((one for one in ids if not 0 <= one < size), None)
         if wrong is not None:
-            raise OptionError(f"token id {wrong} is outside the vocabulary of {size:,} ids", at="prompt")
+            raise OptionError(f"token id {wrong} is outside the vocabulary of {size:,} ids", at=at)
         if most is not None and len(ids) >= most:
             cause = f"the prompt has {len(ids):,} tokens, the context of the model {most:,}: no room for an answer"
-            raise ContextLengthError(cause, at="prompt", hint="a shorter prompt")
+            raise ContextLengthError(cause, at=at, hint="a shorter prompt")
         return ids
 
     def of_chat(
-        self, messages: Sequence[ChatMessage], tools: list[dict[str, Any]] | None, options: Mapping[str, Any] | None
+        self,
+        messages: Sequence[ChatMessage],
+        tools: list[dict[str, Any]] | None,
+        options: Mapping[str, Any] | None,
+        at: str = "messages",
     ) -> list[int]:
         """Token ids of a conversation, by the chat template.
 
@@ -108,6 +110,7 @@ class Prompts:
             messages: of the conversation.
             tools: what the template may tell of tools.
             options: `chat_template_kwargs`.
+            at: the field that the conversation stands in.
 
         Raises:
             ChatTemplateError: the template refuses the messages.
@@ -119,10 +122,12 @@ class Prompts:
             if options:
                 cause = "this model has no chat template, so that there is nothing to set"
                 raise InvalidRequestError(cause, at="chat_template_kwargs")
-            return self.of_text(QuotedText(_plain(listed)))
+            return self.of_text(QuotedText(_plain(listed)), at)
         telling, tokenizer = self._telling(tools or [], options or {}), self._llm.tokenizer
-        written = telling.written(tokenizer, listed, "messages")
-        return self.of_ids(self._encoded(written, add_special_tokens=False) if isinstance(written, str) else written)
+        written = telling.written(tokenizer, listed, at)
+        if isinstance(written, str):
+            written = self._encoded(written, at, add_special_tokens=False)
+        return self.of_ids(written, at)
 
     def _telling(self, tools: list[dict[str, Any]], options: Mapping[str, Any]) -> Telling:
         """What the template is told; of tools only one that reads them, since calls are constrained in any case."""
@@ -147,6 +152,18 @@ def size_of(messages: Sequence[ChatMessage]) -> int:
     return size
 
 
+def arguments_of(text: str, at: str) -> Any:
+    """The arguments of a call that was made; those of none are an empty object.
+
+    Raises:
+        InvalidRequestError: the text is no JSON.
+    """
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError("the arguments are no JSON", at=at) from error
+
+
 def _for_template(message: ChatMessage, place: int) -> dict[str, Any]:
     """A message as templates read it: the content a text, the arguments of calls a value."""
     role = "system" if message.role == "developer" else message.role
@@ -158,11 +175,8 @@ def _for_template(message: ChatMessage, place: int) -> dict[str, Any]:
     if isinstance(message, AssistantMessage) and message.tool_calls:
         found["tool_calls"] = []
         for number, call in enumerate(message.tool_calls):
-            try:
-                arguments = json.loads(call.function.arguments or "{}")
-            except (ValueError, RecursionError) as error:
-                at = f"messages.{place}.tool_calls.{number}.function.arguments"
-                raise InvalidRequestError("the arguments are no JSON", at=at) from error
+            at = f"messages.{place}.tool_calls.{number}.function.arguments"
+            arguments = arguments_of(call.function.arguments, at)
             function = {"name": call.function.name, "arguments": arguments}
             found["tool_calls"].append({"id": call.id, "type": "function", "function": function})
     return found

@@ -72,7 +72,9 @@ ERROR_TABLE: Final[Mapping[int, str]] = {
 """What each status says, for the description of the endpoint."""
 
 # Names of `generate` and of its strategies, as requests have them.
-_FIELDS: Final = {"max_new_tokens": "max_tokens", "num_return_sequences": "n", "sample": "n", "prompt": "prompt"}
+_FIELDS: Final = {"num_return_sequences": "n", "sample": "n"}
+LIMIT_FIELD: Final = "max_tokens"
+"""The field with the most tokens of a text, unless a route calls it otherwise."""
 
 
 def status_of(error: DecodekitError) -> int:
@@ -90,20 +92,23 @@ def _kind_of(error: DecodekitError) -> tuple[int, str]:
     return next(((status, kind) for cls, status, kind in _STATUSES if isinstance(error, cls)), (500, "server_error"))
 
 
-def body_of(error: DecodekitError) -> dict[str, Any]:
-    """An error in OpenAI's form."""
+def body_of(error: DecodekitError, limit_field: str = LIMIT_FIELD) -> dict[str, Any]:
+    """An error in OpenAI's form; `limit_field` is what the request calls `max_new_tokens`."""
     status, kind = _kind_of(error)
     message = f"{error.code} {error.cause}"
     if error.at is not None and error.at not in error.cause:
         message += f" (at {error.at})"
     if error.hint is not None:
         message += f" Try {error.hint}."
-    param = None if status >= 500 or error.at is None else _FIELDS.get(error.at, error.at)
+    param = limit_field if isinstance(error, LengthError) or error.at == "max_new_tokens" else error.at
+    if status >= 500 or (param is not None and " " in param):  # "request 3" is a number of the engine's
+        param = None
+    param = _FIELDS.get(param or "", param)
     return {"error": {"message": message, "type": kind, "param": param, "code": error.code}}
 
 
-def refused(error: DecodekitError, retry_s: int = 1) -> Response:
-    """The answer to a request that ends with an error."""
+def refused(error: DecodekitError, retry_s: int = 1, limit_field: str = LIMIT_FIELD) -> Response:
+    """The answer to a request that ends with an error; see `body_of`."""
     status = status_of(error)
     headers = {}
     if status in (429, 503):
@@ -112,4 +117,4 @@ def refused(error: DecodekitError, retry_s: int = 1) -> Response:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (408, 413, 503):
         headers["Connection"] = "close"
-    return JSONResponse(body_of(error), status, headers)
+    return JSONResponse(body_of(error, limit_field), status, headers)

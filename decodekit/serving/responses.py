@@ -32,7 +32,7 @@ from decodekit.serving.fields import (
     ToolMessage,
     WireModel,
 )
-from decodekit.serving.prompts import size_of
+from decodekit.serving.prompts import arguments_of, size_of
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running
 from decodekit.serving.structure import Structure
@@ -48,6 +48,7 @@ class InputPart(WireModel):
     text: str
     annotations: EmptyList | None = None
     logprobs: EmptyList | None = None
+    parsed: Annotated[Any, Field(description="Accepted: what a client has read in the text.")] = None
 
 
 class InputMessage(WireModel):
@@ -69,6 +70,7 @@ class InputCall(WireModel):
     arguments: str
     id: str | None = None
     status: ItemStatus | None = None
+    parsed_arguments: Annotated[Any, Field(description="Accepted: what a client has read in the arguments.")] = None
 
 
 class InputCallOutput(WireModel):
@@ -206,6 +208,7 @@ class ResponsesRoute(Route[ResponseBody]):
     body = ResponseBody
     reply_model: ClassVar[type[Any]] = ResponseReply
     says: ClassVar[str] = "A response to a text or a conversation"
+    limit_field: ClassVar[str] = "max_output_tokens"
 
     def asked(self, body: ResponseBody) -> Asked:
         """See `Route`."""
@@ -223,7 +226,7 @@ class ResponsesRoute(Route[ResponseBody]):
         told = None if choice == "none" else tools
         read = self.service.prompts.of_chat
         size = size_of(messages)
-        return Asked(lambda: [read(messages, told, None)], size, 1, options, structure, seed_of(body))
+        return Asked(lambda: [read(messages, told, None, "input")], size, 1, options, structure, seed_of(body))
 
     def _head(self, body: ResponseBody) -> dict[str, Any]:
         return {
@@ -365,10 +368,11 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     if body.instructions is not None:
         found.append(SpokenMessage(role="system", content=body.instructions))
     items = [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
-    for item in items:
+    for place, item in enumerate(items):
         if isinstance(item, InputCallOutput):
             found.append(ToolMessage(role="tool", content=_plain_text(item.output), tool_call_id=item.call_id))
         elif isinstance(item, InputCall):
+            arguments_of(item.arguments, f"input.{place}.arguments")
             function = FunctionCallFields(name=item.name, arguments=item.arguments)
             call = CallFields(id=item.call_id, type="function", function=function)
             last = found[-1] if found else None

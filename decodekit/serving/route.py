@@ -11,7 +11,7 @@ from decodekit.llm import Completion
 from decodekit.serving.asked import Asked
 from decodekit.serving.calls import CallSplitter, TextEnd
 from decodekit.serving.fields import SamplingFields
-from decodekit.serving.refusals import body_of
+from decodekit.serving.refusals import LIMIT_FIELD, body_of
 from decodekit.serving.service import Running, Service
 from decodekit.serving.tokens import as_event
 
@@ -29,6 +29,7 @@ class Route(Generic[B]):
     body: type[B]
     reply_model: ClassVar[type[Any]]
     says: ClassVar[str]
+    limit_field: ClassVar[str] = LIMIT_FIELD
 
     def __init__(self, service: Service) -> None:
         self.service = service

@@ -29,6 +29,8 @@ class Beam(Searching, BeamOptions):
     Processors see log-probabilities and the sums are of what they leave, without dividing by its mass: a constraint
     takes continuations away and changes the score of none. (So it is in transformers.)
 
+    With ``on_length="close"`` every text that is found is whole in time. A guard may leave none: no text is taken back.
+
     Args:
         num_beams: hypotheses that are kept, at least 2; each is a row of the cache.
         length_penalty: exponent of the length that divides a log-probability; above 0 favours long texts.
@@ -124,7 +126,7 @@ class Beam(Searching, BeamOptions):
         """Options that a beam search does not have."""
         return call.unsupported(
             "beam search",
-            closing="bounds on lengths in the constraint; texts that were cut rank behind all whole ones",
+            closing=None,
             canonical="beams are compared token by token",
             rollbacks="on beams: what a guard refuses is no candidate",
         )

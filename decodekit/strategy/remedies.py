@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final, Literal, TypeAlias
 
 from decodekit import sampling
 from decodekit.errors import DecodekitError, OptionError
-from decodekit.plugins import nearest
+from decodekit.plugins import nearest, num_slips
 from decodekit.spelling import read_value
 from decodekit.strategy.generate_options import GENERATION_OPTIONS
 from decodekit.strategy.known_options import Answer, Code, answer, known_options, shown
@@ -196,21 +196,27 @@ def unknown_option(option: str, value: Any, site: Site) -> OptionError:
     known = known_options().get(option)
     if known is not None:
         return _fault(option, value, site, answer(option, value), f"no option {option!r} ({known.libraries}).")
-    # Of equally near names those that are taken here come first, then other ones of ours.
-    groups = ({*site.accepted, *GENERATION_OPTIONS}, own, known_options())
-    near = nearest(option, dict.fromkeys(name for group in groups for name in sorted(group)))
+    near = _nearest(option, [site.accepted, GENERATION_OPTIONS, own, known_options()])
     if near is None:
         cause = f"no option {option!r}."
         return OptionError(cause, at=option, hint=f"`decodekit strategies` lists those of {site.called}")
     cause = f"no option {option!r}. Did you mean {near!r}?"
     if near in GENERATION_OPTIONS:
         return OptionError(cause, at=option, hint=f"{near}={shown(value)}")
+    if near in site.accepted and site.name not in site.factories:  # of a plug-in, which is not tried
+        return OptionError(cause, at=option, hint=Remedy(site.name, options={near: value}).written(site.style))
     if near in site.accepted:
         return _fault(option, value, site, Answer({near: value}), cause)
     if near in own:
         having = ", ".join(name for name, factory in site.factories.items() if near in _parameters(factory))
         return _fault(option, value, site, Answer({near: value}), f"{cause} That is an option of {having}.")
     return _fault(option, value, site, answer(near, value), f"{cause} ({known_options()[near].libraries})", near)
+
+
+def _nearest(option: str, groups: Sequence[Iterable[str]]) -> str | None:
+    """The name that was meant; of names that as many slips of the hand lead to, one of the first group."""
+    found = filter(None, (nearest(option, sorted(group)) for group in groups))
+    return min(found, key=lambda name: num_slips(option, name), default=None)
 
 
 def own_options(site: Site) -> set[str]:
@@ -246,7 +252,9 @@ def _fault(
 
 
 def _meant(write: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
-    """What is left to write where the strategy in question says a part of it by itself."""
+    """What is left to write where the strategy in question says a part of it by itself, or calls it otherwise."""
+    if "num_return_sequences" in write and "num_return_sequences" not in site.accepted and "n" in site.accepted:
+        write = {("n" if name == "num_return_sequences" else name): value for name, value in write.items()}
     rest = {name: value for name, value in write.items() if name != "strategy"}
     wanted = write.get("strategy")
     if rest or wanted is None:

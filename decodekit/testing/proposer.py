@@ -14,6 +14,7 @@ import torch
 from decodekit.constraints import Guarded, JsonSchema, Regex
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.llm import LLM, Completion
+from decodekit.models.causal_lm import NO_DRAFTS, can_verify
 from decodekit.speculation import Context, Draft, Proposer
 from decodekit.strategy import Greedy, Sample
 from decodekit.testing.laws import Subject
@@ -49,10 +50,12 @@ def check_proposer(proposer: Proposer, *, llm: LLM | None = None, max_new_tokens
 
     Raises:
         AssertionError: a law is broken; with its name and the place.
-        DecodekitError: the front door refuses it everywhere.
+        DecodekitError: the front door refuses it everywhere, or leaves it out for this target.
     """
     subject = Subject(proposer, PROPOSER_LAWS)
     target = toy_llm() if llm is None else llm
+    if not can_verify(target.model):
+        raise OptionError(f"no proposer is asked for {target.model.name}, {NO_DRAFTS}", at="llm", hint="another target")
     copy: Any = subject.run("pickle", "pickling it", lambda: pickle.loads(pickle.dumps(proposer)))
     case = _ProposerCase(subject, target, Greedy(), Regex("[a-d]{4,12}"), max_new_tokens, "pickle")
     refusals = [case.check(copy, 2, seed)]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from transformers import LogitsProcessor as TheirProcessor
 from transformers import LogitsProcessorList
 
 import decodekit as dk
+from decodekit.constraints import Regex, compile
+from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import DeadEndError, LengthError, NonFiniteLogitsError, OptionError
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
@@ -28,7 +31,7 @@ from decodekit.strategy import Beam
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
-from tests.reference.beam import best_texts, diverse_beam_search, text_log_prob
+from tests.reference.beam import best_texts, diverse_beam_search, text_log_prob, texts_of_words
 from tests.reference.generation import Law, TextsMatcher, ToyLM, hashed_law
 
 EOS = frozenset(range(2, VOCAB_SIZE, 3))  # many, for random weights seldom choose a given one
@@ -292,6 +295,105 @@ def test_texts_that_were_cut_rank_behind_whole_ones() -> None:
     ]
 
 
+PIECES = [b"a", b"b", b"c", b"ab"]
+WORDS = Vocabulary([*PIECES, None], frozenset({4}))
+CLOSING = [("(ab|c)+", 4), ("a{2,5}b", 4), ("[abc]*c", 3), ("(abc)+", 4), ("a(b|bc{2,9})?", 3), ("c|(aab)*b", 4)]
+"""Patterns, and budgets that cut some of their texts."""
+
+
+@functools.cache
+def world_of(pattern: str, max_tokens: int) -> frozenset[tuple[int, ...]]:
+    every = (bytes(word) for n in range(2 * max_tokens + 3) for word in itertools.product(b"abc", repeat=n))
+    return frozenset(
+        texts_of_words({word for word in every if re.fullmatch(pattern.encode(), word)}, PIECES, max_tokens)
+    )
+
+
+def closed(pattern: str, max_tokens: int, beam: Beam, salt: int, **options: Any) -> list[Result]:
+    request = Request([1, 2], compile(Regex(pattern), WORDS).matcher())
+    options = {"max_new_tokens": max_tokens, "must_close": True, **options}
+    [found] = search(ToyLM(hashed_law(5, salt=salt), 5, frozenset({4})), beam, [request], WORDS, **options)
+    return results(found)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize(("pattern", "max_tokens"), CLOSING)
+def test_closing_in_time_equals_brute_force(pattern: str, max_tokens: int, length_penalty: float) -> None:
+    """With as many beams as there are beginnings the best texts are the best of all that fit."""
+    world = world_of(pattern, max_tokens)
+    for salt in range(3):
+        found = closed(pattern, max_tokens, Beam(70, length_penalty, "never", num_return_sequences=4), salt)
+        law = hashed_law(5, salt=salt)
+        expected = best_texts(law, [1, 2], 5, max_tokens, frozenset({4}), length_penalty, world)[:4]
+        assert [one.token_ids for one in found] == [text for _, text in expected]
+        assert [one.score for one in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
+        assert {one.finish_reason for one in found} <= {"stop", "complete"}
+
+
+@pytest.mark.parametrize("processors", [(), (dk.TopK(2),)], ids=["all", "top-k"])
+@pytest.mark.parametrize("num_groups", [1, 2])
+@pytest.mark.parametrize(("pattern", "max_tokens"), CLOSING)
+def test_few_beams_that_close_equal_the_slow_search(
+    pattern: str, max_tokens: int, num_groups: int, processors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the mask of what ends in time has all tokens, so that what comes too late is found one by one."""
+    penalty = 0.7 * (num_groups - 1)
+    beam = Beam(4, num_return_sequences=4, num_beam_groups=num_groups, diversity_penalty=penalty, processors=processors)
+    for salt in range(4):
+        found = closed(pattern, max_tokens, beam, salt)
+        if not processors:
+            expected = diverse_beam_search(
+                hashed_law(5, salt=salt),
+                [1, 2],
+                5,
+                max_tokens,
+                frozenset({4}),
+                num_groups=num_groups,
+                group_size=4 // num_groups,
+                diversity_penalty=penalty,
+                length_penalty=1.0,
+                world=world_of(pattern, max_tokens),
+            )
+            assert [one.token_ids for one in found] == [text for _, text in expected[:4]]
+        with monkeypatch.context() as patched:
+            patched.setattr(GrammarMatcher, "fill_ending", lambda self, out, *asked: out.fill(-1))
+            wide = closed(pattern, max_tokens, beam, salt)
+        assert [(one.token_ids, one.score) for one in wide] == [(one.token_ids, one.score) for one in found]
+
+
+def test_beams_that_do_not_close_are_cut() -> None:
+    """The negative control: some of their texts are no words."""
+    beam = Beam(2, num_return_sequences=2)
+    cases = [(*case, salt) for case in CLOSING for salt in range(4)]
+    found = [(case, one) for *case, salt in cases for one in closed(*case, beam, salt, must_close=False)]
+    assert any(one.finish_reason == "length" and one.token_ids not in world_of(*case) for case, one in found)
+
+
+def test_beams_close_without_forbidden_tokens() -> None:
+    """The end of the text is forbidden, and one more repetition has no room: a whole text ends as it is."""
+    no_end = Beam(3, num_return_sequences=2, processors=LogitBias({4: -math.inf}))
+    for max_tokens, texts in ((2, {b"abc"}), (3, {b"abc"}), (4, {b"abcabc"})):
+        found = closed("(abc)+", max_tokens, no_end, 0)
+        assert {b"".join(PIECES[token] for token in one.token_ids) for one in found} <= texts | {b"abc"}
+        assert {(one.finish_reason, one.error) for one in found} == {("complete", None)}
+    [short] = closed("(abc)+", 1, no_end, 0)
+    assert isinstance(short.error, LengthError) and "the least known has 2" in str(short.error)
+
+
+@pytest.mark.parametrize(
+    "beam", [dk.Beam(3), dk.Beam(4, num_beam_groups=2, diversity_penalty=0.5), dk.Beam(3, do_sample=True)]
+)
+def test_beams_of_a_schema_without_bounds_are_whole(beam: dk.Beam) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array"}}}
+    schema |= {"required": ["name", "tags"]}
+    for max_new_tokens in (17, 24):
+        best = LLM.load("tiny").generate(
+            "Dear", constraint=schema, strategy=beam, max_new_tokens=max_new_tokens, on_length="close"
+        )
+        assert best.error is None and set(best.value) >= {"name", "tags"}
+        assert len(best.token_ids) <= max_new_tokens
+
+
 def test_stop_strings_end_hypotheses() -> None:
     law = hashed_law(V, salt=6)
     no_end = Vocabulary([b"a", b"b", b"c", b"d"], ())
@@ -460,7 +562,6 @@ def test_generate_gives_values_of_a_constraint_and_of_a_guard() -> None:
     ("options", "faulty"),
     [
         ({"strategy": "beam", "speculate": "prompt-lookup"}, "speculate"),
-        ({"strategy": dk.Beam(2), "on_length": "close"}, "on_length"),
         ({"strategy": dk.Beam(2), "fast_forward": "canonical"}, "fast_forward"),
         ({"strategy": "beam", "max_rollbacks": 3}, "max_rollbacks"),
         ({"strategy": "greedy", "num_beams": 3}, "num_beams"),

@@ -223,7 +223,7 @@ def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
         (("--strategy", "contrastive", "--speculate", "prompt-lookup"), "contrastive search cannot speculate"),
         (("--strategy", "particles", "--speculate", "suffix"), "particles cannot speculate"),
         (("--strategy", "beam+suffix"), "beam search cannot speculate"),
-        (("--strategy", "beam", "--on-length", "close"), "and beam search cannot be combined"),
+        (("--strategy", "contrastive", "--on-length", "close"), "and contrastive search cannot be combined"),
         (("--strategy", "particles", "--fast-forward", "canonical"), "and particles cannot be combined"),
     ]:
         done = Result(*command, *options)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.errors import OptionError
 from decodekit.models.checks.self_check import Plain
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers.recurrent import RecurrentCache, RecurrentModel
@@ -236,10 +235,24 @@ def test_drafts_do_not_change_the_text(name: str) -> None:
     assert [one.token_ids for one in alone] == [one.token_ids for one in plain]
 
 
-def test_drafts_are_refused_where_they_cannot_pay() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "greedy", "speculate": "prompt-lookup"},
+        {"strategy": "prompt-lookup"},
+        {"strategy": "sample", "speculate": dk.EarlyExit(1)},
+        {"strategy": "best-of", "n": 2, "speculate": "grammar+suffix", "constraint": dk.Regex("[a-z ]{3,9}")},
+    ],
+)
+def test_drafts_that_cannot_pay_are_left_out_with_a_warning(options: dict[str, Any]) -> None:
     llm = dk.LLM(architectures.build("mamba"), TOKENIZER)
-    with pytest.raises(OptionError, match="one token at a time"):
-        llm.generate("the", strategy=dk.Greedy(speculate="prompt-lookup"), **OPTIONS)
+    plain = {name: value for name, value in options.items() if name != "speculate"}
+    plain["strategy"] = plain["strategy"].replace("prompt-lookup", "greedy")
+    wanted = llm.generate("the", **plain, **OPTIONS)
+    with pytest.warns(UserWarning, match="MambaForCausalLM, which keeps recurrent state .* Texts are those") as told:
+        found = llm.generate("the", **options, **OPTIONS)
+    assert found.token_ids == wanted.token_ids and found.stats.num_drafts == 0
+    assert [one.filename for one in told] == [__file__]
 
 
 def test_every_one_has_a_row_on_the_page() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
@@ -30,11 +30,36 @@ def all_texts(vocab_size: int, max_tokens: int, eos_token_ids: frozenset[int]) -
                 yield text
 
 
+def texts_of_words(words: Collection[bytes], pieces: Sequence[bytes], max_tokens: int) -> set[Text]:
+    """Every text of `max_tokens` tokens at most that is a word; the token behind `pieces` ends one that could go on.
+
+    Args:
+        words: a language, as far as longer words than these fit into no budget.
+        pieces: the bytes of the tokens.
+        max_tokens: of a text. One with so many needs no token that ends it.
+    """
+    found: set[Text] = set()
+    beginnings = {word[:end] for word in words for end in range(len(word))}
+    for length in range(max_tokens + 1):
+        for text in itertools.product(range(len(pieces)), repeat=length):
+            word = b"".join(pieces[token] for token in text)
+            if word in words:
+                is_over = word not in beginnings or length == max_tokens
+                found.add(text if is_over else (*text, len(pieces)))
+    return found
+
+
 def best_texts(
-    law: Law, prompt: Sequence[int], vocab_size: int, max_tokens: int, eos_token_ids: frozenset[int], penalty: float
+    law: Law,
+    prompt: Sequence[int],
+    vocab_size: int,
+    max_tokens: int,
+    eos_token_ids: frozenset[int],
+    penalty: float,
+    world: Collection[Text] = (),
 ) -> list[tuple[float, Text]]:
-    """Every text with its score, best first."""
-    every = all_texts(vocab_size, max_tokens, eos_token_ids)
+    """Every text, of a world if one is given, with its score, best first."""
+    every = world or all_texts(vocab_size, max_tokens, eos_token_ids)
     return sorted(((text_log_prob(law, prompt, text) / len(text) ** penalty, text) for text in every), reverse=True)
 
 
@@ -49,14 +74,18 @@ def diverse_beam_search(
     group_size: int,
     diversity_penalty: float,
     length_penalty: float,
+    world: Collection[Text] = (),
 ) -> list[tuple[float, Text]]:
     """Vijayakumar et al. 2016, algorithm 1, over lists; all ended texts of all groups with their scores, best first.
 
     The penalties stay in the sums.
 
     Texts are given up as transformers does: a group is over when `group_size` texts have ended and its best hypothesis
-    has no better score at its present length than the worst of these.
+    has no better score at its present length than the worst of these. With a world, hypotheses are the beginnings of
+    its texts.
     """
+    world = world or {*all_texts(vocab_size, max_tokens, eos_token_ids)}
+    beginnings = {text[:end] for text in world for end in range(len(text) + 1)}
 
     def score(text: Text, log_prob: float) -> float:
         return log_prob / len(text) ** length_penalty
@@ -73,10 +102,11 @@ def diverse_beam_search(
                 step = torch.log_softmax(law([*prompt, *text]), dim=-1).tolist()
                 for token in range(vocab_size):
                     total = log_prob + step[token] - diversity_penalty * taken.count(token)
-                    options.append((total, (*text, token)))
+                    if (*text, token) in beginnings:
+                        options.append((total, (*text, token)))
             options.sort(reverse=True)
             options = options[: max(2, 1 + len(eos_token_ids)) * group_size]
-            ends = [text[-1] in eos_token_ids or len(text) == max_tokens for _, text in options]
+            ends = [text in world for _, text in options]
             ended[group] += [
                 (score(text, total), text)
                 for (total, text), has_ended in list(zip(options, ends, strict=True))[:group_size]

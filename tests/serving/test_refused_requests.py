@@ -29,6 +29,7 @@ from tests.serving.conftest import LIMITS, Endpoint, endpoint_of
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "abc"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 IMPOSSIBLE = {"type": "integer", "minimum": 5, "maximum": 3}
 NEVER = {
     "type": "function",
@@ -68,6 +69,7 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"stop": ["a"], "guided_regex": "a+"}, "stop", "DK305"),
     ({"stop_token_ids": [99999]}, "stop_token_ids", "DK305"),
     ({"top_logprobs": 2}, "top_logprobs", "DK801"),
+    ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids", "DK801"),
     ({"stream_options": {"include_usage": True}, "stream": False}, "stream_options", "DK801"),
     ({"reasoning_effort": "high"}, "reasoning_effort", "DK801"),
     ({"store": True}, "store", "DK801"),
@@ -103,6 +105,9 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs", "DK801"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {
         "name": "f", "arguments": "{"}}]}]}, "messages.0.tool_calls.0.function.arguments", "DK801"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages.0.content", "DK801"),
+    ({"messages": [{"role": "user", "content": "x", "phase": "later"}]}, "messages.0.phase", "DK801"),
+    ({"tools": [{**TOOL, "caller": 0}]}, "tools.0.caller", "DK801"),
 )  # fmt: skip
 
 
@@ -154,8 +159,23 @@ def test_fields_of_responses(endpoint: Endpoint) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": IMPOSSIBLE}}}, "text.format.schema"),
         ({"n": 2}, "n"),
+        ({"input": [{"role": "user", "content": "x", "phase": "later"}]}, "input.0.phase"),
+        ({"input": [CALL, {**CALL, "caller": {"type": "direct"}}]}, "input.1.caller"),
+        ({"input": [CALL, {**CALL, "arguments": "{"}]}, "input.1.arguments"),
+        ({"input": ""}, ""),  # a line end is a prompt
+        (
+            {
+                "text": {"format": {"type": "json_schema", "name": "x", "schema": {"minLength": 9, "type": "string"}}},
+                "max_output_tokens": 3,
+                "on_length": "close",
+            },
+            "max_output_tokens",
+        ),
     ):
         answer = endpoint.post(RESPONSES, {"input": "abc", **fields})
+        if not param:
+            assert answer.status_code == 200
+            continue
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
@@ -204,6 +224,16 @@ def test_a_prompt_longer_than_the_context() -> None:
         answer = small.post(COMPLETIONS, {"prompt": [97] * 20})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "DK304")
         assert small.post(COMPLETIONS, {"prompt": [97] * 19}).json()["usage"]["completion_tokens"] == 1
+        long, messages = "x" * 500, [{"role": "user", "content": "abc " * 12}]
+        for path, body, param in (
+            (COMPLETIONS, {"prompt": long}, "prompt"),
+            (CHAT, {"messages": messages}, "messages"),
+            (CHAT, {"messages": [{"role": "user", "content": long}]}, "messages"),
+            (RESPONSES, {"input": messages}, "input"),
+            (RESPONSES, {"input": long}, "input"),
+        ):
+            error = small.post(path, body).json()["error"]
+            assert (error["code"], error["param"]) == ("DK304", param), error
     finally:
         small.service.close()
 
@@ -220,6 +250,8 @@ def test_the_key() -> None:
         for path in ("/metrics", "/v1/models", "/openapi.json"):
             assert guarded.request("GET", path).status_code == 401
         assert guarded.request("GET", "/health").status_code == 200
+        index = guarded.request("GET", "/").json()
+        assert index["key"] and not {"sesame", "toy"} & set(re.findall(r"\w+", str(index)))
         asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
         allowed = guarded.request("OPTIONS", CHAT, headers=asked)
         assert allowed.headers["access-control-allow-origin"] == "https://page.example"
@@ -296,6 +328,18 @@ def test_tools_are_told_to_templates_that_read_them() -> None:
         assert told == tokenizer("th1" if is_told else "th", add_special_tokens=False)["input_ids"]
 
 
+def test_the_index_says_what_it_is(endpoint: Endpoint) -> None:
+    """Every route that it names is there; a page of another origin may not read it."""
+    answer = endpoint.request("GET", "/")
+    index = answer.json()
+    paths = json.loads(endpoint.request("GET", index["fields"]).text)["paths"]
+    assert {f"{method.upper()} {path}" for path in paths for method in paths[path]} - set(index["routes"]) == set()
+    assert all(index["routes"].values()) and "OpenAI" in index["about"] and "docs/serve.md" in index["docs"]
+    assert not index["key"]
+    assert endpoint.request("GET", "/", headers={"Origin": "https://page.example"}).status_code == 403
+    assert endpoint.figures()['decodekit_requests_total{route="/",status="200"}'] >= 1
+
+
 def test_limits_are_checked() -> None:
     with pytest.raises(OptionError, match="3 options"):
         Limits(max_new_tokens=0, timeout_s=0, tool_format="x")
@@ -310,6 +354,7 @@ def test_the_description(endpoint: Endpoint) -> None:
     assert schemas["ChatBody"]["additionalProperties"] is False
     assert {"messages", "guided_json", "structured_outputs", "tools"} <= set(schemas["ChatBody"]["properties"])
     assert set(found["paths"]) == {
+        "/",
         CHAT,
         COMPLETIONS,
         RESPONSES,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+import re
+from typing import Annotated, Any
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 import decodekit as dk
+from decodekit.generation.sequence import TokenLogprob
 from decodekit.serving.chat import ChatReply
 from decodekit.serving.completions import CompletionReply
 from decodekit.serving.responses import ResponseReply
+from decodekit.serving.tokens import TokenWriter
 from tests.serving.conftest import Endpoint, events_of
 
 SCHEMA = {
@@ -136,6 +140,52 @@ def test_logprobs(endpoint: Endpoint) -> None:
     assert found["text_offset"][1] == len(found["tokens"][0])
 
 
+def test_tokens_of_equal_texts() -> None:
+    """In a dictionary by text the likeliest of them stands for all; by id, and in a list, none is lost."""
+    vocabulary = dk.Vocabulary([b"\xc3", b"\xa9", b"a", b"a"], ())
+    likeliest = ((1, -0.5), (3, -1.0), (0, -1.5), (2, -2.0))
+    entries, writer = [TokenLogprob(0, -1.5, likeliest)], TokenWriter(vocabulary)
+    assert writer.of_completion(entries, 4)["top_logprobs"] == [{"\ufffd": -0.5, "a": -1.0}]
+    by_id = writer.of_completion(entries, 4, as_ids=True)
+    assert by_id["top_logprobs"] == [{f"token_id:{token}": logprob for token, logprob in likeliest}]
+    assert (by_id["tokens"], by_id["text_offset"]) == (["token_id:0"], [4])
+    listed = writer.of_chat(entries)[0]["top_logprobs"]
+    assert [(one["token"], one["logprob"]) for one in listed] == [
+        ("\ufffd", -0.5), ("a", -1.0), ("\ufffd", -1.5), ("a", -2.0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_as_ids(endpoint: Endpoint, stream: bool) -> None:
+    """As ids all are told, with the same offsets."""
+    options = {"seed": 7, "max_tokens": 3, "stream": stream}
+    body = {"prompt": "abc", "logprobs": 20}
+    wanted = expected(endpoint, "abc", {"logprobs": 20, "max_new_tokens": 3}).logprobs
+    assert wanted is not None
+
+    def told(path: str, body: dict[str, Any], **fields: Any) -> list[Any]:
+        answer = endpoint.post(path, {**options, **body, **fields})
+        parts = events_of(answer)[:-1] if stream else [answer.json()]
+        return [one["choices"][0]["logprobs"] for one in parts if one["choices"][0]["logprobs"]]
+
+    texts, ids = told(COMPLETIONS, body), told(COMPLETIONS, body, return_tokens_as_token_ids=True)
+    assert [offset for one in ids for offset in one["text_offset"]] == [
+        offset for one in texts for offset in one["text_offset"]
+    ]
+    assert [token for one in ids for token in one["tokens"]] == [f"token_id:{one.token_id}" for one in wanted]
+    listed = [top for one in ids for top in one["top_logprobs"]]
+    for top, entry in zip(listed, wanted, strict=True):
+        assert top == pytest.approx({f"token_id:{token}": logprob for token, logprob in entry.alternatives}, abs=1e-4)
+    chat = {"messages": [{"role": "user", "content": "abc"}], "logprobs": True, "top_logprobs": 20}
+    entries = [entry for one in told(CHAT, chat) for entry in one["content"]]
+    assert all(
+        len({tuple(other["bytes"] or [other["token"]]) for other in one["top_logprobs"]}) == 20 for one in entries
+    )
+    named = [entry for one in told(CHAT, chat, return_tokens_as_token_ids=True) for entry in one["content"]]
+    assert [one["bytes"] for one in named] == [one["bytes"] for one in entries]
+    assert all(other["token"].startswith("token_id:") for one in named for other in [one, *one["top_logprobs"]])
+
+
 @pytest.mark.parametrize("choice", ["auto", "required", "none", {"type": "function", "function": {"name": "look_up"}}])
 def test_tools(endpoint: Endpoint, choice: Any) -> None:
     body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": choice, "seed": 3, "max_tokens": 90}
@@ -230,6 +280,104 @@ def test_a_response(endpoint: Endpoint) -> None:
     assert streamed[-1]["response"]["output"][0]["arguments"] == called["output"][0]["arguments"]
     prompt = 'abc\n{"name": "look_up", "arguments": {"a": 1}}\nthe abc\n'
     assert called["usage"]["input_tokens"] == len(endpoint.llm.tokenizer.encode(prompt))
+
+
+FREE = ("json", "parameters", "schema", "guided_json", "metadata", "chat_template_kwargs")
+FIELDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (CHAT, {"messages": [*MESSAGES,
+                         {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [
+                             {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}]},
+                         {"role": "tool", "content": "b", "tool_call_id": "c"}],
+            "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look_up"}}}),
+    (CHAT, {"messages": MESSAGES, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, "metadata": {"a": "b"}}),
+    (COMPLETIONS, {"prompt": "abc", "structured_outputs": {"json": SCHEMA}, "stream_options": {}, "stream": True}),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "abc"}]},
+                           {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": "{}"},
+                           {"type": "function_call_output", "call_id": "c", "output": "b"}],
+                 "tools": [{"type": "function", **TOOL["function"]}],  # type: ignore[dict-item]
+                 "tool_choice": {"type": "function", "name": "look_up"}, "reasoning": {}}),
+    (RESPONSES, {"input": "abc", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}),
+)  # fmt: skip
+
+
+def with_nulls(value: Any) -> Any:
+    """The same with a field more in every object that has fields, which is null."""
+    if isinstance(value, list):
+        return [with_nulls(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: one if name in FREE else with_nulls(one) for name, one in value.items()} | {"newer": None}
+
+
+def without_ids(text: str) -> str:
+    return re.sub(r'"(id|call_id|item_id)":"[^"]*"|"created(_at)?":\d+|"cached_tokens":\d+', "", text)
+
+
+@pytest.mark.parametrize(("path", "body"), FIELDS, ids=lambda one: str(one)[:30])
+def test_a_field_that_is_null_asks_for_nothing(endpoint: Endpoint, path: str, body: dict[str, Any]) -> None:
+    body = {"seed": 3, "on_length": "close", "max_output_tokens" if path == RESPONSES else "max_tokens": 90, **body}
+    plain, nulls = endpoint.post(path, body), endpoint.post(path, with_nulls(body))
+    assert plain.status_code == nulls.status_code == 200, nulls.text
+    assert without_ids(plain.text) == without_ids(nulls.text)
+    assert endpoint.post(path, {**body, "newer": 0}).json()["error"]["param"] == "newer"
+
+
+def test_null_in_a_schema_stays(endpoint: Endpoint) -> None:
+    parameters = {"type": "object", "properties": {"a": {"const": None}}, "required": ["a"], "default": None}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters | {"additionalProperties": False}}}
+    body = {"messages": MESSAGES, "tools": [tool], "tool_choice": "required", "max_tokens": 60, "on_length": "close"}
+    found = endpoint.post(CHAT, with_nulls(body | {"parallel_tool_calls": False})).json()["choices"][0]
+    assert json.loads(found["message"]["tool_calls"][0]["function"]["arguments"]) == {"a": None}
+
+
+def test_output_is_taken_back_as_dictionaries_and_as_objects(endpoint: Endpoint) -> None:
+    """Of openai's client, with all that it adds: fields that are null, and what it has read in a text."""
+
+    class Found(pydantic.BaseModel):
+        a: Annotated[int, pydantic.Field(ge=0, le=99)]
+
+    tool = openai.pydantic_function_tool(Found, name="look_up")
+    close: Any = {"seed": 3, "on_length": "close"}
+    asked: Any = {"role": "user", "content": "abc"}
+
+    async def talk() -> None:
+        async with openai.AsyncOpenAI(
+            api_key="none", base_url="http://endpoint/v1", http_client=endpoint.client(), max_retries=0
+        ) as client:
+            flat: Any = {"type": "function", **tool["function"]}
+            called = await client.responses.parse(
+                model="toy", input="x", tools=[flat], tool_choice="required", max_output_tokens=90, extra_body=close
+            )
+            said = await client.responses.parse(
+                model="toy", input="x", text_format=Found, max_output_tokens=90, extra_body=close
+            )
+            assert said.output_parsed is not None and called.output[0].type == "function_call"
+            answer: Any = {"type": "function_call_output", "call_id": called.output[0].call_id, "output": "b"}
+            for output in (
+                [one.model_dump() for one in (*called.output, *said.output)],
+                [one.model_dump(mode="json") | {"async_": None} for one in (*called.output, *said.output)],
+                [*called.output, *said.output],
+            ):
+                items: Any = [asked, *output[:1], answer, *output[1:]]
+                tools: Any = [one.model_dump() for one in called.tools]
+                again = await client.responses.create(model="toy", input=items, tools=tools, max_output_tokens=9)
+                assert again.usage is not None and again.usage.input_tokens > 9
+            whole = await client.chat.completions.parse(
+                model="toy", messages=[asked], tools=[tool], tool_choice="required", max_tokens=90, extra_body=close
+            )
+            text = await client.chat.completions.parse(
+                model="toy", messages=[asked], response_format=Found, max_tokens=90, extra_body=close
+            )
+            told: Any = {"role": "tool", "content": "b", "tool_call_id": "c"}
+            for first, second in (
+                (whole.choices[0].message, text.choices[0].message),
+                (whole.choices[0].message.model_dump(), text.choices[0].message.model_dump()),
+            ):
+                messages: Any = [asked, first, told, second]
+                await client.chat.completions.create(model="toy", messages=messages, max_tokens=9)
+
+    asyncio.run(talk())
 
 
 def test_prefixes_are_told(endpoint: Endpoint) -> None:

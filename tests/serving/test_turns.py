@@ -147,7 +147,7 @@ def test_known_constraints_wait_for_nobody(patient: Endpoint, monkeypatch: pytes
 def test_long_prompts_hold_up_nobody(patient: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     of_ids = Prompts.of_ids
     long = Blocked(of_ids)
-    monkeypatch.setattr(Prompts, "of_ids", lambda self, ids: (long if len(ids) > LONG else of_ids)(self, ids))
+    monkeypatch.setattr(Prompts, "of_ids", lambda self, ids, *at: (long if len(ids) > LONG else of_ids)(self, ids, *at))
 
     async def act() -> None:
         async with of(patient, "1") as one, of(patient, "2") as other:
