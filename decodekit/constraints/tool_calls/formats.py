@@ -29,7 +29,8 @@ Mark: TypeAlias = Callable[[str], Expression]
 """A marker, by its text or the name of its special token, as it is written."""
 
 _SPACE: Final = Repeated(Terminal(ir.literal(b" "), "space"), 0, 1)
-_IDENTIFIER: Final = Terminal(full_match("[a-zA-Z0-9]{9}"), "call id")  # the form that mistral-common demands
+CALL_ID: Final = "call id"
+_IDENTIFIER: Final = Terminal(full_match("[a-zA-Z0-9]{9}"), CALL_ID)  # the form that mistral-common demands
 
 
 @dataclass(frozen=True, slots=True)
