@@ -56,19 +56,19 @@ INSIDE: dict[str, list[set[str]]] = {
         {"coerce"},
         {"composition"},
         {"tool_calls"},
-        {"wire"},
+        {"growing", "wire"},
         {"matching"},
         {"author"},
     ],
     "constraints.json_schema": [
-        {"strings"},
+        {"growing_json", "strings"},
         {"values"},
         {"document"},
         {"meaning"},
         {"frames"},
         {"guard", "messages", "typed_dicts"},
         {"python_types"},
-        {"schema"},
+        {"partial_types", "schema"},
     ],
 }
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

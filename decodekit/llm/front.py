@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
+from decodekit.constraints.growing import GrowingValue
 from decodekit.errors import (
     ContextLengthError,
     DecodekitError,
@@ -34,7 +35,7 @@ from decodekit.generation.prompt import (
 )
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
-from decodekit.llm.completions import completed, whole
+from decodekit.llm.completions import completed, growing_of, value_so_far, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.option_rules import seeds_fit, telling_of
 from decodekit.llm.plan import Plan
@@ -302,6 +303,7 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, list[str]] = {}
+        growing: dict[int, GrowingValue | None] = {}
         tries = Tries(prompts, plan.seeds, plan.options.max_retries)
         is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
         while tries.is_open:
@@ -322,9 +324,14 @@ class LLM:
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
                 if not is_whole:
-                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs)
+                    if update.index not in growing:
+                        growing[update.index] = growing_of(plan)
+                    so_far = value_so_far(growing[update.index], update.text, completion)
+                    if completion is not None:
+                        del growing[update.index]
+                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs, so_far)
                 elif completion is not None:
-                    yield whole(index, completion)
+                    yield whole(plan, index, completion)
 
     def _request(self, one: Try, plan: Plan) -> Request | DecodekitError:
         """A try as the loops take it; the error of one that cannot be read."""

@@ -223,10 +223,9 @@ class ChatRoute(Route[ChatBody]):
                 content += outcome.rest
             if content or entries:
                 yield event(index, {"content": content}, {"content": entries, "refusal": None} if entries else None)
+            for piece in splitters[index].calls(outcome):
+                yield event(index, {"tool_calls": [piece.delta]})
             if outcome is not None:
-                if outcome.calls:
-                    listed = [{"index": number, **call} for number, call in enumerate(_calls(outcome))]
-                    yield event(index, {"tool_calls": listed})
                 yield event(index, {}, None, outcome.finish_reason)
         if with_usage:
             listed_ends = [ended[index] for index in range(len(splitters))]

@@ -30,8 +30,9 @@ _DIGITS: Final = re.compile(r"[-+0-9.eE]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _WORDS: Final[dict[str, tuple[str, bool | None]]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _ESCAPED: Final = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_HEX: Final = frozenset("0123456789abcdefABCDEF")
-_ONE, _TWO = 6, 12  # characters of an escaped UTF-16 unit, and of a pair of them
+_HEX: Final = "0123456789abcdefABCDEF"
+_ONE: Final = 6  # characters of an escaped UTF-16 unit, `\uXXXX`
+_SECOND: Final = ("\\", "u", "dD", "cdefCDEF", _HEX, _HEX)  # of the unit behind half of a pair
 
 
 @dataclass(eq=False, slots=True)
@@ -186,26 +187,21 @@ class GrowingJson:
     def _read_escape(self, character: str, at: int) -> int:
         """Read a character of an escape, or behind half of a pair of them; as `_read_string`."""
         escape = self._escape
-        if len(escape) == _ONE and character != "\\" or len(escape) == _ONE + 1 and character != "u":
-            self._grow(_unit(escape))  # half of a pair, and no other half comes: it stands alone, as in `json.loads`
+        if len(escape) >= _ONE and character not in _SECOND[len(escape) - _ONE]:
+            self._grow(_unit(escape))  # the other half does not come: it stands alone, as in `json.loads`
             self._escape = escape[_ONE:]
             return at
         if len(escape) == 1 and character in _ESCAPED:
             self._grow(_ESCAPED[character])
             self._escape = ""
             return at + 1
-        if not (character in _HEX if len(escape) % _ONE > 1 else character == "\\u"[len(escape) % _ONE]):
+        if character not in ("u" if len(escape) == 1 else _HEX if len(escape) < _ONE else character):
             return -1
         self._escape = escape = escape + character
-        if len(escape) == _TWO:
-            first, second = _unit(escape[:_ONE]), _unit(escape[_ONE:])
-            if "\udc00" <= second <= "\udfff":
-                self._grow(chr(0x10000 + (ord(first) - 0xD800 << 10) + ord(second) - 0xDC00))
-                self._escape = ""
-                return at + 1
-            self._grow(first)
-            self._escape = escape = escape[_ONE:]
-        if len(escape) == _ONE and not "\ud800" <= _unit(escape) <= "\udbff":
+        if len(escape) == 2 * _ONE:
+            self._grow(chr(0x10000 + (ord(_unit(escape)) - 0xD800 << 10) + ord(_unit(escape[_ONE:])) - 0xDC00))
+            self._escape = ""
+        elif len(escape) == _ONE and not "\ud800" <= _unit(escape) <= "\udbff":
             self._grow(_unit(escape))
             self._escape = ""
         return at + 1
