@@ -303,7 +303,8 @@ class GrowingSplit(Split):
         starts = [after.start for after in begun]
         if certain is not None and certain.end is None and certain.item.name == CALL_ID:
             starts.append(certain.start)
-        kept = min([self.num_read, *starts, *([] if self._element is None else [self._num_told])])
+        starts += [] if self._element is None else [self._num_told]
+        kept = max(self._offset, min([self.num_read, *starts]))
         self._text, self._offset = self._text[kept - self._offset :], kept
 
     def _share(self) -> None:
