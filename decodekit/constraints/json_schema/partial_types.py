@@ -119,7 +119,7 @@ class _Whole:
 
     def accepts(self, value: Any) -> bool:
         """Whether it is one of the values of a choice."""
-        return self._validator.isinstance_json(json.dumps(value))
+        return self._validator.isinstance_python(value)
 
 
 @dataclass(eq=False)
@@ -134,6 +134,8 @@ class _Items:
         """See `_Shape`."""
         if not isinstance(value, list):
             return value
+        if num_open > 1 and self.make in (set, frozenset):  # which an item that grows would change
+            value, num_open = value[:-1], 1
         made, last = [], len(value) - 1
         for number, item in enumerate(value):
             shape = self.first[number] if number < len(self.first) else self.others
