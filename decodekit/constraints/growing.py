@@ -188,6 +188,8 @@ class GrowingSplit(Split):
                     self._follow(other, character, data, seen, going_on)
         state = one.state
         if isinstance(state, GrowingJson):
+            if one.start and not state.num_read and character.isspace():  # which is of what stands before
+                return
             is_known = one.start + state.num_read > self.num_read  # another division has read the character
             if is_known or state.push(character):
                 going_on.setdefault((id(one.item), id(one.then), id(state)), one)
@@ -215,8 +217,9 @@ class GrowingSplit(Split):
                 continue
             item, then = todo.item, todo.then
             if isinstance(item, Close):
-                is_part = item.kind == "part" and isinstance(todo.owner, Inline)
-                agenda.append((then, _event(last, todo.owner, at, at) if is_part else last))
+                if item.kind == "part" and isinstance(todo.owner, Inline):
+                    last = _event(last, todo.owner, at, at)
+                agenda.append((then, last))
             elif isinstance(item, Concatenated):
                 for part in reversed(item.items):
                     then = self._before(part, then)
@@ -227,9 +230,9 @@ class GrowingSplit(Split):
                 agenda.append((self._before(Round(item, 0, False), then), last))
             elif isinstance(item, Round):
                 agenda += [(after, last) for after in self._rounds(item, then)]
-            elif isinstance(item, Inline) and isinstance(part := inner(item.constraint), HasParts):
-                after = self._before(Close("part", 0, part), then, item)
-                agenda.append((self._before(self._expression_of(part), after), _event(last, item, at)))
+            elif isinstance(item, Inline) and isinstance(within := inner(item.constraint), HasParts):
+                after = self._before(Close("part", 0, within), then, item)
+                agenda.append((self._before(self._expression_of(within), after), _event(last, item, at)))
             elif isinstance(item, Inline | Terminal | SpecialToken):
                 yield self._entered(item, then, at, last)
 

@@ -41,7 +41,9 @@ def value_so_far(growing: GrowingValue | None, text: str, completion: Completion
     """The value after one more piece of a text, which is the last one if there is a completion."""
     if growing is None:
         return None
-    is_whole = completion is not None and (completion.finish_reason in ("stop", "complete") or completion.value is not None)
+    is_whole = completion is not None and (
+        completion.finish_reason in ("stop", "complete") or completion.value is not None
+    )
     return growing.push(text, is_whole=is_whole)
 
 

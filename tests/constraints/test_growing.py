@@ -112,7 +112,7 @@ TOOLS: list[Any] = [
      "required": ["kind", "much"], "additionalProperties": False}},
 ]  # fmt: skip
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
-    "get": [{"city": "Bern"}, {"city": "\n</par é\\\"", "days": 12}, {"city": "", "days": -3, "text": [1.5, 100.0]}],
+    "get": [{"city": "Bern"}, {"city": '\n</par é\\"', "days": 12}, {"city": "", "days": -3, "text": [1.5, 100.0]}],
     "get_all": [{}],
     "put": [{"kind": "a", "much": 1.25}, {"kind": "ab", "much": 10.0}],
 }
@@ -136,7 +136,8 @@ def call_text(format: str, name: str, arguments: dict[str, Any], id: str | None,
     if format == "mistral-v13":
         return f"[TOOL_CALLS]{name}[ARGS]{text}"
     elements = "".join(
-        f"<parameter={key}>\n{one if isinstance(one, str) else json.dumps(one)}\n</parameter>\n" for key, one in arguments.items()
+        f"<parameter={key}>\n{one if isinstance(one, str) else json.dumps(one)}\n</parameter>\n"
+        for key, one in arguments.items()
     )
     return f"<tool_call>\n<function={name}>\n{elements}</function>\n</tool_call>"
 
@@ -144,11 +145,18 @@ def call_text(format: str, name: str, arguments: dict[str, Any], id: str | None,
 def tool_texts(format: str, rng: random.Random, num_texts: int) -> list[str]:
     found = []
     for _ in range(num_texts):
-        names = [rng.choice([*ARGUMENTS]) for _ in range(rng.randrange(3) if FORMATS[format].has_many else rng.randrange(2))]
+        names = [
+            rng.choice([*ARGUMENTS]) for _ in range(rng.randrange(3) if FORMATS[format].has_many else rng.randrange(2))
+        ]
         ids = [rng.choice([None, "abcdef123"]) for _ in names]
         compact = rng.random() < 0.5
-        calls = [call_text(format, name, rng.choice(ARGUMENTS[name]), id, compact) for name, id in zip(names, ids, strict=True)]
-        content = rng.choice(["", "I look <tool", "[TOOL {} <func"]) if not FORMATS[format].is_alone or not calls else ""
+        calls = [
+            call_text(format, name, rng.choice(ARGUMENTS[name]), id, compact)
+            for name, id in zip(names, ids, strict=True)
+        ]
+        content = (
+            rng.choice(["", "I look <tool", "[TOOL {} <func"]) if not FORMATS[format].is_alone or not calls else ""
+        )
         if format == "mistral" and calls:
             found.append(content + "[TOOL_CALLS][" + (", " if not compact else ",").join(calls) + "]")
         else:
@@ -173,6 +181,8 @@ def test_calls_so_far(format: str) -> None:
         num_calls += len(response.calls)
         values = shown(constraint, text)
         assert values[-1] == list(response.calls)
+        first = next((num_read for num_read, value in enumerate(values) if value), None)
+        assert first is None or text[first] in "{<", "a call is shown with the first character of its arguments"
         for num_read, value in enumerate(values[:-1], 1):
             for other, end in responses.items():
                 if other.startswith(text[:num_read]):

@@ -8,7 +8,7 @@ from typing import Any
 
 NOTHING = object()
 _ENDS = ('"', 'x"', 'n"', '\\"', 'u0041"', 'udc00"', '\\udc00"', *("0041"[i:] + '"' for i in range(4)))
-_ENDS += tuple("dc00"[i:] + '"' for i in range(4)) + ("5\"", '51"', '511"', '5111"')
+_ENDS += tuple("dc00"[i:] + '"' for i in range(4)) + ('5"', '51"', '511"', '5111"')
 
 
 def so_far(text: str, num_read: int) -> Any:

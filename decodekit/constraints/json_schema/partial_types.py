@@ -95,7 +95,7 @@ class _Whole:
     def _validator(self) -> SchemaValidator:
         config: Any = self.config or None
         try:
-            return SchemaValidator(self.schema, config)  # type: ignore[arg-type]
+            return SchemaValidator(self.schema, config)
         except SchemaError:  # it refers to others
             schema: Any = {"type": "definitions", "schema": self.schema, "definitions": [*self.definitions.values()]}
             return SchemaValidator(schema, config)
@@ -265,7 +265,9 @@ class _Union:
         objects: list[_Shape] = [*fitting, *(one for one in members if isinstance(one, _Values | _Union))]
         if len(objects) < 2 or num_open:
             return objects[0] if len(objects) == 1 else None
-        return max(fitting, key=lambda one: (one.required <= value.keys(), len(value.keys() & one.fields)), default=None)
+        return max(
+            fitting, key=lambda one: (one.required <= value.keys(), len(value.keys() & one.fields)), default=None
+        )
 
 
 @dataclass(eq=False)
@@ -298,7 +300,7 @@ class _Shapes:
                 self._later[name] = _Later()
                 self._later[name].shape = self.of(self._definitions[name], config)
             later = self._later[name]
-            return later if later.shape is None else later.shape  # type: ignore[no-any-return]
+            return later if later.shape is None else later.shape
         if kind in ("model", "dataclass", "typed-dict"):
             return self._object(schema, schema.get("config", config))
         if kind in _ITEMS:
@@ -318,8 +320,9 @@ class _Shapes:
             return self._union(schema, config)
         if kind in ("default", "custom-error") or kind in _WRAPPERS:
             inside = self.of(schema["schema"], config)
-            is_as_it_is = kind == "default" or not isinstance(inside, _Whole)
-            return inside if is_as_it_is else self._whole(schema, config, is_from_text=inside.is_from_text)
+            if kind == "default" or not isinstance(inside, _Whole):
+                return inside
+            return self._whole(schema, config, is_from_text=inside.is_from_text)
         if kind == "json-or-python":
             return self.of(schema["json_schema"], config)
         return self._whole(schema, config)
@@ -389,7 +392,9 @@ def _default_of(schema: _Core) -> Callable[[], Any] | None:
 
 @lru_cache(maxsize=256)
 def _partial_model(cls: type[Any], names: tuple[str, ...], has_others: bool) -> type[BaseModel]:
-    config = ConfigDict(extra="allow" if has_others else "ignore", protected_namespaces=(), arbitrary_types_allowed=True)
+    config = ConfigDict(
+        extra="allow" if has_others else "ignore", protected_namespaces=(), arbitrary_types_allowed=True
+    )
     fields: dict[str, Any] = dict.fromkeys(names, (Any, None))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that pydantic has as well: it has told them of the class itself
@@ -405,7 +410,9 @@ def _partial_dataclass(cls: type[Any], names: tuple[str, ...]) -> type[Any]:
 def _without_open_text(value: dict[str, Any] | list[Any], num_open: int) -> dict[str, Any] | list[Any]:
     """A value of which nobody knows the type yet: a string in it that is open may be read as something else."""
     if isinstance(value, dict):
-        return {key: value[key] for key in [*value][:-1]} if num_open == 2 and _ends_in_text([*value.values()]) else value
+        return (
+            {key: value[key] for key in [*value][:-1]} if num_open == 2 and _ends_in_text([*value.values()]) else value
+        )
     return value[:-1] if num_open == 2 and _ends_in_text(value) else value
 
 

@@ -105,7 +105,12 @@ class Hasty(GrowingJson):
 
     def mark(self) -> Mark:
         mark = super().mark()
-        if self._scalar and self._scalar[-1][-1].isdigit() and self._top is not None and isinstance(self._top.members, list):
+        if (
+            self._scalar
+            and self._scalar[-1][-1].isdigit()
+            and self._top is not None
+            and isinstance(self._top.members, list)
+        ):
             hasty = [*self._top.members, json.loads("".join(self._scalar))]
             return mark._replace(top=growing_json._Open(hasty, self._top.around, self._top.key, self._top.place),
                                  num_members=len(hasty))  # fmt: skip

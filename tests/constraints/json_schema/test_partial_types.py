@@ -198,7 +198,9 @@ def values_of(python_type: Any, value: Any) -> list[Any]:
     return [one() for one in [*made, growing.push("", is_whole=True)]]
 
 
-@pytest.mark.parametrize(("python_type", "value"), TABLE, ids=lambda one: getattr(one, "__name__", None) or f"{one!r:.30}")
+@pytest.mark.parametrize(
+    ("python_type", "value"), TABLE, ids=lambda one: getattr(one, "__name__", None) or f"{one!r:.30}"
+)
 def test_partial_values_of_types(python_type: Any, value: Any) -> None:
     final = TypeAdapter(python_type).validate_json(json.dumps(value))
     values = values_of(python_type, value)
@@ -213,7 +215,9 @@ def test_partial_values_of_types(python_type: Any, value: Any) -> None:
 def test_what_is_shown_of_a_model() -> None:
     """An example that one can look at."""
     growing = GrowingValue(JsonSchema(Item))
-    told = [repr(growing.push(piece)()) for piece in ['{"na', 'me": "a', 'b", "price": 2', ', "color": "gre', 'en"', "}"]]
+    told = [
+        repr(growing.push(piece)()) for piece in ['{"na', 'me": "a', 'b", "price": 2', ', "color": "gre', 'en"', "}"]
+    ]
     assert told == [
         "PartialItem(name=None, price=None, color=None)",
         "PartialItem(name='a', price=None, color=None)",
@@ -226,7 +230,10 @@ def test_what_is_shown_of_a_model() -> None:
 
 def test_nothing_of_a_class_is_called() -> None:
     values = values_of(Checked, {"low": 5, "high": 1})  # which the validator refuses
-    assert [repr(values[index]) for index in (0, -1)] == ["PartialChecked(low=None, high=None)", "PartialChecked(low=5, high=1)"]
+    assert [repr(values[index]) for index in (0, -1)] == [
+        "PartialChecked(low=None, high=None)",
+        "PartialChecked(low=5, high=1)",
+    ]
     assert type(values[0]) is type(values[-1]) and not isinstance(values[0], Checked)
 
 
