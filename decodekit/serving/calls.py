@@ -18,11 +18,12 @@ import json
 import secrets
 import string
 import uuid
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from decodekit.constraints.composition.combinators import OneOf
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.growing import GrowingSplit
+from decodekit.constraints.growing import Document, GrowingSplit
 from decodekit.constraints.tool_calls import FORMATS, ToolResponse, Tools
 from decodekit.llm import Completion
 
@@ -73,11 +74,10 @@ class CallSplitter:
     """
 
     def __init__(self, constraint: Constraint | None) -> None:
-        self._tools, self._has_schema = _tools_in(constraint), isinstance(constraint, OneOf)
+        self._tools, self._with_schema = _tools_in(constraint), constraint if isinstance(constraint, OneOf) else None
         self._format = None if self._tools is None else FORMATS[self._tools.format]
-        self._constraint = constraint
         self._split: GrowingSplit | None = None
-        self._num_split = 0  # characters that it has read
+        self._num_split = None if self._with_schema is None else 0  # what it has read; None before the calls
         self._ids: list[str] = []  # of the calls that have begun
         self._told: list[list[str]] = []  # what was told of their arguments
         self._text = ""
@@ -93,26 +93,30 @@ class CallSplitter:
         self._text += text
         trigger = self._format.trigger
         end = self._text.find(trigger, max(0, self._num_told - len(trigger)))
+        if self._num_split is None and end >= 0:
+            self._num_split = end
         if end < 0:
             end = len(self._text) - _num_held(self._text, trigger)
         if self._is_open and (first := text.lstrip()[:1]):
             self._is_held, self._is_open = first == "{", False
         if self._is_held:
             end = 0
+            self._num_split = None if self._is_open else self._num_split or 0
         new = self._text[self._num_told : end]
         self._num_told = max(self._num_told, end)
         return new
 
     def calls(self, ended: TextEnd | None = None) -> list[CallPiece]:
         """What is certain of the calls now and was not before; with the end of the text, the rest of them."""
-        if self._format is None or self._constraint is None:
-            return []
-        if self._split is None:
-            self._split = GrowingSplit(self._constraint, is_written=True)
-        self._split.push(self._text[self._num_split :])
-        self._num_split = len(self._text)
         pieces = []
-        documents = [one for one in self._split.documents if one.name is not None]  # else JSON of a schema
+        documents: list[Document] = []
+        if self._num_split is not None and self._tools is not None:
+            if self._split is None:
+                calls = replace(self._tools, choice="required")  # no text comes before them any more
+                self._split = GrowingSplit(self._with_schema or calls, is_written=True)
+            self._split.push(self._text[self._num_split :])
+            self._num_split = len(self._text)
+            documents = [one for one in self._split.documents if one.name is not None]  # else JSON of a schema
         for number, one in enumerate(documents):
             assert one.name is not None
             if number == len(self._ids):
@@ -155,7 +159,7 @@ class CallSplitter:
 
     def _is_json(self) -> bool:
         """Whether the text is JSON of a schema, where it might have been calls: none of it begins as a call does."""
-        return self._has_schema and self._format is not None and not self._text.startswith(self._format.trigger)
+        return self._with_schema is not None and self._format is not None and not self._text.startswith(self._format.trigger)
 
 
 def _tools_in(constraint: Constraint | None) -> Tools | None:
