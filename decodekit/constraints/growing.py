@@ -313,9 +313,9 @@ class GrowingSplit(Split):
     def _share(self) -> None:
         """If all divisions are in the same JSON, each with another constraint, it is a document already."""
         reader = self._divisions[0].state
-        if len(self._divisions) > 1 and isinstance(reader, GrowingJson) and reader.num_read:
-            if all(one.state is reader and one.last is not self._certain for one in self._divisions):
-                self._undecided = Document(reader, None, id=self._id)
+        is_shared = len(self._divisions) > 1 and isinstance(reader, GrowingJson) and reader.num_read > 0
+        if is_shared and all(one.state is reader and one.last is not self._certain for one in self._divisions):
+            self._undecided = Document(reader, None, id=self._id)
 
     def _begin(self, event: _Event) -> None:
         item = event.item

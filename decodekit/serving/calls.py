@@ -159,7 +159,11 @@ class CallSplitter:
 
     def _is_json(self) -> bool:
         """Whether the text is JSON of a schema, where it might have been calls: none of it begins as a call does."""
-        return self._with_schema is not None and self._format is not None and not self._text.startswith(self._format.trigger)
+        return (
+            self._with_schema is not None
+            and self._format is not None
+            and not self._text.startswith(self._format.trigger)
+        )
 
 
 def _tools_in(constraint: Constraint | None) -> Tools | None:

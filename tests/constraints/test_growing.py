@@ -1,4 +1,4 @@
-"""Values so far of compositions and of calls: no text takes back what a beginning of it has shown, and it ends as the value."""
+"""Values so far of compositions and of calls: what the beginning of a text has shown, every text with it keeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Iterable
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -48,9 +48,11 @@ WORLDS: dict[str, tuple[Any, Iterable[str], Callable[[Any], Any]]] = {
     "tagged": (dk.Tagged(dk.Tag("<t>", PAIR, "</t>"), dk.Tag("<n>", NUMBER)),
                ("".join(parts) for parts in product(["", "x<", "{"], ["", *(f"<t>{one}</t>" for one in PAIRS), "<n>1"],
                                                     ["", "<n>12", "<n>1<n>2"])), tag_values),
-    "many": (dk.Many(PAIR, separator=", "), (", ".join(some) for n in range(3) for some in product(PAIRS, repeat=n)), same),
+    "many": (dk.Many(PAIR, separator=", "),
+             (", ".join(some) for n in range(3) for some in product(PAIRS, repeat=n)), same),
     "one of": (dk.OneOf(PAIR, {"type": "array", "items": {"type": "string"}}), [*PAIRS, '["a","bc"]', "[]"], same),
-    "shared": (dk.OneOf({"const": {"a": 1}}, {"const": {"a": 12, "b": ["x"]}}), ['{"a":1}', '{"a":12,"b":["x"]}'], same),
+    "shared": (dk.OneOf({"const": {"a": 1}}, {"const": {"a": 12, "b": ["x"]}}),
+               ['{"a":1}', '{"a":12,"b":["x"]}'], same),
     "or free": (dk.OneOf(dk.Concat("a", PAIR), dk.Concat("ab", WORDS)), ["a" + PAIRS[0], 'ab"c"', 'ab""'], last),
     "optional": (dk.Concat(dk.Optional(NUMBER), "!"), ["!", "1!", "120!"], last),
 }  # fmt: skip
@@ -79,7 +81,7 @@ def check_world(constraint: Any, texts: Iterable[str], expected: Callable[[Any],
             for other, end in finals.items():
                 assert not other.startswith(text[:num_read]) or goes_on(value, end), (text[:num_read], value, other)
         later = [value for value in values if value is not None]
-        assert all(goes_on(one, other) for one, other in zip(later, later[1:], strict=False))
+        assert all(goes_on(one, other) for one, other in pairwise(later))
     return num_shown
 
 
@@ -105,11 +107,11 @@ def _hasty(settle: Callable[[GrowingSplit], None]) -> Callable[[GrowingSplit], N
 
 
 TOOLS: list[Any] = [
-    {"name": "get", "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"},
-     "text": {"type": "array", "items": {"type": "number"}}}, "required": ["city"], "additionalProperties": False}},
+    {"name": "get", "parameters": {"type": "object", "properties": {
+     "city": {"type": "string"}, "days": {"type": "integer"}, "text": {"type": "array", "items": {"type": "number"}}}, "required": ["city"], "additionalProperties": False}},
     {"name": "get_all"},
-    {"name": "put", "parameters": {"type": "object", "properties": {"kind": {"enum": ["ab", "a"]}, "much": {"type": "number"}},
-     "required": ["kind", "much"], "additionalProperties": False}},
+    {"name": "put", "parameters": {"type": "object", "properties": {
+     "kind": {"enum": ["ab", "a"]}, "much": {"type": "number"}}, "required": ["kind", "much"], "additionalProperties": False}},
 ]  # fmt: skip
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "get": [{"city": "Bern"}, {"city": '\n</par é\\"', "days": 12}, {"city": "", "days": -3, "text": [1.5, 100.0]}],

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 NOTHING = object()
 _ENDS = ('"', 'x"', 'n"', '\\"', 'u0041"', 'udc00"', '\\udc00"', *("0041"[i:] + '"' for i in range(4)))
-_ENDS += tuple("dc00"[i:] + '"' for i in range(4)) + ('5"', '51"', '511"', '5111"')
+_ENDS += (*("dc00"[i:] + '"' for i in range(4)), '5"', '51"', '511"', '5111"')
 
 
 def so_far(text: str, num_read: int) -> Any:
@@ -53,7 +53,8 @@ def _string(begun: str) -> str:
         if end == "":
             return str(value)  # it is whole
         found.append(value)
-    return commonprefix(found)
+    least, most = min(found), max(found)  # what these two share, all of them do
+    return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(least, most, strict=False)))
 
 
 def _skip(text: str, at: int) -> int:

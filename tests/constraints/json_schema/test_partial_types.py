@@ -9,7 +9,8 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypeVar
+from itertools import pairwise
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import pytest
 from pydantic import (
@@ -78,7 +79,7 @@ class Order(BaseModel):
 class Node(BaseModel):
     value: str
     children: list[Node] = []
-    next: Optional[Node] = None
+    next: Node | None = None
 
 
 class Checked(BaseModel):
@@ -156,13 +157,15 @@ TABLE: list[tuple[Any, Any]] = [
              "pet": {"kind": "cat", "lives": 1}, "either": "some text"}),
     (Order, {"No": "", "due": "2026-01-02", "id": str(uuid.UUID(int=7)), "total": 1, "items": [],
              "pet": {"kind": "cat", "lives": 1}, "either": {"name": "n", "color": "red"}}),
-    (Node, {"value": "a", "children": [{"value": "b", "children": [{"value": "c"}]}, {"value": "d"}], "next": {"value": "e"}}),
+    (Node, {"value": "a", "children": [{"value": "b", "children": [{"value": "c"}]}, {"value": "d"}],
+            "next": {"value": "e"}}),
     (Point, {"x": 1, "name": "origin"}),
     (list[Point], [{"x": 1}, {"x": 2, "tags": ["a"]}]),
     (Movie, {"title": "Alien", "released": "1979-05-25"}),
     (Box[Item], {"content": ITEM}),
     (Tagged, {"tags": [ITEM], "more": {"a": "b"}}),
-    (Odd, {"json": "x", "lower": "ABC", "secret": "s", "address": "1.2.3.4", "path": "/a", "wait": "PT5S", "shout": "a"}),
+    (Odd, {"json": "x", "lower": "ABC", "secret": "s", "address": "1.2.3.4", "path": "/a", "wait": "PT5S",
+           "shout": "a"}),
     (dict[int, list[date]], {"1": ["2026-01-02", "2026-01-03"]}),
     (list[Literal["ab", "a"] | int], ["ab", 3, "a"]),
     (frozenset[int], [1, 2, 1]),
@@ -207,7 +210,7 @@ def test_partial_values_of_types(python_type: Any, value: Any) -> None:
     assert dumped(values[-1]) == TypeAdapter(python_type).dump_python(final, mode="json", round_trip=True)
     assert repr(values[len(values) // 2]) is not None
     steps = [*map(dumped, values)]
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         assert keeps(before, after), (before, after)
     assert all(keeps(one, steps[-1]) for one in steps)
 
