@@ -107,11 +107,11 @@ def _hasty(settle: Callable[[GrowingSplit], None]) -> Callable[[GrowingSplit], N
 
 
 TOOLS: list[Any] = [
-    {"name": "get", "parameters": {"type": "object", "properties": {
-     "city": {"type": "string"}, "days": {"type": "integer"}, "text": {"type": "array", "items": {"type": "number"}}}, "required": ["city"], "additionalProperties": False}},
+    {"name": "get", "parameters": {"type": "object", "required": ["city"], "additionalProperties": False, "properties": {
+     "city": {"type": "string"}, "days": {"type": "integer"}, "text": {"type": "array", "items": {"type": "number"}}}}},
     {"name": "get_all"},
-    {"name": "put", "parameters": {"type": "object", "properties": {
-     "kind": {"enum": ["ab", "a"]}, "much": {"type": "number"}}, "required": ["kind", "much"], "additionalProperties": False}},
+    {"name": "put", "parameters": {"type": "object", "required": ["kind", "much"], "additionalProperties": False,
+     "properties": {"kind": {"enum": ["ab", "a"]}, "much": {"type": "number"}}}},
 ]  # fmt: skip
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "get": [{"city": "Bern"}, {"city": '\n</par é\\"', "days": 12}, {"city": "", "days": -3, "text": [1.5, 100.0]}],
