@@ -139,18 +139,7 @@ def generate(
     read: list[Any] = [[{"role": "user", "content": text}] if is_chat else text for text in texts]
     if len(read) > 1 or num_return_sequences not in (None, 1):
         return _print_several(llm, read, options, html, as_json=as_json)
-    completion, view = None, GrowingView()
-    for chunk in llm.stream(read[0], **options):
-        completion = chunk.completion or completion
-        if stream and (value := chunk.partial) is not None:
-            view.show(_plain(value, is_whole=completion is not None), is_last=completion is not None)
-        elif not (stream or as_json):
-            print_text(chunk.text, end="")
-    assert completion is not None
-    if as_json:
-        print_json(_as_record(completion))
-    elif not stream:
-        print(flush=True)
+    completion = _print_one(llm, read[0], options, is_drawn=stream, as_json=as_json)
     return _tell([completion], html, is_told=not as_json)
 
 
@@ -203,6 +192,23 @@ def _read(prompts: list[str]) -> list[str]:
         if prompt == "-" and not text:
             raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
     return texts
+
+
+def _print_one(llm: LLM, prompt: Any, options: Mapping[str, Any], *, is_drawn: bool, as_json: bool) -> Completion:
+    """Print the text of a prompt, or its value, as it grows."""
+    completion, view = None, GrowingView()
+    for chunk in llm.stream(prompt, **options):
+        completion = chunk.completion or completion
+        if is_drawn and (value := chunk.partial) is not None:
+            view.show(_plain(value, is_whole=completion is not None), is_last=completion is not None)
+        elif not (is_drawn or as_json):
+            print_text(chunk.text, end="")
+    assert completion is not None
+    if as_json:
+        print_json(_as_record(completion))
+    elif not is_drawn:
+        print(flush=True)
+    return completion
 
 
 def _print_several(

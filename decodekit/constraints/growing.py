@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodekit.constraints.composition.splitting import Begin, Close, HasParts, Round, Split, Todo
+from decodekit.constraints.composition.splitting import Close, FirstBytes, HasParts, Round, Split, Todo
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import (
     Alternatives,
@@ -40,7 +40,7 @@ from decodekit.constraints.tool_calls.response import ToolCall, Tools
 
 MAX_DIVISIONS: Final = 64
 """A text that divides in more ways than these at once is followed no further: no more of its value is told."""
-_OF_JSON: Final = Begin(sum(1 << byte for byte in b'{["-0123456789tfn'), False)
+_OF_JSON: Final = FirstBytes(sum(1 << byte for byte in b'{["-0123456789tfn'), False)
 _LOCK: Final = threading.Lock()  # chunks may be shared between threads; one lock for all, so that they can be pickled
 
 
@@ -268,7 +268,7 @@ class GrowingSplit(Split):
             return last
         return _event(last, last.item, last.start, self.num_read, last.reader)
 
-    def _begin_of(self, item: Expression | Close | Round) -> Begin:
+    def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
         if isinstance(item, Inline):
             part = inner(item.constraint)
             if isinstance(part, JsonSchema):

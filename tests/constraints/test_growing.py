@@ -107,8 +107,9 @@ def _hasty(settle: Callable[[GrowingSplit], None]) -> Callable[[GrowingSplit], N
 
 
 TOOLS: list[Any] = [
-    {"name": "get", "parameters": {"type": "object", "required": ["city"], "additionalProperties": False, "properties": {
-     "city": {"type": "string"}, "days": {"type": "integer"}, "text": {"type": "array", "items": {"type": "number"}}}}},
+    {"name": "get", "parameters": {"type": "object", "required": ["city"], "additionalProperties": False,
+     "properties": {"city": {"type": "string"}, "days": {"type": "integer"},
+                    "text": {"type": "array", "items": {"type": "number"}}}}},
     {"name": "get_all"},
     {"name": "put", "parameters": {"type": "object", "required": ["kind", "much"], "additionalProperties": False,
      "properties": {"kind": {"enum": ["ab", "a"]}, "much": {"type": "number"}}}},

@@ -85,15 +85,15 @@ class Round:
     is_empty: bool
 
 
-class Begin(NamedTuple):
+class FirstBytes(NamedTuple):
     """With what something may begin: a bit for each byte, and whether it may be empty; of either maybe more."""
 
     first: int
     may_be_empty: bool
 
-    def then(self, other: Begin) -> Begin:
+    def then(self, other: FirstBytes) -> FirstBytes:
         """The same with something behind it, where this may be empty."""
-        return Begin(self.first | other.first, other.may_be_empty)
+        return FirstBytes(self.first | other.first, other.may_be_empty)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +140,7 @@ class Split:
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
         self._readers: dict[int, tuple[Recogniser, frozenset[str | int]]] = {}  # with special tokens; of leaves, by id
         self._ends: dict[tuple[int, int], list[int]] = {}
-        self._begins: dict[int, Begin] = {}  # by id of the todo
+        self._begins: dict[int, FirstBytes] = {}  # by id of the todo
         self._trace: _Trace = None
         self._num_steps = 0
         self.is_whole = is_searched and done(self._search(expression))
@@ -240,10 +240,10 @@ class Split:
                         agenda.append((end, then if end == position else read, (trace, Leaf(item, position, end))))
         return False
 
-    def _begin_of_todo(self, todo: Todo | None) -> Begin:
+    def _begin_of_todo(self, todo: Todo | None) -> FirstBytes:
         """With what all that is still to be matched may begin, or more."""
         passed: list[Todo] = []
-        found = Begin(0, True)
+        found = FirstBytes(0, True)
         while todo is not None and found.may_be_empty:
             known = self._begins.get(id(todo))
             if known is not None:
@@ -256,30 +256,30 @@ class Split:
             self._begins[id(passed[0])] = found
         return found
 
-    def _begin_of(self, item: Expression | Close | Round) -> Begin:
+    def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
         if isinstance(item, Close):
-            return Begin(0, True)
+            return FirstBytes(0, True)
         if isinstance(item, Repeated | Round):
-            return Begin(self._begin_of((item if isinstance(item, Repeated) else item.repeated).item).first, True)
+            return FirstBytes(self._begin_of((item if isinstance(item, Repeated) else item.repeated).item).first, True)
         if isinstance(item, Concatenated):
-            found = Begin(0, True)
+            found = FirstBytes(0, True)
             for part in item.items:
                 found = found.then(self._begin_of(part)) if found.may_be_empty else found
             return found
         if isinstance(item, Alternatives):
-            found = Begin(0, False)
+            found = FirstBytes(0, False)
             for option in map(self._begin_of, item.options):
-                found = Begin(found.first | option.first, found.may_be_empty or option.may_be_empty)
+                found = FirstBytes(found.first | option.first, found.may_be_empty or option.may_be_empty)
             return found
         if isinstance(item, Inline) and isinstance(item.constraint, HasParts):
             return self._begin_of(self._expression_of(item.constraint))
         if isinstance(item, SpecialToken):
-            return Begin(1 << written(item.token).encode()[0], False)
+            return FirstBytes(1 << written(item.token).encode()[0], False)
         recogniser, asked = self._reader_of(item)
         if asked:
-            return Begin((1 << 256) - 1, True)
+            return FirstBytes((1 << 256) - 1, True)
         first = sum(1 << byte for byte in recogniser.following_bytes(recogniser.root))
-        return Begin(first, recogniser.states.is_accepting(recogniser.root))
+        return FirstBytes(first, recogniser.states.is_accepting(recogniser.root))
 
     def _expression_of(self, constraint: HasParts) -> Expression:
         """Its expression, the same object each time."""

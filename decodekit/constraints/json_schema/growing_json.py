@@ -36,7 +36,7 @@ _SECOND: Final = ("\\", "u", "dD", "cdefCDEF", _HEX, _HEX)  # of the unit behind
 
 
 @dataclass(eq=False, slots=True)
-class _Open:
+class _Container:
     """An object or array that is open; it becomes part of the one around it when it is closed.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Open:
     """
 
     members: dict[str, Any] | list[Any]
-    around: _Open | None
+    around: _Container | None
     key: str
     place: int
 
@@ -63,7 +63,7 @@ class Mark(NamedTuple):
         whole: the value of the whole text; `ABSENT` before its end.
     """
 
-    top: _Open | None
+    top: _Container | None
     num_members: int
     key: str
     pieces: list[str] | None
@@ -106,7 +106,7 @@ class GrowingJson:
         self.num_read = 0
         self.written: list[str] = []
         self._is_written = is_written
-        self._top: _Open | None = None
+        self._top: _Container | None = None
         self._whole: Any = ABSENT
         self._next = "value"  # or "first", "key", "first key", ":" and ","
         self._key = ""
@@ -275,7 +275,7 @@ class GrowingJson:
             self._write('"')
         elif character in "[{":
             place = 0 if self._top is None else len(self._top.members)
-            self._top = _Open({} if character == "{" else [], self._top, self._key, place)
+            self._top = _Container({} if character == "{" else [], self._top, self._key, place)
             self._next = "first key" if character == "{" else "first"
             self._write(character)
         elif character in "-0123456789tfn":

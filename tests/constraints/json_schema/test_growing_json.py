@@ -115,7 +115,7 @@ class Hasty(GrowingJson):
             and isinstance(self._top.members, list)
         ):
             hasty = [*self._top.members, json.loads("".join(self._scalar))]
-            return mark._replace(top=growing_json._Open(hasty, self._top.around, self._top.key, self._top.place),
+            return mark._replace(top=growing_json._Container(hasty, self._top.around, self._top.key, self._top.place),
                                  num_members=len(hasty))  # fmt: skip
         return mark
 
