@@ -217,13 +217,15 @@ class ChatRoute(Route[ChatBody]):
             content = splitters[index].push(chunk.text)
             entries = self._tokens.of_chat(chunk.logprobs) if body.logprobs else []
             outcome = None
-            if chunk.completion is not None:
+            if chunk.completion is None:
+                pieces = splitters[index].calls()
+            else:
                 ended[index] = chunk.completion
-                outcome = await self.outcome(splitters[index], chunk.completion)
+                outcome, pieces = await self.outcome(splitters[index], chunk.completion)
                 content += outcome.rest
             if content or entries:
                 yield event(index, {"content": content}, {"content": entries, "refusal": None} if entries else None)
-            for piece in splitters[index].calls(outcome):
+            for piece in pieces:
                 yield event(index, {"tool_calls": [piece.delta]})
             if outcome is not None:
                 yield event(index, {}, None, outcome.finish_reason)

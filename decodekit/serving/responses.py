@@ -277,13 +277,15 @@ class ResponsesRoute(Route[ResponseBody]):
             async for _, chunk in running.chunks():
                 content = splitter.push(chunk.text)
                 outcome = None
-                if chunk.completion is not None:
-                    outcome = await self.outcome(splitter, chunk.completion)
+                if chunk.completion is None:
+                    pieces = splitter.calls()
+                else:
+                    outcome, pieces = await self.outcome(splitter, chunk.completion)
                     content += outcome.rest
                 if content or (outcome is not None and not outcome.calls and not stream.text):
                     for event in stream.write(content):
                         yield event
-                for piece in splitter.calls(outcome):
+                for piece in pieces:
                     for event in stream.call(piece):
                         yield event
                 if outcome is not None and chunk.completion is not None:
