@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 REPOSITORY = Path(__file__).parent.parent
 _START_S = 120.0
@@ -113,6 +114,13 @@ class Endpoint:
             waited_s=round(waited / 1e9, 2),
             log_bytes=self._log.stat().st_size,
         )
+
+    def kept_mib(self) -> float:
+        """What constraints keep in it, by its own account."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        [value] = [line.split()[1] for line in lines if line.startswith("decodekit_constraint_bytes ")]
+        return round(float(value) / (1 << 20), 1)
 
     def _pids(self) -> list[int]:
         parents: dict[int, int] = {}

@@ -88,7 +88,7 @@ async def watch(endpoint: Endpoint, found: Found) -> None:
         await asyncio.sleep(1.0)
 
 
-async def go_on(found: Found, seconds: float, attackers: Attackers | None = None) -> None:
+async def go_on(endpoint: Endpoint, found: Found, seconds: float, attackers: Attackers | None = None) -> None:
     """One phase; with attacks if somebody plays them."""
     gc.collect()  # not by itself while times are taken
     begin = time.monotonic()
@@ -96,7 +96,8 @@ async def go_on(found: Found, seconds: float, attackers: Attackers | None = None
         await asyncio.sleep(seconds)
     else:
         found.outcomes += await attackers.play(seconds)
-    found.phases.append(Phase(attackers is not None, begin, time.monotonic()))
+    end = time.monotonic()
+    found.phases.append(Phase(attackers is not None, begin, end, await asyncio.to_thread(endpoint.kept_mib)))
 
 
 async def soak(endpoint: Endpoint, clients: Clients, minutes: float, phase_s: float, pace: float) -> Found:
@@ -110,9 +111,9 @@ async def soak(endpoint: Endpoint, clients: Clients, minutes: float, phase_s: fl
         await asyncio.sleep(min(10.0, phase_s / 4))  # the first steps of new shapes are slow
         watching = asyncio.create_task(watch(endpoint, found))
         for _ in range(num_pairs):
-            await go_on(found, phase_s)
-            await go_on(found, phase_s, attackers)
-        await go_on(found, phase_s)
+            await go_on(endpoint, found, phase_s)
+            await go_on(endpoint, found, phase_s, attackers)
+        await go_on(endpoint, found, phase_s)
         watching.cancel()
         await clients.end()
     return found
@@ -127,9 +128,9 @@ async def alone(endpoint: Endpoint, name: str, seconds: float) -> dict[str, Any]
         clients.start()
         await asyncio.sleep(2.0)
         watching = asyncio.create_task(watch(endpoint, found))
-        await go_on(found, seconds / 2)
-        await go_on(found, seconds, attackers)
-        await go_on(found, seconds / 2)
+        await go_on(endpoint, found, seconds / 2)
+        await go_on(endpoint, found, seconds, attackers)
+        await go_on(endpoint, found, seconds / 2)
         watching.cancel()
         num_waiting = len(clients.waiting(1.0))
         await clients.end()

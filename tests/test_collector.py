@@ -31,7 +31,7 @@ def schema(n):
     return {"type": "object", "properties": {name: {"anyOf": parts} for name in names}, "required": names[:5]}
 
 def compile():
-    for n in range(80):
+    for n in range(30):
         dk.compile(dk.JsonSchema(schema(n)), llm.vocabulary).matcher()
 
 with llm.engine() as engine:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.constraints.matching import compiler
+from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
 from decodekit.constraints.slices import WorkBudget
 from decodekit.errors import (
     CacheFullError,
@@ -772,3 +773,20 @@ def test_a_constraint_that_takes_too_much_work_ends_alone(
     with llm.engine() as engine:  # control: with the budget of everybody it goes on
         again = engine.submit("a", constraint=ambiguous, max_new_tokens=200).result()
     assert not isinstance(again.error, ResourceLimitError)
+
+
+def test_a_canonical_run_that_takes_too_much_work_ends_its_text(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the run the text would be another one; an exact run changes nothing."""
+    options: Any = {"constraint": dk.Regex("(ab|ac)(forced|forces)[a-d]{2}"), "max_new_tokens": 12}
+    alone = llm.generate("a", **options)
+
+    def overspent(*_: object) -> bytes:
+        raise ResourceLimitError("the constraint takes too much work for one token")
+
+    monkeypatch.setattr(BudgetedMatcher, "forced_text", overspent)
+    monkeypatch.setattr(BudgetedMatcher, "forced_tokens", overspent)
+    with llm.engine() as engine:
+        exact = engine.submit("a", **options).result()
+        canonical = engine.submit("a", fast_forward="canonical", **options).result()
+    assert comparable(exact) == comparable(alone)
+    assert canonical.finish_reason == "error" and isinstance(canonical.error, ResourceLimitError)

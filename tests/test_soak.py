@@ -139,10 +139,15 @@ def test_what_is_refused_to_a_hostile_client_is_counted() -> None:
     assert Outcome("foreign-page", 0.0, 1.0, Counter({"200": 2, "403": 9})).wrong() == {"200": 2}
 
 
-def found_of(gap_ms: float, *, memory_mib: float = 100.0, fault: str = "429", status: str = "400") -> Found:
+def found_of(
+    gap_ms: float, *, memory_mib: float = 100.0, kept_mib: float = 0.0, fault: str = "429", status: str = "400"
+) -> Found:
     """Five phases of ten seconds, with a gap of 10 ms without attacks, and of `gap_ms` beside them."""
     clients = Clients(1, [])
-    phases = [Phase(bool(number % 2), 10.0 * number, 10.0 * number + 10) for number in range(5)]
+    phases = [
+        Phase(bool(number % 2), 10.0 * number, 10.0 * number + 10, kept_mib if number == 4 else 0.0)
+        for number in range(5)
+    ]
     for phase in phases:
         seconds = gap_ms / 1000 if phase.is_attacked else 0.01
         for kind in ("gap", "first", "whole", "health"):
@@ -165,7 +170,8 @@ def test_a_report_says_what_does_not_hold() -> None:
         "p99 of first token of a stream",
         "/health beside attacks",
     ]
-    assert failing(found_of(15, memory_mib=120)) == ["memory at the end"]
+    assert failing(found_of(15, memory_mib=120)) == ["memory beside what constraints keep"]
+    assert failing(found_of(15, memory_mib=120, kept_mib=15)) == []
     assert failing(found_of(15, fault="other text")) == ["faults of ordinary clients"]
     assert failing(found_of(15, status="500")) == ["hostile requests"]
     assert not all(line["holds"] for line in lines_of(found_of(15), is_alive=False))

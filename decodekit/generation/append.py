@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from decodekit.errors import DecodekitError
+from decodekit.errors import DecodekitError, ResourceLimitError
 from decodekit.generation.budget import ends_in_time, must_close
 from decodekit.generation.stopping import finish_reason
 from decodekit.generation.traces import forced_trace
@@ -67,7 +67,10 @@ def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | No
     """Take what is forced after the text of a sequence, up to its end if all of the rest is."""
     if not settings.is_forced_unseen:
         return
-    for token in forced_run(sequence, settings):
+    run = forced_run(sequence, settings)
+    if sequence.fault is not None:
+        sequence.finish("error", sequence.fault)
+    for token in run:
         try:
             if must_close(sequence, settings) and not ends_in_time(sequence, token, settings):
                 return
@@ -92,6 +95,10 @@ def forced_run(sequence: Sequence, settings: Settings) -> list[int]:
         assert settings.canonical is not None
         limit = sequence.max_tokens - len(sequence.token_ids)
         return canonical_run(matcher.fork(), sequence.token_ids, settings.canonical, limit)
+    except ResourceLimitError as error:
+        if settings.is_canonical:  # without the run it would be another text
+            sequence.fault = error
+        return []
     except DecodekitError:  # a constraint that fails: the row will meet it by itself
         return []
 

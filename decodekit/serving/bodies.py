@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import pydantic_core
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -33,7 +34,10 @@ _LISTED: Final = "leaving it out; GET /openapi.json lists the fields"
 _MOST_FAULTS: Final = 5
 _MOST_LOOKED_AT: Final = 64  # of faults, and of letters of a name
 _MOST_LETTERS: Final = 400
-_SIGNS: Final = (b"[", b"{", b":")  # one for each list, object and member
+_SIGNS: Final = b"[{:"  # one for each list, object and member
+_QUOTE: Final = ord('"')
+_BACKSLASHES: Final = re.compile(rb"\\*+")
+_LOOKED_AT_ONCE: Final = 1 << 16
 _SIZE: Final = "decodekit.body_size"
 
 
@@ -68,19 +72,21 @@ class Bodies:
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and (len(declared) > 20 or int(declared) > most):
             raise too_large
-        data = bytearray()
+        parts, size = list[bytes](), 0
         try:
             async with asyncio.timeout(self._limits.body_s):
                 async for part in request.stream():
-                    data += part
-                    if len(data) > most:
+                    parts.append(part)
+                    size += len(part)
+                    if size > most:
                         raise too_large
-                    self._count(scope, len(data))
+                    self._count(scope, size)
         except TimeoutError:
             raise BodyLimitError(f"the body did not arrive within {self._limits.body_s:g} s", at="time") from None
-        if len(data) > LARGE_BYTES:
+        data = b"".join(parts)
+        if size > LARGE_BYTES:
             self._count(scope, memory_of(data, self._limits.max_values))
-        return bytes(data)
+        return data
 
     def _count(self, scope: Scope, size: int) -> None:
         """Let a body count by `size` bytes."""
@@ -117,10 +123,15 @@ class Bodies:
             self.num_whole -= 1
 
 
-def memory_of(data: bytes | bytearray, most_values: int) -> int:
+def memory_of(data: bytes, most_values: int) -> int:
     """Bytes that a body takes at most when it is read: its texts, and Python's objects around them."""
-    num_values = sum(map(data.count, _SIGNS))
-    return len(data) + 32 * data.count(b",") + 64 * min(num_values, most_values)
+    return len(data) + 32 * _num_of(data, b",") + 64 * min(_num_of(data, _SIGNS), most_values)
+
+
+def _num_of(data: bytes, letters: bytes) -> int:
+    """How often some letters stand in a body. Other threads go on meanwhile, as they do not for `bytes.count`."""
+    read = np.frombuffer(data, np.uint8)
+    return sum(int(np.count_nonzero(read == letter)) for letter in letters)
 
 
 def check_values(data: bytes, most: int) -> None:
@@ -128,14 +139,22 @@ def check_values(data: bytes, most: int) -> None:
 
     Nothing else runs while Python makes the values of a body, of which three bytes may be one.
     """
-    if sum(map(data.count, _SIGNS)) <= most:
+    if len(data) <= most or _num_of(data, _SIGNS) <= most:
         return
-    # What stands in texts is no value: without escapes, every other piece between quotation marks is outside of texts.
-    pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most)
-    outside = b"".join(pieces[::2])
-    if sum(map(outside.count, _SIGNS)) > most:
-        cause = f"the body has more than {most:,} lists, objects and members"
-        raise BodyLimitError(cause, at="body", hint="a smaller request")
+    # What stands in texts is no value: without escapes, it is behind an odd number of quotation marks.
+    is_sign = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_SIGNS, np.uint8))
+    begin = num_quotes = num_values = 0
+    while begin < len(data):
+        end = begin + _LOOKED_AT_ONCE
+        if data[end - 1 : end] == b"\\":  # an escape is not cut
+            end = 1 + next(_BACKSLASHES.finditer(data, end)).end()
+        piece = np.frombuffer(data[begin:end].replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+        before = np.cumsum(piece == _QUOTE, dtype=np.int32) + num_quotes
+        num_values += int(np.count_nonzero(is_sign[piece] & (before % 2 == 0)))
+        begin, num_quotes = end, int(before[-1]) if len(before) else num_quotes
+        if num_values > most:
+            cause = f"the body has more than {most:,} lists, objects and members"
+            raise BodyLimitError(cause, at="body", hint="a smaller request")
 
 
 def fields_of(data: bytes, kind: type[B], most_values: int) -> B:

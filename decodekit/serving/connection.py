@@ -76,6 +76,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; if there are too many, in place of those that have done nothing for the longest time."""
         super().connection_made(transport)
+        if hasattr(transport, "max_size"):  # of asyncio's own: less at a time, so that many that send much take turns
+            transport.max_size = _PIECE_BYTES
         most = self._limits.max_connections
         if len(self.connections) <= most:
             return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from decodekit.constraints.memory import memory_in_use, memory_limit
 from decodekit.llm import EngineStats
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -59,6 +61,8 @@ class _OfEngine(Collector):
             ("waiting", "Texts that wait for a row.", stats.waiting),
             ("cached_tokens", "Tokens in the rows of texts.", stats.cached_tokens),
             ("prefix_tokens", "Tokens that are kept for later prompts.", stats.prefix_tokens),
+            ("constraint_bytes", "What constraints keep, by their own account; see its bound.", memory_in_use()),
+            ("constraint_bytes_limit", "Its bound.", memory_limit() or math.inf),
         ):
             yield GaugeMetricFamily(f"decodekit_{name}", says, value=value)
         for name, says, count in (

@@ -31,6 +31,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.grammars.judges import JUDGES
 from tests.reference import earley
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary, small_vocabulary
+from tests.sizes import thinned
 
 NAMES = library.names()
 NUM_STEPS = 1_000_000
@@ -256,7 +257,7 @@ def hunt(name: str, num_steps: int, seed: int, *, num_per_text: int) -> int:
     return len(judged)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@thinned("name", NAMES, keep=NAMES[::2])
 def test_random_walks_meet_no_dead_end(name: str) -> None:
     assert hunt(name, 300, seed=0, num_per_text=25) >= 3
 

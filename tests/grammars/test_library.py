@@ -27,6 +27,7 @@ from decodekit.errors import NameNotFoundError
 from decodekit.testing import check_language
 from tests.grammars.judges import EXACT, JUDGES, roman, run_sql
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import thinned
 
 FOLDER = Path(decodekit.__file__).parent.parent / "grammars"
 NAMES = library.names()
@@ -269,7 +270,7 @@ def parses(parser: lark.Lark, text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", LARK_NAMES)
+@thinned("name", LARK_NAMES, keep=LARK_NAMES[::2])
 def test_lark_reads_the_files_and_agrees(name: str) -> None:
     parser, grammar = lark_of(name), Grammar(name)
     examples = examples_of(name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -108,6 +110,22 @@ def test_a_body_of_many_values_is_refused(value: bytes, endpoint: Endpoint) -> N
         assert json.loads(text)["prompt"].endswith(value.decode())
         with pytest.raises(BodyLimitError):
             check_values(text[:-1] + b',"a":[' + many + b"]}", MOST)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 16])
+def test_values_are_counted_as_by_the_slow_twin(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the pieces that are looked at."""
+    monkeypatch.setattr(bodies, "_LOOKED_AT_ONCE", size)
+    draws, outcomes = random.Random(size), Counter[bool]()
+    for _ in range(1000):
+        data = bytes(draws.choice(b'\\"[{:ab') for _ in range(draws.randrange(14)))
+        pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        num_values = sum(map(b"".join(pieces[::2]).count, (b"[", b"{", b":")))
+        for most in range(3):
+            outcomes[num_values > most] += 1
+            with pytest.raises(BodyLimitError) if num_values > most else nullcontext():
+                check_values(data, most)
+    assert min(outcomes.values()) > 500
 
 
 def test_large_bodies_are_read_in_a_thread(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

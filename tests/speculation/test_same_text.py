@@ -31,6 +31,7 @@ from tests.generation.pairs import TABLE as LAW_TABLE
 from tests.generation.pairs import VOCABULARY as LETTERS
 from tests.generation.test_scheduler import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law, reference_decode
+from tests.sizes import thinned
 
 Texts = dict[int, tuple[str, tuple[int, ...], str]]
 
@@ -285,7 +286,7 @@ LAWS = [Sample(), Sample(temperature=1.2, top_k=2), Sample(logit_bias={5: -math.
 SPEEDS: list[dict[str, Any]] = [{"fast_forward": "off"}, {}, {"proposer": Prophet({}, 0.0, 1, 8)}]
 
 
-@pytest.mark.parametrize("strategy", LAWS, ids=range(len(LAWS)))
+@thinned("strategy", LAWS, keep=LAWS[1:])
 @pytest.mark.parametrize("options", SPEEDS, ids=["plain", "forced", "drafts"])
 def test_pairs_follow_the_exact_law(strategy: Sample, options: dict[str, Any]) -> None:
     """N = 4,000; odds of 1 in 10,000 per case to fail by chance."""

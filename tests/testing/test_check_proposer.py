@@ -13,21 +13,20 @@ import torch
 import decodekit as dk
 from decodekit.speculation import Chain, Context, Draft, Proposer
 from decodekit.testing import PROPOSER_LAWS, check_proposer, toy_llm
+from tests.sizes import thinned
+
+BUILT_IN: list[Proposer] = [
+    dk.PromptLookup(),
+    dk.GrammarDraft(),
+    dk.DraftModel(toy_llm(1), num_tokens=2),
+    dk.Joined((dk.GrammarDraft(), dk.PromptLookup())),
+    dk.Suffix(corpus=dk.SuffixCorpus()),
+    Chain((dk.GrammarDraft(), dk.PromptLookup())),
+    dk.Adaptive(dk.Suffix()),
+]
 
 
-@pytest.mark.parametrize(
-    "proposer",
-    [
-        dk.PromptLookup(),
-        dk.Suffix(corpus=dk.SuffixCorpus()),
-        dk.GrammarDraft(),
-        dk.DraftModel(toy_llm(1), num_tokens=2),
-        Chain((dk.GrammarDraft(), dk.PromptLookup())),
-        dk.Joined((dk.GrammarDraft(), dk.PromptLookup())),
-        dk.Adaptive(dk.Suffix()),
-    ],
-    ids=lambda proposer: type(proposer).__name__,
-)
+@thinned("proposer", BUILT_IN, keep=BUILT_IN[:4])
 def test_built_in_proposers_keep_the_laws(proposer: Proposer) -> None:
     check_proposer(proposer, max_new_tokens=10)
 

@@ -19,6 +19,7 @@ Lengths live on the host, since the loop knows them; taking tokens back is lower
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_ALIGNED: Final = 64
 MAX_KEPT: Final = 1 << 26
 """Numbers of the masks of blocks of queries that a pass keeps for its next layers; what is more is made by each."""
 
@@ -226,7 +228,7 @@ class RaggedCache:
             # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would be NaN.
             if shape.device.type == "cpu":
                 size = (len(members), num_rows, shape.num_heads, capacity + 1, shape.head_dim)
-                storage = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+                storage = _zeros_of_host(size, shape.dtype)
             else:
                 size = (len(members), num_rows, capacity + 1, shape.num_heads, shape.head_dim)
                 storage = torch.zeros(size, dtype=shape.dtype, device=shape.device).transpose(2, 3)
@@ -416,7 +418,11 @@ class RaggedCache:
         if capacity <= self.capacity:
             return
         old, self.capacity = self._planes, capacity
-        self._copy_from(old, torch.arange(self.num_rows))
+        self._allocate()
+        for layer, planes in self._planes.items():
+            for plane, source in zip(planes, old[layer], strict=True):
+                for row, used in enumerate(self._written):  # what no row has written is not touched
+                    plane[row, :, :used].copy_(source[row, :, :used])
 
     def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Make every first row of the pairs what the second was; the others are not touched.
@@ -459,6 +465,17 @@ class RaggedCache:
         for layer, planes in self._planes.items():
             for plane, source in zip(planes, old[layer], strict=True):
                 plane[:, :, :used].copy_(source[:, :, :used].index_select(0, index.to(source.device)))
+
+
+def _zeros_of_host(size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros whose memory is taken when it is first touched: a cache that grows for one row stops no other.
+
+    They begin at a multiple of 64 bytes, as torch's own do, for products may add in another order where they do not.
+    """
+    num_bytes = math.prod(size) * dtype.itemsize
+    memory = np.zeros(num_bytes + _ALIGNED, np.uint8)
+    first = -memory.ctypes.data % _ALIGNED
+    return torch.from_numpy(memory[first : first + num_bytes]).view(dtype).view(*size)
 
 
 def _append(plane: Tensor, new: Tensor, step: Step) -> Tensor:
