@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ import decodekit as dk
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
 from tests.commands import Result
+from tests.reference.growing_json import goes_on
 
 FEW = ("--max-new-tokens", "4")
 
@@ -40,12 +45,40 @@ def test_several_prompts_as_lines_of_json() -> None:
     assert [row["prompt"] for row in rows] == [0, 1] and all(row["text"] for row in rows)
 
 
+def test_a_value_is_shown_while_it_grows() -> None:
+    asked = ("generate", "Invoice A-17, total 40.20 EUR.", "--schema", "number, total float")
+    rows = [json.loads(line) for line in Result(*asked, "--stream").out.splitlines()]
+    whole = json.loads(Result(*asked).out)
+    assert rows[-1] == whole and rows[0] == {} and {"number": whole["number"][:2]} in rows
+    assert all(goes_on(before, after) for before, after in pairwise(rows)) and len({*map(repr, rows)}) == len(rows)
+
+
+def test_a_value_is_drawn_in_its_place_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not more lines than the terminal has, until the last value is shown whole."""
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((12, 5)))
+    view = console.GrowingView()
+    for value in ({}, {}, {"a": "x" * 20}, {"a": ["€" * 20, 2, 3]}):
+        view.show(value)
+    view.show({"a": ["€" * 20, 2, 3]}, is_last=True)
+    first, second, third, last = re.split("\x1b\\[[0-9]F\x1b\\[J", out.getvalue())
+    assert (first, second) == ("{}\n", '{\n  "a": "xxx\n}\n')
+    assert third == "    2,\n    3\n  ]\n}\n" and out.getvalue().count("\x1b[4F") == 1
+    assert json.loads(last) == {"a": ["€" * 20, 2, 3]}
+
+
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [
         (("generate", "-"), console.USAGE, "standard input is empty"),
         (("generate", "-", "-"), console.USAGE, "given twice"),
         (("generate", "x", "--chat-template-kwargs", "{"), console.USAGE, "is a JSON object"),
+        (("generate", "x", "--stream"), console.USAGE, "draws the value of JSON"),
+        (("generate", "x", "--stream", "--regex", "a+"), console.USAGE, "draws the value of JSON"),
+        (("generate", "x", "y", "--stream", "--schema", "a"), console.USAGE, "one value, not 2"),
+        (("generate", "x", "--stream", "--json", "--schema", "a"), console.USAGE, "cannot be combined"),
         (("extract", "missing.txt", "--schema", "a", "-o", "out"), console.USAGE, "there is no file or folder"),
         (("extract", "empty", "--schema", "a", "-o", "out"), console.USAGE, "holds no document"),
         (("extract", "-", "--schema", "a", "-o", "out"), console.USAGE, "standard input is empty"),

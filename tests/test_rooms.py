@@ -56,12 +56,12 @@ INSIDE: dict[str, list[set[str]]] = {
         {"coerce"},
         {"composition"},
         {"tool_calls"},
-        {"wire"},
+        {"growing", "wire"},
         {"matching"},
         {"author"},
     ],
     "constraints.json_schema": [
-        {"strings"},
+        {"growing_json", "strings"},
         {"values"},
         {"document"},
         {"meaning"},
@@ -69,7 +69,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"typed_dicts", "written_values"},
         {"python_types"},
         {"guard", "messages"},
-        {"schema"},
+        {"partial_types", "schema"},
     ],
 }
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

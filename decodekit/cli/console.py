@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from typing import Any
 
@@ -87,6 +88,36 @@ def as_json(value: Any, indent: int | None = None) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, indent=indent, default=str)
     return text
+
+
+class GrowingView:
+    """A JSON value on stdout while it grows: drawn anew in its place on a terminal, else a line for each that is new.
+
+    Of a value that is higher than the terminal, its end is seen while it grows.
+    """
+
+    def __init__(self) -> None:
+        self._shown = ""
+        self._num_lines = 0
+
+    def show(self, value: Any, *, is_last: bool = False) -> None:
+        """The value so far; the last one is shown whole."""
+        is_terminal = sys.stdout.isatty()
+        text = as_json(value, indent=2 if is_terminal else None)
+        if text == self._shown and not (is_last and is_terminal):
+            return
+        self._shown = text
+        if not is_terminal:
+            print(text, flush=True)
+            return
+        columns, rows = shutil.get_terminal_size()
+        lines = text.split("\n")
+        if not is_last:
+            # Half of the width holds any characters, also those that are two columns wide.
+            lines = [line[: columns - 1 if line.isascii() else columns // 2 - 1] for line in lines[1 - rows :]]
+        back = f"\x1b[{self._num_lines}F\x1b[J" if self._num_lines else ""
+        print(back + "\n".join(lines), flush=True)
+        self._num_lines = len(lines)
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

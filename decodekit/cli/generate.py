@@ -12,7 +12,7 @@ import typer
 
 from decodekit.cli import options as o
 from decodekit.cli.command import command
-from decodekit.cli.console import DONE, SOME_FAILED, note, print_json, print_text, typed_text
+from decodekit.cli.console import DONE, SOME_FAILED, GrowingView, note, print_json, print_text, typed_text
 from decodekit.cli.console import as_json as json_line
 from decodekit.errors import OptionError
 
@@ -91,6 +91,10 @@ def generate(
         int | None, typer.Option("-n", "--num-return-sequences", min=1, help="So many texts of each prompt.")
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Draw the value of a schema as it grows; in a pipe, a line of JSON for each."),
+    ] = False,
     as_json: o.Json = False,
     html: Annotated[
         Path | None,
@@ -100,7 +104,8 @@ def generate(
     """Complete a prompt and stream the text to stdout.
 
     Several texts, of several prompts or with -n, are printed one after the other in their order, each below a line that
-    says which it is; with --json a line of JSON for each prompt.
+    says which it is; with --json a line of JSON for each prompt. With --stream the value of a schema is drawn as
+    it grows.
     """
     from decodekit.cli.extract import load_model
     from decodekit.generation.conversation import has_chat_template
@@ -108,6 +113,8 @@ def generate(
 
     _check_page(html, len(prompts))
     rule = constraint.load(layout)
+    if stream:
+        _check_stream(rule, len(prompts), num_return_sequences or 1, as_json=as_json)
     options: Any = {
         "constraint": rule,
         "strategy": sampling.strategy,
@@ -132,16 +139,7 @@ def generate(
     read: list[Any] = [[{"role": "user", "content": text}] if is_chat else text for text in texts]
     if len(read) > 1 or num_return_sequences not in (None, 1):
         return _print_several(llm, read, options, html, as_json=as_json)
-    completion = None
-    for chunk in llm.stream(read[0], **options):
-        if not as_json:
-            print_text(chunk.text, end="")
-        completion = chunk.completion or completion
-    assert completion is not None
-    if as_json:
-        print_json(_as_record(completion))
-    else:
-        print(flush=True)
+    completion = _print_one(llm, read[0], options, is_drawn=stream, as_json=as_json)
     return _tell([completion], html, is_told=not as_json)
 
 
@@ -158,6 +156,29 @@ def _check_page(html: Path | None, num_prompts: int) -> None:
         raise OptionError(f"one page has the tokens of one prompt, not of {num_prompts}.", at="--html")
 
 
+def _check_stream(constraint: Any, num_prompts: int, num_texts: int, *, as_json: bool) -> None:
+    """Check that there is one value to draw.
+
+    Raises:
+        OptionError: there is none, or there are several, or another form is asked for.
+    """
+    from decodekit.constraints.growing import GrowingValue
+
+    if num_prompts > 1 or num_texts > 1:
+        raise OptionError(f"--stream draws one value, not {num_prompts * num_texts}.", at="--stream")
+    if as_json:
+        raise OptionError("--stream and --json cannot be combined.", at="--stream", hint="--stream alone in a pipe")
+    if GrowingValue.of(constraint) is None:
+        raise OptionError("--stream draws the value of JSON, and the text is none.", at="--stream", hint="--schema")
+
+
+def _plain(value: Any, *, is_whole: bool) -> Any:
+    """What is there of a value so far, in plain types."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value, exclude_none=not is_whole, fallback=repr)
+
+
 def _read(prompts: list[str]) -> list[str]:
     """The prompts as texts; ``-`` is what stdin holds.
 
@@ -171,6 +192,23 @@ def _read(prompts: list[str]) -> list[str]:
         if prompt == "-" and not text:
             raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
     return texts
+
+
+def _print_one(llm: LLM, prompt: Any, options: Mapping[str, Any], *, is_drawn: bool, as_json: bool) -> Completion:
+    """Print the text of a prompt, or its value, as it grows."""
+    completion, view = None, GrowingView()
+    for chunk in llm.stream(prompt, **options):
+        completion = chunk.completion or completion
+        if is_drawn and (value := chunk.partial) is not None:
+            view.show(_plain(value, is_whole=completion is not None), is_last=completion is not None)
+        elif not (is_drawn or as_json):
+            print_text(chunk.text, end="")
+    assert completion is not None
+    if as_json:
+        print_json(_as_record(completion))
+    elif not is_drawn:
+        print(flush=True)
+    return completion
 
 
 def _print_several(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -146,6 +147,7 @@ class Chunk:
         token_ids: tokens that are new.
         completion: the whole, with the last chunk of a prompt; None with those before.
         logprobs: an entry for each of the tokens if asked for.
+        value_so_far: makes `partial`.
     """
 
     index: int
@@ -153,6 +155,21 @@ class Chunk:
     token_ids: tuple[int, ...]
     completion: Completion | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    value_so_far: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def partial(self) -> Any:
+        """The value so far of a text that is JSON; None before it begins, and of other texts.
+
+        Of a schema that is what `json.loads` would give: strings grow, and a number or a word is there when it is
+        complete. Of a type it is a value of a class with the same fields, None for those that are not there yet. Of
+        calls of tools it is the list of the calls so far (`ToolCall`). Of a composition it is the value of the JSON in
+        it; the list of them, if it may hold several.
+
+        It is made when it is asked for, from text that was read once. What is complete in it is shared with the values
+        of other chunks, so it is not to be changed.
+        """
+        return None if self.value_so_far is None else self.value_so_far()
 
 
 @dataclass(frozen=True, slots=True)

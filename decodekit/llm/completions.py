@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.growing import GrowingValue, ValueSoFar
 from decodekit.errors import DecodekitError, LengthError, RequestInterruptedError
 from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.results import Result
@@ -26,9 +27,25 @@ def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
     return completion
 
 
-def whole(index: int, completion: Completion) -> Chunk:
+def whole(plan: Plan, index: int, completion: Completion) -> Chunk:
     """A completion as its only chunk."""
-    return Chunk(index, completion.text, completion.token_ids, completion, completion.logprobs or ())
+    so_far = value_so_far(growing_of(plan), completion.text, completion)
+    return Chunk(index, completion.text, completion.token_ids, completion, completion.logprobs or (), so_far)
+
+
+def growing_of(plan: Plan) -> GrowingValue | None:
+    """The values so far of one text of a call; None if its texts hold no JSON."""
+    return None if plan.grammar is None else GrowingValue.of(plan.grammar.constraint)
+
+
+def value_so_far(growing: GrowingValue | None, text: str, completion: Completion | None) -> ValueSoFar | None:
+    """The value after one more piece of a text, which is the last one if there is a completion."""
+    if growing is None:
+        return None
+    is_whole = completion is not None and (
+        completion.finish_reason in ("stop", "complete") or completion.value is not None
+    )
+    return growing.push(text, is_whole=is_whole)
 
 
 def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overlo
 
 from torch import Tensor
 
+from decodekit.constraints.growing import GrowingValue
 from decodekit.errors import (
     ContextLengthError,
     DecodekitError,
@@ -36,7 +37,7 @@ from decodekit.generation.scheduler import overdue
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.awaited import awaited
-from decodekit.llm.completions import completed, whole
+from decodekit.llm.completions import completed, growing_of, value_so_far, whole
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.notices import warn_of_equal_prompts
 from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits
@@ -386,6 +387,7 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, list[str]] = {}
+        growing: dict[int, GrowingValue | None] = {}
         tries = Tries(prompts, plan.seeds, plan.options.max_retries)
         is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
         while tries.is_open:
@@ -406,9 +408,14 @@ class LLM:
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
                 if not is_whole:
-                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs)
+                    if update.index not in growing:
+                        growing[update.index] = growing_of(plan)
+                    so_far = value_so_far(growing[update.index], update.text, completion)
+                    if completion is not None:
+                        del growing[update.index]
+                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs, so_far)
                 elif completion is not None:
-                    yield whole(index, completion)
+                    yield whole(plan, index, completion)
 
     def _request(self, one: Try, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
         """A try as the loops take it; the error of one that cannot be read, or comes too late to be."""

@@ -13,7 +13,7 @@ from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.faults import fault_of
 from decodekit.generation.results import Update
 from decodekit.generation.stats import Stats
-from decodekit.llm.completions import completed, whole
+from decodekit.llm.completions import completed, growing_of, value_so_far, whole
 from decodekit.llm.plan import Plan
 
 _Listener = tuple[asyncio.AbstractEventLoop, asyncio.Event]
@@ -45,6 +45,7 @@ class Handle:
         self._plan, self._cancel, self._check_process = plan, cancel, check_process
         self._changed = threading.Condition()
         self._chunks: list[Chunk] = []  # less the last one
+        self._growing = growing_of(plan)
         self._held_back = ""  # text of which a strategy makes the last one, the only one
         self._end: Update | None = None  # of which the last one is made
         self._last: Chunk | None = None
@@ -174,17 +175,17 @@ class Handle:
             fault = fault_of(error, "making the completion", at=f"request {self.index}")
             return self._broken_off(fault, update)
         if self._plan.choice is not None:
-            return whole(self.index, completion)
-        return Chunk(self.index, update.text, update.token_ids, completion, update.logprobs)
+            return whole(self._plan, self.index, completion)
+        so_far = value_so_far(self._growing, update.text, completion)
+        return Chunk(self.index, update.text, update.token_ids, completion, update.logprobs, so_far)
 
     def _broken_off(self, error: DecodekitError, update: Update | None = None) -> Chunk:
         """The last chunk of a request that ends with an error which the scheduler knows nothing of."""
         text, new = ("", ()) if update is None else (update.text, update.token_ids)
         tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids) + new
         stats = Stats(0, len(tokens), 0, None, 0.0)
-        return Chunk(
-            self.index, text, new, Completion(self._text_so_far() + text, tokens, None, "error", error, None, stats)
-        )
+        completion = Completion(self._text_so_far() + text, tokens, None, "error", error, None, stats)
+        return Chunk(self.index, text, new, completion, (), value_so_far(self._growing, text, completion))
 
     def _text_so_far(self) -> str:
         return "".join(chunk.text for chunk in list(self._chunks))
@@ -197,7 +198,8 @@ class Handle:
             if update.result is not None:
                 self._end = update
             elif self._plan.choice is None:
-                self._chunks.append(Chunk(self.index, update.text, update.token_ids, None, update.logprobs))
+                so_far = value_so_far(self._growing, update.text, None)
+                self._chunks.append(Chunk(self.index, update.text, update.token_ids, None, update.logprobs, so_far))
             else:
                 self._held_back += update.text
                 return

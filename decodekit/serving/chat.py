@@ -222,16 +222,17 @@ class ChatRoute(Route[ChatBody]):
             content = splitters[index].push(chunk.text)
             entries = self._entries(body, chunk.logprobs) if body.logprobs else []
             outcome = None
-            if chunk.completion is not None:
+            if chunk.completion is None:
+                pieces = splitters[index].calls()
+            else:
                 ended[index] = chunk.completion
-                outcome = await self.outcome(splitters[index], chunk.completion)
+                outcome, pieces = await self.outcome(splitters[index], chunk.completion)
                 content += outcome.rest
             if content or entries:
                 yield event(index, {"content": content}, {"content": entries, "refusal": None} if entries else None)
+            for piece in pieces:
+                yield event(index, {"tool_calls": [piece.delta]})
             if outcome is not None:
-                if outcome.calls:
-                    listed = [{"index": number, **call} for number, call in enumerate(_calls(outcome))]
-                    yield event(index, {"tool_calls": listed})
                 yield event(index, {}, None, outcome.finish_reason)
         if with_usage:
             listed_ends = [ended[index] for index in range(len(splitters))]

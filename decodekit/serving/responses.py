@@ -12,7 +12,7 @@ from pydantic import Discriminator, Field, Tag
 from decodekit.errors import DecodekitError, InvalidRequestError
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked, sampling_options, seed_of
-from decodekit.serving.calls import CallSplitter, TextEnd, WrittenCall
+from decodekit.serving.calls import CallPiece, CallSplitter, TextEnd, WrittenCall
 from decodekit.serving.chat import tools_structure
 from decodekit.serving.fields import (
     AnyObjectFormat,
@@ -266,7 +266,7 @@ class ResponsesRoute(Route[ResponseBody]):
         content = splitter.push(completion.text)
         outcome = splitter.end(completion)
         content += outcome.rest
-        output = [_message(_new_id("msg"), content, outcome)] if content or not outcome.calls else []
+        output = [_message(_new_id("msg"), content, outcome.status)] if content or not outcome.calls else []
         output += [_call(_new_id("fc"), one) for one in outcome.calls]
         return _ended(self._head(body), output, outcome, running, completion)
 
@@ -280,11 +280,16 @@ class ResponsesRoute(Route[ResponseBody]):
             async for _, chunk in running.chunks():
                 content = splitter.push(chunk.text)
                 outcome = None
-                if chunk.completion is not None:
-                    outcome = await self.outcome(splitter, chunk.completion)
+                if chunk.completion is None:
+                    pieces = splitter.calls()
+                else:
+                    outcome, pieces = await self.outcome(splitter, chunk.completion)
                     content += outcome.rest
                 if content or (outcome is not None and not outcome.calls and not stream.text):
                     for event in stream.write(content):
+                        yield event
+                for piece in pieces:
+                    for event in stream.call(piece):
                         yield event
                 if outcome is not None and chunk.completion is not None:
                     for event in stream.end(outcome, running, chunk.completion):
@@ -301,6 +306,9 @@ class _Stream:
         self.head = head
         self.text = ""
         self._message_id: str | None = None
+        self._call: dict[str, Any] | None = None  # that is open
+        self._output: list[dict[str, Any]] = []  # the items that are done
+        self._num_calls = 0
         self._number = 0
 
     def event(self, type: str, **fields: Any) -> bytes:
@@ -325,27 +333,57 @@ class _Stream:
     def _of_part(self, type: str, **fields: Any) -> bytes:
         return self.event(type, item_id=self._message_id, output_index=0, content_index=0, **fields)
 
-    def end(self, outcome: TextEnd, running: Running, completion: Completion) -> list[bytes]:
-        """The events behind the last content."""
+    def call(self, piece: CallPiece) -> list[bytes]:
+        """The events of what is new of a call."""
         events: list[bytes] = []
-        output: list[dict[str, Any]] = []
-        if self._message_id is not None:
-            output.append(_message(self._message_id, self.text, outcome))
-            events.append(self._of_part("response.output_text.done", text=self.text, logprobs=[]))
-            events.append(self._of_part("response.content_part.done", part=_part(self.text)))
-            events.append(self.event("response.output_item.done", output_index=0, item=output[0]))
-        for call in outcome.calls:
-            place, item = len(output), _call(_new_id("fc"), call)
-            output.append(item)
-            begun = {**item, "arguments": "", "status": "in_progress"}
-            where = {"item_id": item["id"], "output_index": place}
-            events += [
-                self.event("response.output_item.added", output_index=place, item=begun),
-                self.event("response.function_call_arguments.delta", **where, delta=call.arguments),
-                self.event("response.function_call_arguments.done", **where, name=call.name, arguments=call.arguments),
-                self.event("response.output_item.done", output_index=place, item=item),
-            ]
-        ended = _ended(self.head, output, outcome, running, completion)
+        if piece.id is not None and piece.name is not None:
+            events += [*self._end_message("completed"), *self._end_call("completed")]
+            item = _call(_new_id("fc"), WrittenCall(piece.id, piece.name, ""))
+            self._call, self._num_calls = item, self._num_calls + 1
+            begun = {**item, "status": "in_progress"}
+            events.append(self.event("response.output_item.added", output_index=len(self._output), item=begun))
+        if piece.arguments and self._call is not None:
+            self._call["arguments"] += piece.arguments
+            events.append(self._of_call("response.function_call_arguments.delta", delta=piece.arguments))
+        return events
+
+    def _of_call(self, type: str, **fields: Any) -> bytes:
+        assert self._call is not None
+        return self.event(type, item_id=self._call["id"], output_index=len(self._output), **fields)
+
+    def _end_call(self, status: str) -> list[bytes]:
+        """The events behind the last piece of a call, if one is open."""
+        item = self._call
+        if item is None:
+            return []
+        item["status"] = status
+        told = {name: item[name] for name in ("name", "arguments")}
+        events = [
+            self._of_call("response.function_call_arguments.done", **told),
+            self.event("response.output_item.done", output_index=len(self._output), item=item),
+        ]
+        self._output.append(item)
+        self._call = None
+        return events
+
+    def _end_message(self, status: str) -> list[bytes]:
+        """The events behind the last content, if a message is open."""
+        if self._message_id is None or self._output:
+            return []
+        item = _message(self._message_id, self.text, status)
+        events = [
+            self._of_part("response.output_text.done", text=self.text, logprobs=[]),
+            self._of_part("response.content_part.done", part=_part(self.text)),
+            self.event("response.output_item.done", output_index=0, item=item),
+        ]
+        self._output.append(item)
+        return events
+
+    def end(self, outcome: TextEnd, running: Running, completion: Completion) -> list[bytes]:
+        """The events behind the last piece. A call that was broken off is incomplete."""
+        events = self._end_message(outcome.status)
+        events += self._end_call("completed" if self._num_calls == len(outcome.calls) else "incomplete")
+        ended = _ended(self.head, self._output, outcome, running, completion)
         return [*events, self.event(f"response.{ended['status']}", response=ended)]
 
 
@@ -399,8 +437,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _message(id: str, text: str, outcome: TextEnd) -> dict[str, Any]:
-    status = "incomplete" if outcome.finish_reason == "length" else "completed"
+def _message(id: str, text: str, status: str) -> dict[str, Any]:
     return {"type": "message", "id": id, "role": "assistant", "status": status, "content": [_part(text)]}
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from decodekit.errors import DecodekitError
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked
-from decodekit.serving.calls import CallSplitter, TextEnd
+from decodekit.serving.calls import CallPiece, CallSplitter, TextEnd
 from decodekit.serving.fields import SamplingFields
 from decodekit.serving.refusals import LIMIT_FIELD, body_of
 from decodekit.serving.service import Running, Service
@@ -42,13 +41,14 @@ class Route(Generic[B]):
         """The answer as a whole, of the completions of all texts; in any thread."""
         raise NotImplementedError
 
-    async def outcome(self, splitter: CallSplitter, completion: Completion) -> TextEnd:
-        """How a text has ended whose calls are told apart, without holding up the event loop."""
-        return (
-            await self.service.in_thread(partial(splitter.end, completion))
-            if splitter.has_calls
-            else splitter.end(completion)
-        )
+    async def outcome(self, splitter: CallSplitter, completion: Completion) -> tuple[TextEnd, list[CallPiece]]:
+        """How a text has ended, and the last pieces of its calls, without holding up the event loop."""
+
+        def outcome() -> tuple[TextEnd, list[CallPiece]]:
+            ended = splitter.end(completion)
+            return ended, splitter.calls(ended)
+
+        return await self.service.in_thread(outcome) if splitter.has_calls else outcome()
 
     def events(self, body: B, running: Running) -> AsyncGenerator[bytes]:
         """The answer as events; raises the `DecodekitError` of a text that failed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 import httpx
@@ -13,12 +14,17 @@ import pydantic
 import pytest
 
 import decodekit as dk
+from decodekit.constraints.tool_calls import FORMATS
 from decodekit.generation.sequence import TokenLogprob
+from decodekit.generation.stats import Stats
+from decodekit.llm import Completion
+from decodekit.serving.calls import CallSplitter
 from decodekit.serving.chat import ChatReply
 from decodekit.serving.completions import CompletionReply
 from decodekit.serving.responses import ResponseReply
 from decodekit.serving.tokens import TokenWriter
-from tests.serving.conftest import Endpoint, events_of
+from decodekit.testing.toy import toy_llm
+from tests.serving.conftest import LIMITS, Endpoint, endpoint_of, events_of
 
 SCHEMA = {
     "type": "object",
@@ -186,6 +192,21 @@ def test_tokens_as_ids(endpoint: Endpoint, stream: bool) -> None:
     assert all(other["token"].startswith("token_id:") for one in named for other in [one, *one["top_logprobs"]])
 
 
+def accumulated(deltas: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The calls of a stream, as OpenAI's clients put them together."""
+    calls: list[dict[str, str]] = []
+    for delta in deltas:
+        for one in delta.get("tool_calls", []):
+            if one["index"] == len(calls):
+                assert one["id"] and one["type"] == "function" and one["function"]["arguments"] == ""
+                calls.append({"name": one["function"]["name"], "arguments": ""})
+            else:
+                assert set(one) == {"index", "function"} and set(one["function"]) == {"arguments"}
+                assert one["index"] == len(calls) - 1 and one["function"]["arguments"]
+                calls[-1]["arguments"] += one["function"]["arguments"]
+    return calls
+
+
 @pytest.mark.parametrize("choice", ["auto", "required", "none", {"type": "function", "function": {"name": "look_up"}}])
 def test_tools(endpoint: Endpoint, choice: Any) -> None:
     body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": choice, "seed": 3, "max_tokens": 90}
@@ -204,13 +225,13 @@ def test_tools(endpoint: Endpoint, choice: Any) -> None:
     events = events_of(endpoint.post(CHAT, {**body, "stream": True}))[:-1]
     deltas = [one["choices"][0]["delta"] for one in events]
     assert "".join(one.get("content") or "" for one in deltas) == wanted.content
-    streamed = [call for one in deltas for call in one.get("tool_calls", [])]
-    assert [one["function"] for one in streamed] == [one["function"] for one in calls]
+    assert accumulated(deltas) == [one["function"] for one in calls]
+    assert all(one["choices"][0]["finish_reason"] is None for one in events[:-1])
     assert events[-1]["choices"][0]["finish_reason"] == found["finish_reason"]
 
 
 def test_calls_that_are_whole_before_a_cut(endpoint: Endpoint) -> None:
-    """They are answered as calls with the reason "length"; of the one that was broken off there is nothing."""
+    """They are answered as calls with the reason "length"; the one that was broken off is begun in streams alone."""
     body = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "temperature": 0, "max_tokens": 110}
     body["logit_bias"] = {"256": -100}  # another call comes, and no end
     call, *others = endpoint.post(CHAT, body).json()["choices"][0]["message"]["tool_calls"]
@@ -223,13 +244,126 @@ def test_calls_that_are_whole_before_a_cut(endpoint: Endpoint) -> None:
         events = events_of(endpoint.post(CHAT, {**cut, "stream": True}))[:-1]
         deltas = [one["choices"][0]["delta"] for one in events]
         assert not "".join(one.get("content") or "" for one in deltas)
-        assert sum(len(one.get("tool_calls", [])) for one in deltas) == num_calls
+        told = accumulated(deltas)
+        assert told[:num_calls] == [one["function"] for one in found["message"].get("tool_calls", [])]
+        assert len(told) <= num_calls + 1
+        for one in told[num_calls:]:
+            with pytest.raises(json.JSONDecodeError):
+                json.loads(one["arguments"])
         assert events[-1]["choices"][0]["finish_reason"] == "length"
     asked = {"input": "abc, the abc", "tools": [{"type": "function", **TOOL["function"]}]}  # type: ignore[dict-item]
     asked |= {name: body[name] for name in ("tool_choice", "temperature", "logit_bias")}
     response = endpoint.post(RESPONSES, {**asked, "max_output_tokens": 110}).json()
     assert [one["type"] for one in response["output"]] == ["function_call"] * (1 + len(others))
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+
+
+LOOK = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "maximum": 999},
+                   "kinds": {"type": "array", "items": {"enum": ["sun", "rain"]}, "maxItems": 3}},
+    "required": ["city", "days", "kinds"],
+    "additionalProperties": False,
+}  # fmt: skip
+LOOKS = [{"type": "function", "function": {"name": name, "parameters": LOOK}} for name in ("look", "look_up")]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_calls_are_streamed_in_pieces(format: str) -> None:
+    """Of every format: together they are the call that is answered as a whole, read by hand and by OpenAI's helpers."""
+    made = endpoint_of(toy_llm(), replace(LIMITS, tool_format=format))
+    num_pieces = 0
+    try:
+        for seed in range(3):
+            body = {"messages": MESSAGES, "tools": LOOKS, "tool_choice": "required", "seed": seed, "max_tokens": 200}
+            body |= {"on_length": "close", "stream_options": {"include_usage": True}}
+            whole = made.post(CHAT, {name: body[name] for name in body if name != "stream_options"}).json()
+            calls = [one["function"] for one in whole["choices"][0]["message"]["tool_calls"]]
+            *events, usage, done = events_of(made.post(CHAT, {**body, "stream": True}))
+            deltas = [one["choices"][0]["delta"] for one in events]
+            assert calls and accumulated(deltas) == calls
+            assert events[-1]["choices"][0]["finish_reason"] == "tool_calls" and done == "[DONE]"
+            assert usage["usage"] == whole["usage"]
+            num_pieces += len(deltas) - len(calls)
+            first = next(one["tool_calls"][0] for one in deltas if "tool_calls" in one)
+            assert len(first["id"]) == (9 if format.startswith("mistral") else 29)
+
+        async def talk() -> None:
+            async with openai.AsyncOpenAI(
+                api_key="none", base_url="http://endpoint/v1", http_client=made.client(), max_retries=0
+            ) as client:
+                strict = [{**one, "function": {**one["function"], "strict": True}} for one in LOOKS]
+                given: Any = {"model": "toy", "messages": MESSAGES, "seed": 2, "max_tokens": 200, "tools": strict}
+                given |= {"tool_choice": "required", "extra_body": {"on_length": "close"}}
+                told: dict[int, str] = {}
+                async with client.chat.completions.stream(**given) as stream:
+                    async for event in stream:
+                        if event.type == "tool_calls.function.arguments.delta":
+                            told[event.index] = told.get(event.index, "") + event.arguments_delta
+                    final = await stream.get_final_completion()
+                found = [one.function for one in final.choices[0].message.tool_calls]
+                assert [(one.name, one.arguments) for one in found] == [
+                    (one["name"], one["arguments"]) for one in calls
+                ]
+                assert [*told.values()] == [one["arguments"] for one in calls]
+                assert [one.parsed_arguments for one in found] == [json.loads(one["arguments"]) for one in calls]
+
+        asyncio.run(talk())
+    finally:
+        made.service.close()
+    assert num_pieces > 20
+
+
+def test_calls_in_events_of_responses(endpoint: Endpoint) -> None:
+    """One item after the other; OpenAI's client puts them together to the response that ends the stream."""
+
+    async def talk(max_tokens: int, bias: Any) -> Any:
+        async with openai.AsyncOpenAI(
+            api_key="none", base_url="http://endpoint/v1", http_client=endpoint.client(), max_retries=0
+        ) as client:
+            tools: Any = [{**one, **one["function"], "strict": True} for one in LOOKS]  # type: ignore[dict-item]
+            for one in tools:
+                del one["function"]
+            given: Any = {"model": "toy", "input": "abc, the abc", "tools": tools, "tool_choice": "required"}
+            given |= {"max_output_tokens": max_tokens, "extra_body": {"seed": 4, **bias}}
+            async with client.responses.stream(**given) as stream:
+                return [event async for event in stream], await client.responses.create(**given)
+
+    events, whole = asyncio.run(talk(200, {"on_length": "close"}))
+    assert [one.sequence_number for one in events] == [*range(len(events))]
+    *_, last = events
+    assert last.type == "response.completed"
+    wanted = [(one.name, one.arguments, "completed") for one in whole.output]
+    assert [(one.name, one.arguments, one.status) for one in last.response.output] == wanted
+    for place, (name, arguments, _) in enumerate(wanted):
+        of_item = [one for one in events if getattr(one, "output_index", None) == place]
+        added, *deltas, done, end = of_item
+        assert (added.type, added.item.name, added.item.arguments) == ("response.output_item.added", name, "")
+        assert {one.type for one in deltas} == {"response.function_call_arguments.delta"} and len(deltas) > 2
+        assert "".join(one.delta for one in deltas) == arguments == done.arguments == end.item.arguments
+        assert (done.type, end.type) == ("response.function_call_arguments.done", "response.output_item.done")
+    events, whole = asyncio.run(talk(40, {"logit_bias": {"34": -100}}))  # a string that never ends
+    assert whole.status == events[-1].response.status == "incomplete"
+    assert [one.status for one in events[-1].response.output] == ["incomplete"]
+
+
+def test_content_and_then_calls() -> None:
+    """What a scripted text of the model says is told in this order, however it is cut."""
+    constraint = dk.tools(LOOKS)
+    call = '<tool_call>\n{"name":"look","arguments":{"city":"Bern \\"","days":1,"kinds":["sun"]}}\n</tool_call>'
+    text = f"I look <tool. {call}\n{call}"
+    value = constraint.parse(text)
+    ended = Completion(text, (), value, "stop", None, None, Stats(0, 0, 0, None, 0.0))
+    for size in (1, 3, 7, 1000):
+        splitter, content, deltas = CallSplitter(constraint), "", []
+        for at in range(0, len(text), size):
+            content += splitter.push(text[at : at + size])
+            assert content == "I look <tool. "[: len(content)]
+            deltas.append({"tool_calls": [one.delta for one in splitter.calls()]})
+        outcome = splitter.end(ended)
+        deltas.append({"tool_calls": [one.delta for one in splitter.calls(outcome)]})
+        wanted = [{"name": one.name, "arguments": one.arguments} for one in outcome.calls]
+        assert accumulated(deltas) == wanted and len(wanted) == 2 and content + outcome.rest == "I look <tool. "
 
 
 def test_tools_or_a_schema(endpoint: Endpoint) -> None:

@@ -274,16 +274,21 @@ def test_instructor(mode: instructor.Mode) -> None:
     with served("--api-key", "sesame") as one:
         plain = openai.OpenAI(base_url=f"{one.url}/v1", api_key="sesame", max_retries=0)
         client = instructor.from_openai(plain, mode=mode)
-        found = client.chat.completions.create(
-            model="tiny",
-            messages=[{"role": "user", "content": DOCUMENT}],
-            response_model=Invoice,
-            max_retries=0,
-            temperature=0,
-            max_tokens=200,
-            extra_body={"on_length": "close"},
-        )
+        given: Any = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": DOCUMENT}],
+            "response_model": Invoice,
+            "max_retries": 0,
+            "temperature": 0,
+            "max_tokens": 200,
+            "extra_body": {"on_length": "close"},
+        }
+        found = client.chat.completions.create(**given)
         assert isinstance(found, Invoice)
+        shown = [one.model_dump() for one in client.chat.completions.create_partial(**given)]
+        assert shown[-1] == found.model_dump()
+        numbers = [one["number"] for one in shown if one["number"]]
+        assert len({*numbers}) > 2 and all(found.number.startswith(one) for one in numbers)  # it grows
         with pytest.raises(openai.AuthenticationError, match="DK803"):
             openai.OpenAI(base_url=f"{one.url}/v1", api_key="x", max_retries=0).models.list()
 

@@ -68,7 +68,7 @@ class Leaf:
     end: int
 
 
-class _Close(NamedTuple):
+class Close(NamedTuple):
     """The marks in a trace that are made of the values before them."""
 
     kind: str
@@ -77,7 +77,7 @@ class _Close(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Round:
+class Round:
     """Behind `count` rounds of a repetition; `is_empty` says that nothing was read since the last of them began."""
 
     repeated: Repeated
@@ -85,19 +85,19 @@ class _Round:
     is_empty: bool
 
 
-class _Begin(NamedTuple):
+class FirstBytes(NamedTuple):
     """With what something may begin: a bit for each byte, and whether it may be empty; of either maybe more."""
 
     first: int
     may_be_empty: bool
 
-    def then(self, other: _Begin) -> _Begin:
+    def then(self, other: FirstBytes) -> FirstBytes:
         """The same with something behind it, where this may be empty."""
-        return _Begin(self.first | other.first, other.may_be_empty)
+        return FirstBytes(self.first | other.first, other.may_be_empty)
 
 
 @dataclass(slots=True, eq=False)
-class _Todo:
+class Todo:
     """What is still to be matched: a linked list, one object for equal content.
 
     Attributes:
@@ -105,13 +105,13 @@ class _Todo:
         after_reading: the same once something was read; None until it is asked for.
     """
 
-    item: Expression | _Close | _Round
-    then: _Todo | None
+    item: Expression | Close | Round
+    then: Todo | None
     owner: Expression | None
-    after_reading: _Todo | None = None
+    after_reading: Todo | None = None
 
 
-_Trace: TypeAlias = "tuple[_Trace, Leaf | _Close] | None"
+_Trace: TypeAlias = "tuple[_Trace, Leaf | Close] | None"
 
 
 class Split:
@@ -136,11 +136,11 @@ class Split:
         self.data = data
         self.reached = 0
         self._is_guarded = is_guarded
-        self._todos: dict[tuple[object, ...], _Todo] = {}
+        self._todos: dict[tuple[object, ...], Todo] = {}
         self._expressions: dict[int, Expression] = {}  # of constraints with parts, by id
         self._readers: dict[int, tuple[Recogniser, frozenset[str | int]]] = {}  # with special tokens; of leaves, by id
         self._ends: dict[tuple[int, int], list[int]] = {}
-        self._begins: dict[int, _Begin] = {}  # by id of the todo
+        self._begins: dict[int, FirstBytes] = {}  # by id of the todo
         self._trace: _Trace = None
         self._num_steps = 0
         self.is_whole = is_searched and done(self._search(expression))
@@ -186,8 +186,8 @@ class Split:
         text = self.data[leaf.start : leaf.end].decode()
         return leaf.item.constraint.parse(text) if isinstance(leaf.item, Inline) else text
 
-    def _events(self) -> list[Leaf | _Close]:
-        events: list[Leaf | _Close] = []
+    def _events(self) -> list[Leaf | Close]:
+        events: list[Leaf | Close] = []
         trace = self._trace
         while trace is not None:
             trace, event = trace
@@ -195,7 +195,7 @@ class Split:
         return events[::-1]
 
     def _search(self, expression: Expression) -> Work[bool]:
-        agenda: list[tuple[int, _Todo | None, _Trace]] = [(0, self._before(expression, None), None)]
+        agenda: list[tuple[int, Todo | None, _Trace]] = [(0, self._before(expression, None), None)]
         seen: set[tuple[int, int]] = set()
         while agenda:
             position, todo, trace = agenda.pop()
@@ -212,24 +212,24 @@ class Split:
                     return True
                 continue
             item, then = todo.item, todo.then
-            if isinstance(item, _Close):
+            if isinstance(item, Close):
                 agenda.append((position, then, (trace, item)))
             elif isinstance(item, Concatenated):
-                then = self._before(_Close("sequence", len(item.items)), then, item)
+                then = self._before(Close("sequence", len(item.items)), then, item)
                 for part in reversed(item.items):
                     then = self._before(part, then)
                 agenda.append((position, then, trace))
             elif isinstance(item, Alternatives):
                 for number in range(len(item.options) - 1, -1, -1):
-                    after = self._before(_Close("chosen", number), then, item)
+                    after = self._before(Close("chosen", number), then, item)
                     agenda.append((position, self._before(item.options[number], after), trace))
             elif isinstance(item, Repeated):
-                after = self._before(_Round(item, 0, False), then)
-                agenda.append((position, after, (trace, _Close("rounds begin"))))
-            elif isinstance(item, _Round):
+                after = self._before(Round(item, 0, False), then)
+                agenda.append((position, after, (trace, Close("rounds begin"))))
+            elif isinstance(item, Round):
                 agenda += ((position, after, trace) for after in self._rounds(item, then))
             elif isinstance(item, Inline) and isinstance(item.constraint, HasParts):
-                after = self._before(_Close("part", 0, item.constraint), then, item)
+                after = self._before(Close("part", 0, item.constraint), then, item)
                 agenda.append((position, self._before(self._expression_of(item.constraint), after), trace))
             else:
                 ends = yield from self._ends_of(item, position)
@@ -240,10 +240,10 @@ class Split:
                         agenda.append((end, then if end == position else read, (trace, Leaf(item, position, end))))
         return False
 
-    def _begin_of_todo(self, todo: _Todo | None) -> _Begin:
+    def _begin_of_todo(self, todo: Todo | None) -> FirstBytes:
         """With what all that is still to be matched may begin, or more."""
-        passed: list[_Todo] = []
-        found = _Begin(0, True)
+        passed: list[Todo] = []
+        found = FirstBytes(0, True)
         while todo is not None and found.may_be_empty:
             known = self._begins.get(id(todo))
             if known is not None:
@@ -256,30 +256,30 @@ class Split:
             self._begins[id(passed[0])] = found
         return found
 
-    def _begin_of(self, item: Expression | _Close | _Round) -> _Begin:
-        if isinstance(item, _Close):
-            return _Begin(0, True)
-        if isinstance(item, Repeated | _Round):
-            return _Begin(self._begin_of((item if isinstance(item, Repeated) else item.repeated).item).first, True)
+    def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
+        if isinstance(item, Close):
+            return FirstBytes(0, True)
+        if isinstance(item, Repeated | Round):
+            return FirstBytes(self._begin_of((item if isinstance(item, Repeated) else item.repeated).item).first, True)
         if isinstance(item, Concatenated):
-            found = _Begin(0, True)
+            found = FirstBytes(0, True)
             for part in item.items:
                 found = found.then(self._begin_of(part)) if found.may_be_empty else found
             return found
         if isinstance(item, Alternatives):
-            found = _Begin(0, False)
+            found = FirstBytes(0, False)
             for option in map(self._begin_of, item.options):
-                found = _Begin(found.first | option.first, found.may_be_empty or option.may_be_empty)
+                found = FirstBytes(found.first | option.first, found.may_be_empty or option.may_be_empty)
             return found
         if isinstance(item, Inline) and isinstance(item.constraint, HasParts):
             return self._begin_of(self._expression_of(item.constraint))
         if isinstance(item, SpecialToken):
-            return _Begin(1 << written(item.token).encode()[0], False)
+            return FirstBytes(1 << written(item.token).encode()[0], False)
         recogniser, asked = self._reader_of(item)
         if asked:
-            return _Begin((1 << 256) - 1, True)
+            return FirstBytes((1 << 256) - 1, True)
         first = sum(1 << byte for byte in recogniser.following_bytes(recogniser.root))
-        return _Begin(first, recogniser.states.is_accepting(recogniser.root))
+        return FirstBytes(first, recogniser.states.is_accepting(recogniser.root))
 
     def _expression_of(self, constraint: HasParts) -> Expression:
         """Its expression, the same object each time."""
@@ -287,40 +287,40 @@ class Split:
             self._expressions[id(constraint)] = constraint.expression()
         return self._expressions[id(constraint)]
 
-    def _rounds(self, item: _Round, then: _Todo | None) -> list[_Todo]:
+    def _rounds(self, item: Round, then: Todo | None) -> list[Todo]:
         """How a repetition may go on, the last to be tried first."""
         repeated, count = item.repeated, item.count
         if item.is_empty and count > repeated.min:
             return []  # a round that reads nothing is no round
         ways = []
         if count >= repeated.min:
-            ways.append(self._before(_Close("rounds end"), then, repeated))
+            ways.append(self._before(Close("rounds end"), then, repeated))
         if repeated.max is None or count < repeated.max:
             # Without a bound above, it does not matter how many more than `min` there were.
             more = min(count, repeated.min) + 1 if repeated.max is None else count + 1
-            ways.append(self._before(repeated.item, self._before(_Round(repeated, more, True), then)))
+            ways.append(self._before(repeated.item, self._before(Round(repeated, more, True), then)))
         return ways
 
-    def _before(self, item: Expression | _Close | _Round, then: _Todo | None, owner: Expression | None = None) -> _Todo:
+    def _before(self, item: Expression | Close | Round, then: Todo | None, owner: Expression | None = None) -> Todo:
         """The rest with `item` in front. Of marks and rounds, those of the same expression are the same."""
-        if isinstance(item, _Close):
+        if isinstance(item, Close):
             key: tuple[object, ...] = (item.kind, item.number, id(owner), id(then))
-        elif isinstance(item, _Round):
+        elif isinstance(item, Round):
             key = (item.count, item.is_empty, id(item.repeated), id(then), "round")
         else:
             key = (id(item), id(then))
         if key not in self._todos:
-            self._todos[key] = _Todo(item, then, owner)
+            self._todos[key] = Todo(item, then, owner)
         return self._todos[key]
 
-    def _after_reading(self, todo: _Todo | None) -> _Todo | None:
+    def _after_reading(self, todo: Todo | None) -> Todo | None:
         """The rest with no round that has not read anything."""
         if todo is None:
             return None
         if todo.after_reading is None:
             item, then = todo.item, self._after_reading(todo.then)
-            if isinstance(item, _Round) and item.is_empty:
-                item = _Round(item.repeated, item.count, False)
+            if isinstance(item, Round) and item.is_empty:
+                item = Round(item.repeated, item.count, False)
             todo.after_reading = self._before(item, then, todo.owner)
         return todo.after_reading
 

@@ -44,9 +44,10 @@ class SpecialToken:
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """A text of another constraint."""
+    """A text of another constraint. The name tells parts apart and does not make two of them different."""
 
     constraint: Constraint
+    name: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

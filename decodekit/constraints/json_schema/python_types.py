@@ -176,3 +176,9 @@ def _shown(value: object) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def core_schema_of(python_type: object) -> Mapping[str, Any]:
+    """How Pydantic reads a type, as its core takes it."""
+    schema: Any = _adapter(python_type).core_schema
+    return schema  # type: ignore[no-any-return]

@@ -20,7 +20,8 @@ from decodekit.constraints.regex.regex import parse_search
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 
-LINE: Final = Repeated(Terminal(ir.literal(b"\n"), "line break"), 0, 1)
+LINE_BREAK: Final = "line break"
+LINE: Final = Repeated(Terminal(ir.literal(b"\n"), LINE_BREAK), 0, 1)
 """A line break, or none."""
 
 _NOT_IN_TEXT: Final = ("</parameter>", "<parameter=", "</function>", "<tool_call>", "</tool_call>")
@@ -133,7 +134,7 @@ def _content(tool: Tool, schema: dict[str, Any], name: str) -> Expression | None
     if not has_others:
         return None
     formats: Formats = "assert" if is_python else "annotate"
-    return Inline(JsonSchema(reference, formats, registry={RESOURCE: schema}))
+    return Inline(JsonSchema(reference, formats, registry={RESOURCE: schema}), name)
 
 
 def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> Node:

@@ -29,7 +29,8 @@ Mark: TypeAlias = Callable[[str], Expression]
 """A marker, by its text or the name of its special token, as it is written."""
 
 _SPACE: Final = Repeated(Terminal(ir.literal(b" "), "space"), 0, 1)
-_IDENTIFIER: Final = Terminal(full_match("[a-zA-Z0-9]{9}"), "call id")  # the form that mistral-common demands
+CALL_ID: Final = "call id"
+_IDENTIFIER: Final = Terminal(full_match("[a-zA-Z0-9]{9}"), CALL_ID)  # the form that mistral-common demands
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Format:
         has_many: whether a response may have several calls.
         is_alone: whether there is no text before the calls. They begin with a brace, and other responses do not.
         has_elements: whether the arguments are written as elements, not as one JSON object.
+        has_short_ids: whether the templates take identifiers of nine letters or digits alone.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Format:
     has_many: bool = True
     is_alone: bool = False
     has_elements: bool = False
+    has_short_ids: bool = False
 
     def free_text(self) -> Terminal:
         """Responses without a call."""
@@ -178,9 +181,18 @@ FORMATS: Final[dict[str, Format]] = {
             is_quoted=True, has_many=False, is_alone=True,
         ),
         Format("function", "Llama 3.1 (user-defined functions by name)", "<function=", _function, not_in_names="<>"),
-        Format("mistral", "Mistral, tokenizers v2 to v7", "[TOOL_CALLS]", _mistral, is_quoted=True),
-        Format("mistral-v11", "Mistral, tokenizer v11", "[TOOL_CALLS]", _mistral_v11, not_in_names="[]"),
-        Format("mistral-v13", "Mistral, tokenizers from v13 on", "[TOOL_CALLS]", _mistral_v13, not_in_names="[]"),
+        Format(
+            "mistral", "Mistral, tokenizers v2 to v7", "[TOOL_CALLS]", _mistral,
+            is_quoted=True, has_short_ids=True,
+        ),
+        Format(
+            "mistral-v11", "Mistral, tokenizer v11", "[TOOL_CALLS]", _mistral_v11,
+            not_in_names="[]", has_short_ids=True,
+        ),
+        Format(
+            "mistral-v13", "Mistral, tokenizers from v13 on", "[TOOL_CALLS]", _mistral_v13,
+            not_in_names="[]", has_short_ids=True,
+        ),
         Format("qwen3-coder", "Qwen3-Coder", "<tool_call>", _qwen3_coder, not_in_names="<>", has_elements=True),
     )
 }  # fmt: skip

@@ -11,7 +11,7 @@ from decodekit.constraints.composition.combinators import rounds
 from decodekit.constraints.composition.composed import Composed, expression_of, row
 from decodekit.constraints.composition.splitting import Split
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, SpecialToken, Terminal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, SpecialToken, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.tool_calls.elements import XmlArguments
 from decodekit.constraints.tool_calls.formats import FORMATS, Format, Spelling
@@ -145,6 +145,11 @@ class Tools(Composed):
             return ToolResponse("" if text.startswith(("{", spec.trigger)) else text)
         return ToolResponse(text.partition(spec.trigger)[0])
 
+    @property
+    def is_id_first(self) -> bool:
+        """Whether the identifier of a call, where there is one, comes before its arguments."""
+        return self._spelling().id_in == "middle"
+
     def _callable(self) -> list[Tool]:
         return [tool for tool in self.tools if self.only in (None, tool.name)]
 
@@ -164,7 +169,9 @@ class Tools(Composed):
         """What stands before the calls, the first, the others with what separates them, and what stands behind."""
         spec, spelling = FORMATS[self.format], self._spelling()
         tools = self._callable()
-        names = (row(spec.name_text(tool.name), spelling.middle, _arguments(tool, spec)) for tool in tools)
+        names = (
+            row(spec.name_text(tool.name), spelling.middle, Inline(_arguments(tool, spec), tool.name)) for tool in tools
+        )
         call = row(spelling.begin, Alternatives(tuple(names)), spelling.end)
         most = None if self.max_calls is None else self.max_calls - 1
         others = rounds(row(spelling.separator, call), 0, most)

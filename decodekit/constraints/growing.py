@@ -1,0 +1,515 @@
+r"""The value of a text while it grows, where the text is JSON or holds JSON.
+
+    dk.Reasoned(Invoice)            <think>40 plus 0.20.</think>{"number": "A-1
+    the division that goes on so    [<think>] [40 plus 0.20.] [</think>] [the value, open]
+    the value so far                PartialInvoice(number='A-1', total=None)
+
+A composition may divide a text in several ways, and which one counts may show late. So all divisions of the text so far
+are followed side by side, character by character, in the order in which `splitting` tries them; a part has begun, or
+has ended, when all of them say so. Most of the time there is one. JSON that it is in is read in large pieces.
+
+The arguments of a call are a document like any other, with the name of the tool. Where they are written as elements,
+what is read is the JSON that stands for them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from decodekit.constraints.composition.splitting import Close, FirstBytes, HasParts, Round, Split, Todo
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.rules import (
+    Alternatives,
+    Concatenated,
+    Expression,
+    Inline,
+    Repeated,
+    SpecialToken,
+    Terminal,
+)
+from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.growing_json import ABSENT, GrowingJson, Mark
+from decodekit.constraints.special import written
+from decodekit.constraints.tool_calls.elements import LINE_BREAK, XmlArguments
+from decodekit.constraints.tool_calls.formats import CALL_ID
+from decodekit.constraints.tool_calls.response import ToolCall, Tools
+
+MAX_DIVISIONS: Final = 64
+"""A text that divides in more ways than these at once is followed no further: no more of its value is told."""
+_OF_JSON: Final = FirstBytes(sum(1 << byte for byte in b'{["-0123456789tfn'), False)
+_LOCK: Final = threading.Lock()  # chunks may be shared between threads; one lock for all, so that they can be pickled
+
+
+@dataclass(eq=False, slots=True)
+class Document:
+    """One JSON value of a text.
+
+    Attributes:
+        json: reads it.
+        constraint: of it; None while it may be that of several.
+        name: of the tool, if it is the arguments of a call.
+        id: of the call, once it was read.
+    """
+
+    json: GrowingJson
+    constraint: JsonSchema | None
+    name: str | None = None
+    id: str | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Event:
+    """A part begins at `start`; with an `end`, it ends there. A list, from the last event to the first.
+
+    Attributes:
+        number: of the events up to this one.
+        reader: of a part that is JSON.
+    """
+
+    before: _Event | None
+    number: int
+    item: Inline | Terminal
+    start: int
+    end: int | None = None
+    reader: GrowingJson | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Division:
+    """A way to divide the text so far.
+
+    Attributes:
+        item: the part that it is in, since `start`; None behind the last one.
+        state: of that part: of JSON its reader, of a special token how much of its name was read, else the state of its
+            recogniser.
+        then: what is still to be matched.
+        last: the last event.
+    """
+
+    item: Terminal | SpecialToken | Inline | None
+    start: int
+    state: Any
+    then: Todo | None
+    last: _Event | None
+
+
+class GrowingSplit(Split):
+    """The JSON in a text while it grows.
+
+    Args:
+        constraint: of the text.
+        is_written: as of `GrowingJson`.
+
+    Attributes:
+        num_read: characters of the text.
+    """
+
+    def __init__(self, constraint: Constraint, *, is_written: bool = False) -> None:
+        root = Inline(constraint)
+        super().__init__(root, b"", is_searched=False)
+        self.num_read = 0
+        self._is_written = is_written
+        self._documents: list[Document] = []
+        self._undecided: Document | None = None  # the JSON that all divisions are in, each with another constraint
+        self._certain: _Event | None = None  # the last event that all divisions have in common
+        self._text, self._offset = "", 0  # what is still needed of the text, and where it begins
+        self._reader, self._reader_at = GrowingJson(is_written=is_written), 0  # of JSON that begins there
+        self._elements: Document | None = None  # whose arguments are elements
+        self._element: _Event | None = None  # the one that is open
+        self._num_elements = 0  # that have begun
+        self._num_told = 0  # where the next character of it stands
+        self._is_id_first = False
+        self._id: str | None = None  # of the call that comes
+        self._divisions = list(self._begun(self._before(root, None), 0, None, set()))
+        self._settle()
+
+    @property
+    def documents(self) -> list[Document]:
+        """Those that have begun for certain, in order; all but the last one are whole."""
+        return self._documents if self._undecided is None else [*self._documents, self._undecided]
+
+    def push(self, text: str) -> None:
+        """Go on with a piece of the text."""
+        self._text += text
+        at = 0
+        while at < len(text) and self._divisions:
+            reader = self._divisions[0].state
+            if (
+                isinstance(reader, GrowingJson)
+                and reader.is_inside
+                and all(one.state is reader for one in self._divisions)
+            ):
+                num_read = reader.push(text, at)
+                if num_read == 0:
+                    self._divisions = []
+            else:
+                num_read = 1
+                self._step(text[at])
+            at += num_read
+            self.num_read += num_read
+        self._settle()
+
+    def end(self) -> None:
+        """Take the text as whole: of the divisions that end here, the first one counts."""
+        agenda, seen = self._divisions[::-1], set[int]()
+        while agenda:
+            one = agenda.pop()
+            if one.item is None:
+                self._divisions = [one]
+                self._settle()
+                return
+            if self._may_end(one):
+                agenda += [*self._begun(self._rest(one), self.num_read, self._ended(one), seen)][::-1]
+
+    # -- divisions
+
+    def _step(self, character: str) -> None:
+        """Follow all divisions for one more character."""
+        data, seen = character.encode("utf-8", "surrogatepass"), set[int]()
+        going_on: dict[object, _Division] = {}
+        for one in self._divisions:
+            self._follow(one, character, data, seen, going_on)
+        self._divisions = [] if len(going_on) > MAX_DIVISIONS else list(going_on.values())
+
+    def _follow(
+        self, one: _Division, character: str, data: bytes, seen: set[int], going_on: dict[object, _Division]
+    ) -> None:
+        """Follow a division. Its part is left before it goes on: the shortest comes first that lets the rest fit."""
+        if one.item is None:
+            return
+        if self._may_end(one):
+            rest = self._rest(one)
+            if self._begin_of_todo(rest).first >> data[0] & 1:
+                for other in self._begun(rest, self.num_read, self._ended(one), seen):
+                    self._follow(other, character, data, seen, going_on)
+        state = one.state
+        if isinstance(state, GrowingJson):
+            if one.start and not state.num_read and character.isspace():  # which is of what stands before
+                return
+            is_known = one.start + state.num_read > self.num_read  # another division has read the character
+            if is_known or state.push(character):
+                going_on.setdefault((id(one.item), id(one.then), id(state)), one)
+            return
+        if isinstance(one.item, SpecialToken):
+            state = state + 1 if written(one.item.token).startswith(character, state) else None
+        else:
+            recogniser, asked = self._reader_of(one.item)
+            for byte in data:
+                state = None if state is None or asked else recogniser.step(state, byte)
+        if state is not None:
+            key = id(one.item), id(one.then), state
+            going_on.setdefault(key, _Division(one.item, one.start, state, one.then, one.last))
+
+    def _begun(self, todo: Todo | None, at: int, last: _Event | None, seen: set[int]) -> Iterator[_Division]:
+        """The parts that may begin at a place, in the order in which they count; `seen` is what was met there."""
+        agenda = [(todo, last)]
+        while agenda:
+            todo, last = agenda.pop()
+            if id(todo) in seen:
+                continue
+            seen.add(id(todo))
+            if todo is None:
+                yield _Division(None, at, None, None, last)
+                continue
+            item, then = todo.item, todo.then
+            if isinstance(item, Close):
+                if item.kind == "part" and isinstance(todo.owner, Inline):
+                    last = _event(last, todo.owner, at, at)
+                agenda.append((then, last))
+            elif isinstance(item, Concatenated):
+                for part in reversed(item.items):
+                    then = self._before(part, then)
+                agenda.append((then, last))
+            elif isinstance(item, Alternatives):
+                agenda += [(self._before(option, then), last) for option in reversed(item.options)]
+            elif isinstance(item, Repeated):
+                agenda.append((self._before(Round(item, 0, False), then), last))
+            elif isinstance(item, Round):
+                agenda += [(after, last) for after in self._rounds(item, then)]
+            elif isinstance(item, Inline) and isinstance(within := inner(item.constraint), HasParts):
+                after = self._before(Close("part", 0, within), then, item)
+                agenda.append((self._before(self._expression_of(within), after), _event(last, item, at)))
+            elif isinstance(item, Inline | Terminal | SpecialToken):
+                yield self._entered(item, then, at, last)
+
+    def _entered(
+        self, item: Inline | Terminal | SpecialToken, then: Todo | None, at: int, last: _Event | None
+    ) -> _Division:
+        if isinstance(item, SpecialToken):
+            return _Division(item, at, 0, then, last)
+        if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
+            if self._reader_at != at or self._reader.num_read:
+                self._reader, self._reader_at = GrowingJson(is_written=self._is_written), at
+            return _Division(item, at, self._reader, then, _event(last, item, at, None, self._reader))
+        if isinstance(item, Inline) or item.name is not None:
+            last = _event(last, item, at)
+        return _Division(item, at, self._reader_of(item)[0].root, then, last)
+
+    def _may_end(self, one: _Division) -> bool:
+        """Whether the part that a division is in may end here."""
+        if isinstance(one.state, GrowingJson):
+            return one.state.may_end
+        if isinstance(one.item, SpecialToken):
+            return bool(one.state == len(written(one.item.token)))
+        return one.item is None or self._reader_of(one.item)[0].states.is_accepting(one.state)
+
+    def _rest(self, one: _Division) -> Todo | None:
+        """What comes behind the part that a division is in, if that ends here."""
+        return one.then if one.start == self.num_read else self._after_reading(one.then)
+
+    def _ended(self, one: _Division) -> _Event | None:
+        """The last event, if the part ends here."""
+        last = one.last
+        if last is None or last.item is not one.item or last.end is not None:
+            return last
+        return _event(last, last.item, last.start, self.num_read, last.reader)
+
+    def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
+        if isinstance(item, Inline):
+            part = inner(item.constraint)
+            if isinstance(part, JsonSchema):
+                return _OF_JSON
+            if part is not item.constraint and isinstance(part, HasParts):
+                return super()._begin_of(self._expression_of(part))
+        return super()._begin_of(item)
+
+    # -- what is certain
+
+    def _settle(self) -> None:
+        """Tell the documents what all divisions agree about."""
+        if not self._divisions:
+            return
+        certain = self._divisions[0].last
+        for one in self._divisions[1:]:
+            certain = _common(certain, one.last)
+        events: list[_Event] = []
+        event = certain
+        while event is not self._certain:
+            assert event is not None
+            events.append(event)
+            event = event.before
+        self._certain = certain
+        for event in reversed(events):
+            if event.end is None:
+                self._begin(event)
+            else:
+                self._end(event, event.end)
+        begun = [after for after in (_first_after(one.last, certain) for one in self._divisions) if after is not None]
+        if self._element is not None:
+            self._tell(min([self.num_read, *(after.end for after in begun if after.end is not None)]))
+        if not self._elements and self._undecided is None:
+            self._share()
+        starts = [after.start for after in begun]
+        if certain is not None and certain.end is None and certain.item.name == CALL_ID:
+            starts.append(certain.start)
+        starts += [] if self._element is None else [self._num_told]
+        kept = max(self._offset, min([self.num_read, *starts]))
+        self._text, self._offset = self._text[kept - self._offset :], kept
+
+    def _share(self) -> None:
+        """If all divisions are in the same JSON, each with another constraint, it is a document already."""
+        reader = self._divisions[0].state
+        is_shared = len(self._divisions) > 1 and isinstance(reader, GrowingJson) and reader.num_read > 0
+        if is_shared and all(one.state is reader and one.last is not self._certain for one in self._divisions):
+            self._undecided = Document(reader, None, id=self._id)
+
+    def _begin(self, event: _Event) -> None:
+        item = event.item
+        part = inner(item.constraint) if isinstance(item, Inline) else None
+        if isinstance(part, Tools):
+            self._is_id_first = part.is_id_first
+        elif isinstance(part, XmlArguments):
+            self._elements = Document(
+                GrowingJson(is_written=self._is_written), part.tool.arguments(), item.name, self._id
+            )
+            self._documents.append(self._elements)
+            self._elements.json.push("{")
+            self._num_elements = 0
+        elif self._elements is not None:
+            if item.name != LINE_BREAK:
+                self._element, self._num_told = event, event.start
+                comma = ", " if self._num_elements else ""
+                self._num_elements += 1
+                quote = '"' if isinstance(item, Terminal) else ""
+                self._elements.json.push(f"{comma}{json.dumps(item.name)}: {quote}")
+        elif isinstance(part, JsonSchema):
+            assert event.reader is not None
+            if self._undecided is not None and self._undecided.json is event.reader:
+                self._undecided.constraint, self._undecided.name = part, item.name
+                self._documents.append(self._undecided)
+            else:
+                self._documents.append(Document(event.reader, part, item.name, self._id))
+            self._undecided = None
+
+    def _end(self, event: _Event, end: int) -> None:
+        item = event.item
+        part = inner(item.constraint) if isinstance(item, Inline) else None
+        if isinstance(part, XmlArguments):
+            assert self._elements is not None
+            self._elements.json.push("}")
+            self._elements = self._id = None
+        elif self._elements is not None:
+            if item.name != LINE_BREAK:
+                self._tell(end)
+                self._elements.json.push('"' if isinstance(item, Terminal) else " ")  # a number ends with it
+                self._element = None
+        elif isinstance(part, JsonSchema):
+            assert event.reader is not None
+            event.reader.end(end - event.start)
+            self._id = None
+        elif item.name == CALL_ID:
+            found = self._text[event.start - self._offset : end - self._offset]
+            if self._is_id_first:
+                self._id = found
+            else:
+                self._documents[-1].id = found
+
+    def _tell(self, end: int) -> None:
+        """Tell the arguments more of the element that is open."""
+        assert self._element is not None and self._elements is not None
+        piece = self._text[self._num_told - self._offset : end - self._offset]
+        is_text = isinstance(self._element.item, Terminal)
+        self._elements.json.push(json.dumps(piece, ensure_ascii=False)[1:-1] if is_text else piece)
+        self._num_told = end
+
+
+def _event(
+    before: _Event | None,
+    item: Inline | Terminal,
+    start: int,
+    end: int | None = None,
+    reader: GrowingJson | None = None,
+) -> _Event:
+    return _Event(before, 1 if before is None else before.number + 1, item, start, end, reader)
+
+
+def _common(one: _Event | None, other: _Event | None) -> _Event | None:
+    """The last event that two lists have in common."""
+    while one is not other:
+        if other is None or (one is not None and one.number >= other.number):
+            assert one is not None
+            one = one.before
+        else:
+            other = other.before
+    return one
+
+
+def _first_after(last: _Event | None, certain: _Event | None) -> _Event | None:
+    """The event that follows on another one in a list; None if that is the last."""
+    found = None
+    while last is not certain:
+        assert last is not None
+        found, last = last, last.before
+    return found
+
+
+def inner(constraint: Constraint) -> Constraint:
+    """A constraint without what only judges its texts, or makes its masks."""
+    while not isinstance(constraint, HasParts | JsonSchema):
+        within = getattr(constraint, "constraint", None)
+        if not isinstance(within, Constraint):
+            break
+        constraint = within
+    return constraint
+
+
+def num_values(expression: Expression) -> int:
+    """How many values of JSON a text may hold, the calls of tools together being one; 2 for more."""
+    if isinstance(expression, Inline):
+        part = inner(expression.constraint)
+        if isinstance(part, JsonSchema | Tools):
+            return 1
+        return num_values(part.expression()) if isinstance(part, HasParts) else 0
+    if isinstance(expression, Concatenated):
+        return min(2, sum(map(num_values, expression.items)))
+    if isinstance(expression, Alternatives):
+        return max(map(num_values, expression.options), default=0)
+    if isinstance(expression, Repeated):
+        is_once = expression.max is not None and expression.max < 2
+        return min(2, num_values(expression.item) * (1 if is_once else 2))
+    return 0
+
+
+class GrowingValue:
+    """The values so far of one text; see `Chunk.partial`.
+
+    Nothing is read before a value is asked for. Then every character is read once, whichever values are asked for.
+
+    Args:
+        constraint: of the text.
+    """
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = constraint
+        self._split: GrowingSplit | None = None
+        self._pieces: list[str | None] = []  # None behind the last one of a whole text
+        self._marks: list[tuple[int, Mark | None]] = []  # after each: the documents, and how far the last one goes
+        self._known: dict[int, tuple[Any, Any]] = {}  # objects and arrays as values of their types
+
+    @staticmethod
+    def of(constraint: Constraint | None) -> GrowingValue | None:
+        """For the texts of a constraint; None if they hold no JSON."""
+        return GrowingValue(constraint) if constraint is not None and num_values(Inline(constraint)) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_known": {}, "_split": None, "_marks": []}
+
+    def push(self, text: str, *, is_whole: bool = False) -> ValueSoFar:
+        """Go on with a piece of the text.
+
+        Args:
+            text: the piece.
+            is_whole: whether the text ends with it as its constraint asks for.
+        """
+        self._pieces.append(text)
+        number = len(self._pieces)
+        if is_whole:
+            self._pieces.append(None)
+        return ValueSoFar(self, len(self._pieces) if is_whole else number)
+
+    def value(self, num_pieces: int) -> Any:
+        """The value after so many pieces."""
+        with _LOCK:
+            if self._split is None:
+                self._split = GrowingSplit(self._constraint)
+            for piece in self._pieces[len(self._marks) : num_pieces]:
+                if piece is None:
+                    self._split.end()
+                else:
+                    self._split.push(piece)
+                documents = self._split.documents
+                self._marks.append((len(documents), documents[-1].json.mark() if documents else None))
+            num_documents, mark = self._marks[num_pieces - 1]
+            told = self._split.documents[:num_documents]
+            found = [(one, (one.json.mark() if one is not told[-1] or mark is None else mark).value()) for one in told]
+        values = [self._value_of(one, value, num_open) for one, (value, num_open) in found]
+        is_list = any(one.name is not None for one in told) or num_values(Inline(self._constraint)) > 1
+        if is_list or isinstance(inner(self._constraint), Tools):
+            return [value for value in values if value is not ABSENT]
+        return values[0] if values and values[0] is not ABSENT else None
+
+    def _value_of(self, document: Document, value: Any, num_open: int) -> Any:
+        if document.name is not None and value is ABSENT:
+            value, num_open = {}, 1
+        python_type = None if document.constraint is None else document.constraint.python_type
+        if python_type is not None and value is not ABSENT:
+            from decodekit.constraints.json_schema.partial_types import partial_of  # which needs Pydantic
+
+            value = partial_of(python_type, value, num_open, self._known)
+        return value if document.name is None else ToolCall(document.name, value, document.id)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSoFar:
+    """The value after so many pieces of a text, which is made when it is asked for."""
+
+    growing: GrowingValue
+    num_pieces: int
+
+    def __call__(self) -> Any:
+        """The value."""
+        return self.growing.value(self.num_pieces)
