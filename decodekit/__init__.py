@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 # module -> the public names that it defines
 _PUBLIC: dict[str, str] = {
-    "decodekit.llm": "LLM Chunk Completion Engine EngineStats GenerateOptions Handle Score generate to_pandas",
+    "decodekit.llm": "LLM Chunk Completion Decision Engine EngineStats GenerateOptions Handle Score generate to_pandas",
     "decodekit.strategy": """
         Amateur Beam BestOf ContrastiveSearch DoLa Greedy Guidance Mirostat Particles Sample SelfConsistency
         Strategy
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
+    from decodekit.llm import Decision as Decision
     from decodekit.llm import Engine as Engine
     from decodekit.llm import EngineStats as EngineStats
     from decodekit.llm import GenerateOptions as GenerateOptions
