@@ -59,6 +59,14 @@ class DocumentOptions:
     ] = MAX_DOCUMENT_MB
     executor: ExecutorOption = "local"
     workers: WorkersOption = None
+    alternatives: Annotated[
+        bool,
+        typer.Option(
+            "--alternatives",
+            help="The probability of every value that an enum, literal or boolean may have, in metrics.jsonl and the "
+            "report; each document is read once more.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,7 @@ def extract(
         "batch_size": rows,
         "executor": documents.executor,
         "num_workers": documents.workers,
+        "alternatives": documents.alternatives,
     }
     if output_format == "parquet":
         needed("pyarrow", "tables", "--output-format parquet")

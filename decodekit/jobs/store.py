@@ -78,6 +78,11 @@ def row_check(name: str) -> Check:
         probabilities = row.get("probabilities", {})
         if not isinstance(probabilities, dict) or not all(_is_number(one) for one in probabilities.values()):
             return f"field 'probabilities' is {probabilities!r:.40}"
+        alternatives = row.get("alternatives", {})
+        if not isinstance(alternatives, dict) or not all(
+            isinstance(each, dict) and all(_is_number(one) for one in each.values()) for each in alternatives.values()
+        ):
+            return f"field 'alternatives' is {alternatives!r:.40}"
         if name == RESULTS and row["id"] in seen:
             return f"it repeats id {row['id']!r:.60}"
         seen.add(row["id"])
