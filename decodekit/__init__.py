@@ -30,7 +30,7 @@ _PUBLIC: dict[str, str] = {
         Choices CompiledGrammar Concat Grammar Guarded JsonSchema Many OneOf Optional Reasoned Regex Special Tag
         TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text tools
     """,
-    "decodekit.evaluation": "compare",
+    "decodekit.evaluation": "calibrate compare",
     "decodekit.costs": "Estimate estimate",
     "decodekit.integrations.hf": "hf",
     "decodekit.integrations.processor": "processor",
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from decodekit.costs import Estimate as Estimate
     from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError
+    from decodekit.evaluation import calibrate as calibrate
     from decodekit.evaluation import compare as compare
     from decodekit.integrations.backends import backend as backend
     from decodekit.integrations.hf import hf as hf
