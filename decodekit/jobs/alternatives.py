@@ -40,7 +40,7 @@ MOST_VALUES: Final = 256
 MOST_BYTES: Final = 1024
 """Nor has one with a longer value."""
 
-_ROWS: Final = 4
+_MOST_GROUPS: Final = 4
 _OF_NUMBERS: Final = frozenset(b"-+.0123456789eE")
 _WHITE_SPACE: Final = frozenset(b" \t\r\n")
 _WHOLE: Final = re.compile(rb'true|false|null|"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -91,9 +91,10 @@ class FieldAlternatives:
         tokens = [*self._llm.request(prompt, self._plan).prompt]
         requests = [Request([*tokens, *completion.token_ids[: field.num_tokens]]) for field in fields]
         settings = self._plan.settings
-        search = DecisionSearch(self._plan.model, settings, lambda sequence: fields[sequence.index].trie, _ROWS)
+        # One row for each: the next field then begins with what the row has read.
+        search = DecisionSearch(self._plan.model, settings, lambda sequence: fields[sequence.index].trie)
         found: dict[str, dict[str, float]] = {}
-        for update in run(search, settings, len(requests), requests):
+        for update in run(search, settings, min(len(requests), _MOST_GROUPS), requests):
             assert update.result is not None
             if update.result.error is not None:
                 raise update.result.error

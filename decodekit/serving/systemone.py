@@ -191,7 +191,8 @@ class DecisionsRoute(Route[DecisionBody]):
             self.service.llm.question(dict(zip(labels_of(one), options_of(one), strict=True)), spelling="canonical")
             for one in asked
         )
-        size = sum(len(state) + len(_text_of(one.instructions)) for one in asked)
+        told_of = [_text_of(given) for one in asked for given in (one.instructions, *options_of(one).values())]
+        size = len(asked) * len(state) + sum(map(len, told_of))
         return Asked(read, size, 1, {}, None, None, questions=questions)
 
     def reply(self, body: DecisionBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -119,6 +119,21 @@ def test_jobs_have_alternatives_where_they_are_asked_for(tmp_path: Path) -> None
     assert f"; {likeliest[0]} {likeliest[1]:.2g}, " in (tmp_path / "report.html").read_text()
 
 
+def test_a_document_is_read_once_for_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = toy_llm()
+    done = llm.generate("the abc " * 60, constraint=Note, logprobs=True)
+    num_read, forward = [], ToyLM.forward
+
+    def counted(self: ToyLM, tokens: Any, num_tokens: Any, *rest: Any, **options: Any) -> Any:
+        num_read.append(sum(num_tokens))
+        return forward(self, tokens, num_tokens, *rest, **options)
+
+    monkeypatch.setattr(ToyLM, "forward", counted)
+    found = FieldAlternatives(llm, {"constraint": Note}).of("the abc " * 60, done)
+    assert len(found) >= 3
+    assert sum(num_read) <= done.stats.num_prompt_tokens + len(done.token_ids) + 12 * len(found)
+
+
 def test_a_text_that_is_no_json_has_none() -> None:
     with pytest.raises(UselessOptionError, match="no JSON"):
         dk.extract(["abc"], Regex("[ab]{2}"), toy_llm(), alternatives=True)
