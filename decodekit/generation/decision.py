@@ -1,27 +1,32 @@
 """Decisions: the probability of every choice, from one reading of the prompt and of a trie.
 
     prompt                       logits after it: the root
-    rows of the same prompt      + path 1, + path 2, ...: logits at every other node (`choice_trie`)
+    rows of the same prompt      + path 1, + path 2, ...: logits at other nodes (`choice_trie`)
 
 The first step reads the prompt. Where the root leaves several choices open, its row is copied, and each further step
-reads as many paths as there are rows, for all prompts of a batch in one pass. So an answer whose choices differ in
-their first token takes one pass, and any other takes two, or one more for each `MAX_ROWS` paths.
+reads a path in each row, for all prompts of a batch in one pass: first the nodes that the most probability leads to,
+each with what probably follows it. Choices that differ in their first token take one pass, and most others two.
+
+Nodes are read until less than `TOLERANCE` in all leads to others; probabilities are off by no more than that.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
-from decodekit.errors import ContextLengthError, DeadEndError, DecodekitError
-from decodekit.generation.choice_trie import ChoiceTrie, Floats, TriePath
+from decodekit.errors import ContextLengthError, DeadEndError, DecodekitError, ResourceLimitError
+from decodekit.generation.choice_trie import ChoiceTrie, TrieNode
 from decodekit.generation.drawing import non_finite
 from decodekit.generation.padding import right_padded
 from decodekit.generation.policy import CacheRows, Group, Policy
@@ -38,6 +43,22 @@ from decodekit.sampling.selectors import is_faulty
 MAX_ROWS: Final = 8
 """Most rows of a prompt: each holds a copy of it where the cache has no pages."""
 
+MAX_NODES: Final = 2048
+"""Most nodes that are read for a prompt."""
+
+TOLERANCE: Final = 1e-8
+
+_LONGEST_PATH: Final = 64  # tokens beyond a node that are read with it
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+class TriePath(NamedTuple):
+    """Tokens to read in one row, and the nodes that the last of them lead to."""
+
+    tokens: tuple[int, ...]
+    nodes: list[TrieNode]
+
 
 @dataclass(eq=False)
 class DecisionGroup(Group):
@@ -45,15 +66,56 @@ class DecisionGroup(Group):
 
     Args:
         trie: of its choices.
-        log_probs: by node, of its tokens under the mask, as far as they are known.
-        num_read: paths that were read.
-        log_masses: of the choices, when all is known, float64 [C].
+        log_masses: of the choices, as far as they are known, float64 [C].
+        waiting: nodes to read, with the logarithms of the probabilities that lead to them.
+        known: nodes that were read before it was known what leads to them: log-probabilities of their edges.
+        num_nodes: that were read.
     """
 
     trie: ChoiceTrie
-    log_probs: dict[int, Floats] = field(default_factory=dict)
-    num_read: int = 0
-    log_masses: Floats | None = None
+    log_masses: Floats
+    waiting: dict[TrieNode, float] = field(default_factory=dict)
+    known: dict[TrieNode, Floats] = field(default_factory=dict)
+    num_nodes: int = 0
+
+    @property
+    def unread(self) -> float:
+        """The probability of all that waits."""
+        return math.fsum(map(math.exp, self.waiting.values()))
+
+    def note(self, node: TrieNode, log_probs: Floats) -> None:
+        """Take the log-probabilities of the edges of a node, float64 [E]."""
+        self.known[node] = log_probs
+        self.num_nodes += 1
+        due = [(node, self.waiting.pop(node))] if node in self.waiting else []
+        while due:
+            node, mass = due.pop()
+            if node not in self.known:
+                self.waiting[node] = mass
+                continue
+            edges, masses = self.trie.edges(node), mass + self.known.pop(node)
+            is_settled = edges.choices >= 0
+            np.logaddexp.at(self.log_masses, edges.choices[is_settled], masses[is_settled])
+            due += ((after, masses[place]) for place, after in edges.nodes.items() if masses[place] > -math.inf)
+
+    def paths(self, num_rows: int) -> list[TriePath]:
+        """What to read next: from each of the likeliest nodes on along the longest tokens; then what branches off."""
+        first = sorted(self.waiting, key=lambda node: -self.waiting[node])[:num_rows]
+        due, taken = deque(first), set[TrieNode]()
+        paths = list[TriePath]()
+        while due and len(paths) < num_rows:
+            node: TrieNode | None = due.popleft()
+            if node in taken or node in self.known:
+                continue
+            nodes: list[TrieNode] = []
+            while node is not None and node not in self.known and len(nodes) < _LONGEST_PATH:
+                nodes.append(node)
+                after = [*self.trie.edges(node).nodes.values()]
+                node = max(after, key=self.trie.reach, default=None)
+                due += (one for one in after if one is not node)
+            taken.update(nodes)
+            paths.append(TriePath(nodes[-1].tokens, nodes))
+        return paths
 
 
 class _Reading(NamedTuple):
@@ -83,16 +145,12 @@ class DecisionSearch(Policy[DecisionGroup]):
 
     def begin(self, sequence: Text) -> DecisionGroup:
         """Nothing is known yet, unless there is but one choice."""
-        group = DecisionGroup([sequence], self._trie_of(sequence))
-        most = self.model.context_length
-        if most is not None and len(sequence.request.prompt) + group.trie.depth > most:
-            cause = (
-                f"the prompt has {len(sequence.request.prompt):,} tokens and the choices up to {group.trie.depth:,} to "
-                f"read, the context of the model {most:,}"
-            )
-            raise ContextLengthError(cause, at=f"prompt {sequence.index}", hint="a shorter prompt or shorter choices")
-        self._end(group)
-        return group
+        trie = self._trie_of(sequence)
+        if trie.root is None:
+            group = DecisionGroup([sequence], trie, np.zeros(1))
+            sequence.finish("complete")
+            return group
+        return DecisionGroup([sequence], trie, np.full(len(trie.texts), -np.inf), {trie.root: 0.0})
 
     def step(self, groups: Sequence[DecisionGroup], rows: CacheRows) -> None:
         """Read the ends of prompts, or the next paths of those that were read."""
@@ -100,31 +158,43 @@ class DecisionSearch(Policy[DecisionGroup]):
         if fresh:
             logits = forward([group.sequence for group in fresh], self.model, rows.cache)
             for group, own in zip(fresh, logits, strict=True):
-                self._note(group, [0], own[None])
-        self._read_paths([group for group in groups if group not in fresh], rows)
+                self._note(group, [*group.waiting], own[None])
+        readings = list[_Reading]()
+        for group in groups:
+            if group not in fresh:
+                readings += map(_Reading, group.rows, [group] * self.num_rows, self._paths(group))
+        if readings:
+            self._read_all(sorted(readings, key=lambda one: one.row), rows)  # neighbouring rows are read in place
         for group in groups:
             self._end(group)
 
-    def _read_paths(self, groups: Sequence[DecisionGroup], rows: CacheRows) -> None:
-        readings, copies = list[_Reading](), list[tuple[int, int]]()
-        for group in groups:
-            paths = group.trie.paths[group.num_read : group.num_read + self.num_rows]
-            if not group.num_read:
-                copies += ((group.rows[0], row) for row in group.rows[1 : len(paths)])
-            readings += (_Reading(row, group, path) for row, path in zip(group.rows, paths, strict=False))
-        if not readings:
-            return
-        copy_rows(rows.cache, copies)
-        for some in self._passes(sorted(readings, key=lambda one: one.row)):  # neighbouring rows are read in place
-            self._read(some, rows)
-        lengths = host_lengths(rows.cache)
-        for row, group, _ in readings:
-            group.num_read += 1
-            lengths[row] = len(group.sequence.request.prompt)
-        if any(group.num_read < len(group.trie.paths) for group in groups):
-            rows.cache.truncate(lengths)
+    def _paths(self, group: DecisionGroup) -> list[TriePath]:
+        """What to read next of a group; what does not fit is its error."""
+        paths, num_before = group.paths(self.num_rows), len(group.sequence.request.prompt)
+        longest, most = max(len(path.tokens) for path in paths), self.model.context_length
+        if most is None or num_before + longest <= most:
+            return paths
+        cause = (
+            f"the prompt has {num_before:,} tokens and a choice {longest:,} to read, the context of the model {most:,}"
+        )
+        hint = "a shorter prompt or shorter choices"
+        self.fail(group, ContextLengthError(cause, at=f"prompt {group.sequence.index}", hint=hint))
+        return []
 
-    def _passes(self, readings: list[_Reading]) -> list[list[_Reading]]:
+    def _read_all(self, readings: list[_Reading], rows: CacheRows) -> None:
+        lengths, copies = host_lengths(rows.cache), list[tuple[int, int]]()
+        for row, group, _ in readings:
+            num_before = len(group.sequence.request.prompt)
+            if lengths[row] < num_before:  # it has no copy of the prompt yet
+                copies.append((group.rows[0], row))
+            lengths[row] = min(lengths[row], num_before)
+        if any(length > lengths[row] for row, length in enumerate(host_lengths(rows.cache))):
+            rows.cache.truncate(lengths)
+        copy_rows(rows.cache, copies)
+        for some in self._passes(readings):
+            self._read(some, rows)
+
+    def _passes(self, readings: list[_Reading]) -> Iterable[list[_Reading]]:
         """The rows of each forward pass, which has a bounded number of logits."""
         most = max(1, SCORE_LOGITS // self.model.vocab_size)
         passes, num_nodes = [readings[:1]], len(readings[0].path.nodes)
@@ -147,10 +217,10 @@ class DecisionSearch(Policy[DecisionGroup]):
         for reading, own in zip(readings, torch.split(logits, counts), strict=True):
             self._note(reading.group, reading.path.nodes, own)
 
-    def _note(self, group: DecisionGroup, numbers: Sequence[int], logits: Tensor) -> None:
+    def _note(self, group: DecisionGroup, nodes: Sequence[TrieNode], logits: Tensor) -> None:
         """Take the log-probabilities at some nodes, logits [N, V]; what fails is the error of the group."""
-        nodes = [group.trie.nodes[number] for number in numbers]
-        words = np.stack([bitmask_from_ids(node.token_ids, self.settings.vocabulary.size) for node in nodes])
+        every = [group.trie.edges(node).token_ids for node in nodes]
+        words = np.stack([bitmask_from_ids(token_ids, self.settings.vocabulary.size) for token_ids in every])
         mask, history = torch.from_numpy(words).to(logits.device), None
         if self.settings.pipeline.needs_history:
             prompts = [group.sequence.request.prompt] * len(nodes)
@@ -164,23 +234,32 @@ class DecisionSearch(Policy[DecisionGroup]):
             at = f"prompt {group.sequence.index}"
             self.fail(group, non_finite(self.settings, at, logits, history, mask))
             return
-        for number, node, row in zip(numbers, nodes, processed, strict=True):
-            values = row[torch.from_numpy(node.token_ids).to(row.device)].double().cpu().numpy()
+        for node, token_ids, row in zip(nodes, every, processed, strict=True):
+            values = row[torch.from_numpy(token_ids).to(row.device)].double().cpu().numpy()
             values = np.where(np.isnan(values), -np.inf, values)  # a truncation of a row without tokens
             total = np.logaddexp.reduce(values, initial=-np.inf)
-            group.log_probs[number] = values - total if np.isfinite(total) else np.full_like(values, -np.inf)
+            group.note(node, values - total if np.isfinite(total) else np.full_like(values, -np.inf))
 
     def _end(self, group: DecisionGroup) -> None:
-        """End a group of which all is known."""
-        if group.is_done or len(group.log_probs) < len(group.trie.nodes):
+        """End a group of which enough is known, or that has read too much."""
+        unread = group.unread
+        if group.is_done or (unread > TOLERANCE and group.num_nodes < MAX_NODES):
             return
-        masses = group.trie.log_masses([group.log_probs[number] for number in range(len(group.trie.nodes))])
-        total = np.logaddexp.reduce(masses)
+        at = f"prompt {group.sequence.index}"
+        if unread > TOLERANCE:
+            cause = (
+                f"the choices have long beginnings in common, which can be spelled in many ways: of {MAX_NODES:,} that "
+                f"were read, {unread:.2g} of the probability leads further"
+            )
+            hint = 'spelling="canonical", or what all choices begin with at the end of the prompt'
+            self.fail(group, ResourceLimitError(cause, at=at, hint=hint))
+            return
+        total = np.logaddexp.reduce(group.log_masses)
         if not np.isfinite(total):
             cause, hint = "no choice can come: processors or the vocabulary forbid all", "other choices or processors"
-            self.fail(group, DeadEndError(cause, at=f"prompt {group.sequence.index}", hint=hint))
+            self.fail(group, DeadEndError(cause, at=at, hint=hint))
             return
-        group.log_masses = masses - total
+        group.log_masses = group.log_masses - total
         group.sequence.finish("complete")
 
     def fail(self, group: DecisionGroup, error: DecodekitError) -> None:
@@ -191,9 +270,9 @@ class DecisionSearch(Policy[DecisionGroup]):
 
     def update(self, group: DecisionGroup) -> Update | None:
         """The choices, likeliest first; of equals the first."""
-        if not group.is_done or group.log_masses is None:
-            return update_of(group.sequence) if group.is_done else None
         sequence, scores = group.sequence, group.log_masses.tolist()
+        if sequence.finish_reason != "complete":
+            return update_of(sequence) if group.is_done else None
         stats = sequence.stats(time.perf_counter())
         order = sorted(range(len(scores)), key=lambda number: -scores[number])
         return with_others(

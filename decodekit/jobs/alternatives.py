@@ -23,7 +23,7 @@ from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.errors import OptionError, ResourceLimitError
-from decodekit.generation.choice_trie import ChoiceTrie, trie_of_spellings
+from decodekit.generation.choice_trie import ChoiceTrie, Spellings
 from decodekit.generation.decision import DecisionSearch
 from decodekit.generation.scheduler import run
 from decodekit.generation.sequence import Request
@@ -96,12 +96,14 @@ class FieldAlternatives:
         found: dict[str, dict[str, float]] = {}
         for update in run(search, settings, min(len(requests), _MOST_GROUPS), requests):
             assert update.result is not None
+            if isinstance(update.result.error, ResourceLimitError):
+                continue
             if update.result.error is not None:
                 raise update.result.error
             scores = {one.text: one.result.score for one in (update, *update.result.others) if one.result is not None}
             field = fields[update.index]
             found[field.pointer] = _shares({value: scores[value] or 0.0 for value in field.values})
-        return {field.pointer: found[field.pointer] for field in fields}
+        return {field.pointer: found[field.pointer] for field in fields if field.pointer in found}
 
     def _fields(self, completion: Completion) -> Iterator[_Field]:
         assert self._plan.grammar is not None
@@ -126,10 +128,7 @@ class FieldAlternatives:
                     return
                 num_tokens += 1
             before = data[ends[num_tokens - 1] if num_tokens else 0 : byte]
-            try:
-                trie = trie_of_spellings(values, matcher, vocabulary, before, is_part=True)
-            except ResourceLimitError:
-                continue
+            trie = Spellings(values, matcher, vocabulary, before, is_part=True)
             yield _Field(pointer, values, num_tokens, trie)
 
 

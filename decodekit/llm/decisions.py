@@ -25,7 +25,7 @@ from decodekit.errors import (
     TokenizerError,
     raise_faults,
 )
-from decodekit.generation.choice_trie import ChoiceTrie, trie_of_cuts, trie_of_spellings
+from decodekit.generation.choice_trie import ChoiceTrie, Cuts, Spellings
 from decodekit.generation.completion import Completion
 from decodekit.generation.decision import MAX_ROWS, DecisionSearch
 from decodekit.generation.stats import Stats
@@ -166,8 +166,7 @@ class ChoiceSearch(Searching):
 
     def policy(self, model: CausalLM, settings: Settings) -> DecisionSearch:
         """A row for each path that is read together with others."""
-        num_rows = max(1, min(MAX_ROWS, len(self.trie.paths)))
-        return DecisionSearch(model, settings, lambda _: self.trie, num_rows)
+        return DecisionSearch(model, settings, lambda _: self.trie, self.trie.width(MAX_ROWS))
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         """Nothing: its options are checked by `Question`."""
@@ -222,7 +221,7 @@ class Question:
     @property
     def options(self) -> dict[str, Any]:
         """Of `LLM.generate` and `Engine.submit`."""
-        return {**self.others, "strategy": self.search, "max_new_tokens": max(1, self.search.trie.depth)}
+        return {**self.others, "strategy": self.search, "max_new_tokens": 1}
 
     def decision(self, completion: Completion) -> Decision:
         """What a completion with these options says.
@@ -240,7 +239,7 @@ class Question:
 @lru_cache(maxsize=32)
 def _trie(texts: tuple[str, ...], vocabulary: Vocabulary, canonical: Canonical | None) -> ChoiceTrie:
     if canonical is None:
-        return trie_of_spellings(texts, compile(Choices(texts), vocabulary).matcher(), vocabulary)
+        return Spellings(texts, compile(Choices(texts), vocabulary).matcher(), vocabulary)
     # Some tokenizers put a space before a text by itself, and none before that of a second line.
     line_break = [token for token, piece in enumerate(vocabulary.token_bytes) if piece == b"\n"][-1:]
     cuts = [canonical.after((), text.encode()) or canonical.after(line_break, text.encode()) for text in texts]
@@ -248,7 +247,7 @@ def _trie(texts: tuple[str, ...], vocabulary: Vocabulary, canonical: Canonical |
         if vocabulary.decode(cut) != text.encode():
             cause = f"the tokenizer does not divide {text!r:.60} into tokens of its own"
             raise TokenizerError(cause, at="choices", hint='spelling="any"')
-    return trie_of_cuts(texts, cuts, vocabulary.eos_token_ids)
+    return Cuts(texts, cuts, vocabulary.eos_token_ids)
 
 
 def values_of(choices: object) -> dict[str, Any]:

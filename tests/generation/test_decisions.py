@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.constraints import Choices, compile
+from decodekit.constraints import Choices
 from decodekit.errors import (
     ContextLengthError,
     DeadEndError,
@@ -26,7 +26,6 @@ from decodekit.errors import (
     TokenizerError,
 )
 from decodekit.generation import decision as decisions
-from decodekit.generation.choice_trie import trie_of_spellings
 from decodekit.llm import LLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.testing.toy import toy_llm
@@ -197,14 +196,14 @@ def test_order_batch_and_engine_change_nothing() -> None:
     for batch_size in (1, 2, 8):
         together = llm.decide(prompts, choices[::-1], batch_size=batch_size)
         assert [list(one.probabilities) for one in together] == [choices[::-1]] * 4
-        assert all(near(one.probabilities, other, 1e-9) for one, other in zip(together, alone, strict=True))
+        assert all(near(one.probabilities, other, 1e-7) for one, other in zip(together, alone, strict=True))
     question = llm.question(choices)
     with llm.engine(batch_size=16) as engine:
         other = engine.submit(prompt, max_new_tokens=5)
         handles = [engine.submit(one, **question.options) for one in prompts]
         done = [question.decision(handle.result()) for handle in handles]
         assert other.result().error is None
-    assert all(near(one.probabilities, known, 1e-9) for one, known in zip(done, alone, strict=True))
+    assert all(near(one.probabilities, known, 1e-7) for one, known in zip(done, alone, strict=True))
 
 
 def test_a_choice_has_the_probability_with_which_it_is_generated() -> None:
@@ -251,29 +250,60 @@ def test_forward_passes(choices: list[str], num_passes: int) -> None:
 def test_more_paths_than_rows_take_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     one = world(8)
     expected = one.llm.decide(one.prompt, one.choices)
-    trie = trie_of_spellings(
-        one.choices, compile(Choices(one.choices), one.llm.vocabulary).matcher(), one.llm.vocabulary
-    )
-    assert len(trie.paths) > 3
-    monkeypatch.setattr("decodekit.llm.decisions.MAX_ROWS", 3)
+    assert expected.stats.num_forwards < 5
+    monkeypatch.setattr("decodekit.llm.decisions.MAX_ROWS", 2)
     fewer_rows = one.llm.decide(one.prompt, one.choices)
-    assert fewer_rows.stats.num_forwards == 1 + -(-len(trie.paths) // 3)
-    monkeypatch.setattr(decisions, "SCORE_LOGITS", 2 * one.llm.model.vocab_size)
+    assert fewer_rows.stats.num_forwards > expected.stats.num_forwards
+    monkeypatch.setattr(decisions, "SCORE_LOGITS", one.llm.model.vocab_size)
     fewer_logits = one.llm.decide(one.prompt, one.choices)
     assert fewer_logits.stats.num_forwards > fewer_rows.stats.num_forwards
     for found in (fewer_rows, fewer_logits):
-        assert near(found.probabilities, expected.probabilities, 1e-9)
+        assert near(found.probabilities, expected.probabilities, 1e-7)
 
 
-def test_every_node_is_read_once() -> None:
-    for number in range(6, NUM_WORLDS):
-        llm, _, choices, _ = world(number)
-        trie = trie_of_spellings(choices, compile(Choices(choices), llm.vocabulary).matcher(), llm.vocabulary)
-        read = [node for path in trie.paths for node in path.nodes]
-        assert sorted(read) == [*range(1, len(trie.nodes))]
-        for path in trie.paths:
-            last = [trie.nodes[node].tokens for node in path.nodes]
-            assert last == [path.tokens[: len(path.tokens) - n] for n in range(len(last))][::-1]
+def test_what_nothing_leads_to_is_not_read() -> None:
+    """Two choices with 18 bytes in common: of thousands of beginnings some hundreds are read."""
+    pieces: list[bytes | None] = [*(bytes((byte,)) for byte in b"abc"), b"ab", b"abab", b"ababab", None]
+    size = len(pieces)
+
+    def law(tokens: Sequence[int]) -> Tensor:
+        return hashed_law(size, scale=0.5)(tokens) + torch.tensor([0.0, 0.0, 0.0, 4.0, 8.0, 12.0, 0.0])
+
+    llm = LLM(ToyLM(law, size, frozenset({size - 1})), PieceTokenizer(pieces, size - 1))
+    choices = ["ab" * 9 + "b", "ab" * 9 + "c"]
+    found = llm.decide([0, 1], choices)
+    assert found.stats.num_forwards < 100
+    mass = dict.fromkeys(choices, 0.0)  # of the spellings in at most two tokens more than the fewest
+    for number, choice in enumerate(choices):
+        mass[choice] = spelled_mass(law, pieces, choice.encode(), choices[1 - number].encode(), 7)
+    total = sum(mass.values())
+    assert 0.99 < total <= 1
+    assert all(mass[choice] - 1e-6 <= p <= mass[choice] + 1 - total + 1e-6 for choice, p in found.probabilities.items())
+
+
+def test_what_is_left_unread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: where half of the probability may be left unread, the sums are others."""
+    monkeypatch.setattr(decisions, "TOLERANCE", 0.5)
+    found = [world(number).llm.decide(world(number).prompt, world(number).choices) for number in range(6, 12)]
+    assert not all(near(one.probabilities, world(number).law()) for number, one in enumerate(found, 6))
+
+
+def spelled_mass(law: Any, pieces: Sequence[bytes | None], choice: bytes, other: bytes, most: int) -> float:
+    """The probability of a choice's spellings of a few tokens, beside another choice."""
+    admits = any_spelling([choice, other], pieces)
+
+    def walk(tokens: tuple[int, ...], text: bytes) -> float:
+        if text == choice:
+            return 1.0
+        if len(tokens) == most or not choice.startswith(text):
+            return 0.0
+        allowed = admits(tokens, text)
+        row = torch.softmax(law([0, 1, *tokens]).double()[allowed], -1).tolist()
+        return sum(
+            p * walk((*tokens, t), text + (pieces[t] or b"")) for t, p in zip(allowed, row, strict=True) if p > 1e-4
+        )
+
+    return walk((), b"")
 
 
 class Mood(Enum):
@@ -358,7 +388,7 @@ def test_prompts_that_cannot_be_read_and_models_that_fail() -> None:
     tokenizer = PieceTokenizer(pieces, 2)
     short = LLM(ToyLM(hashed_law(3), 3, frozenset({2}), context_length=6), tokenizer)
     assert short.decide([0] * 4, ["ab", "aa"]).value in ("ab", "aa")
-    with pytest.raises(ContextLengthError, match="choices up to 3"):
+    with pytest.raises(ContextLengthError, match="a choice 3 to read"):
         short.decide([0] * 4, ["aaab", "aaaa"])
     broken = LLM(ToyLM(lambda _: torch.full((3,), math.nan), 3, frozenset({2})), tokenizer)
     with pytest.raises(NonFiniteLogitsError):
@@ -392,3 +422,11 @@ def test_the_bundled_model_decides() -> None:
         law = choice_law(lambda ids: plain_logits(module, ids)[-1], tokens, texts, pieces, end_ids, admits)
         own: Any = llm.decide(prompts[0], choices, spelling=spelling).probabilities
         assert near({str(key).encode(): p for key, p in own.items()}, law)
+
+
+def test_over_pages(plain: LLM, over_pages: LLM) -> None:
+    prompts = ["3 chairs\n", "Invoice A-17, total 40.20 EUR.\n" * 4]
+    for choices in (range(1, 100), bool):
+        expected, found = plain.decide(prompts, choices), over_pages.decide(prompts, choices)
+        for one, other in zip(found, expected, strict=True):
+            assert near(one.probabilities, other.probabilities, 1e-4)

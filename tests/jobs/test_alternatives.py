@@ -20,6 +20,7 @@ from decodekit.jobs.probabilities import value_spans
 from decodekit.jobs.report import write_report
 from decodekit.jobs.view import JobView
 from decodekit.testing.toy import ToyLM, toy_llm
+from tests.commands import Result
 from tests.reference.decisions import part_law
 
 
@@ -137,3 +138,16 @@ def test_a_document_is_read_once_for_all_fields(monkeypatch: pytest.MonkeyPatch)
 def test_a_text_that_is_no_json_has_none() -> None:
     with pytest.raises(UselessOptionError, match="no JSON"):
         dk.extract(["abc"], Regex("[ab]{2}"), toy_llm(), alternatives=True)
+
+
+def test_the_command_line_asks_for_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Invoice A-17, total 40.20 EUR. Not paid.")
+    schema = json.dumps({"type": "object", "properties": {"paid": {"type": "boolean"}}, "required": ["paid"]})
+    (tmp_path / "s.json").write_text(schema)
+    out = tmp_path / "out"
+    for more, has_any in (((), False), (("--alternatives", "--fresh"), True)):
+        done = Result("extract", tmp_path / "a.txt", "--schema", tmp_path / "s.json", "-o", out, *more)
+        assert done.code == 0, done.err
+        [line] = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+        assert ("alternatives" in line) is has_any
+    assert line["alternatives"]["/paid"].keys() == {"true", "false"}
