@@ -11,7 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 import decodekit as dk
 from decodekit.constraints import Choices
@@ -430,3 +432,19 @@ def test_over_pages(plain: LLM, over_pages: LLM) -> None:
         expected, found = plain.decide(prompts, choices), over_pages.decide(prompts, choices)
         for one, other in zip(found, expected, strict=True):
             assert near(one.probabilities, other.probabilities, 1e-4)
+
+
+@pytest.mark.parametrize(("choices", "cut"), [(["yes", "no"], {"yes", "no"}), ([" yes", " no"], {"▁yes", "▁no"})])
+def test_the_cut_of_a_tokenizer_that_puts_a_space_before_texts(choices: list[str], cut: set[str]) -> None:
+    words = [f"<0x{byte:02X}>" for byte in range(256)] + [*"▁yesno", "▁y", "es", "▁yes", "yes", "▁no", "no"]
+    ids = {word: number for number, word in enumerate(dict.fromkeys(["<unk>", "<s>", "</s>", *words]))}
+    merges = [("▁", "y"), ("e", "s"), ("▁y", "es"), ("y", "es"), ("n", "o"), ("▁", "no")]
+    backend = Tokenizer(models.BPE(vocab=ids, merges=merges, unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="</s>")
+    trie = LLM(ToyLM(hashed_law(len(ids)), len(ids)), tokenizer).question(choices, spelling="canonical").search.trie
+    assert trie.root is not None
+    assert {*tokenizer.convert_ids_to_tokens(trie.edges(trie.root).token_ids.tolist())} == cut
