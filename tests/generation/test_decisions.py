@@ -35,6 +35,7 @@ from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE
 from tests.reference.decisions import any_spelling, choice_law, own_cut
 from tests.reference.generation import ToyLM, hashed_law
+from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.models import plain_logits
 
 ARCHITECTURES = ("llama", "gpt2", "gemma2", "falcon", "mamba", "lfm2")
@@ -448,3 +449,14 @@ def test_the_cut_of_a_tokenizer_that_puts_a_space_before_texts(choices: list[str
     trie = LLM(ToyLM(hashed_law(len(ids)), len(ids)), tokenizer).question(choices, spelling="canonical").search.trie
     assert trie.root is not None
     assert {*tokenizer.convert_ids_to_tokens(trie.edges(trie.root).token_ids.tolist())} == cut
+
+
+def test_conversations_go_through_the_chat_template() -> None:
+    tokenizer = small_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}{{ 'th' if enable_thinking else '' }}"
+    llm = LLM(ToyLM(hashed_law(len(tokenizer)), len(tokenizer)), tokenizer)
+    chats = [[{"role": "user", "content": text}] for text in ("the", "a")]
+    alone, told = llm.decide(chats, ["a", "th"]), llm.decide(chats[0], ["a", "th"], enable_thinking=True)
+    texts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the", "a", "theth")]
+    found = llm.decide(texts, ["a", "th"])
+    assert [one.probabilities for one in (*alone, told)] == [one.probabilities for one in found]

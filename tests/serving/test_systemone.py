@@ -146,3 +146,13 @@ def test_decisions_and_streams_go_on_together(endpoint: Endpoint) -> None:
     assert text_of(events_of(stream)) == text_of(alone)
     assert {one.status_code for one in answers} == {200}
     assert len({one.text for one in answers}) == 1
+
+
+def test_few_rows_and_drafts(endpoint: Endpoint) -> None:
+    """Proposers are for texts, and a question may have more rows than the engine has for all."""
+    body = {"state": "abc", "questions": {name: QUESTIONS[name] for name in ("tone", "many")}}
+    small = endpoint_of(endpoint.llm, batch_size=1, speculate=("prompt-lookup",))
+    try:
+        assert small.post(PATH, body).json() == endpoint.post(PATH, body).json()
+    finally:
+        small.service.close()
