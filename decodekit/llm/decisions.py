@@ -135,9 +135,9 @@ def _faults_of(temperature: Any, threshold: Any) -> Iterator[DecodekitError]:
 
 
 def _decision(scores: Mapping[Any, float], stats: Stats, temperature: float, threshold: float) -> Decision:
-    scaled = {value: score / temperature for value, score in scores.items()}
-    most = max(scaled.values())
-    total = most + math.log(math.fsum(math.exp(score - most) for score in scaled.values()))
+    most = max(scores.values())
+    scaled = {value: (score - most) / temperature for value, score in scores.items()}
+    total = math.log(math.fsum(map(math.exp, scaled.values())))
     logprobs = {value: score - total for value, score in scaled.items()}
     probabilities = {value: math.exp(score) for value, score in logprobs.items()}
     best = max(probabilities, key=lambda value: logprobs[value])
@@ -257,12 +257,14 @@ def values_of(choices: object) -> dict[str, Any]:
         InvalidConstraintError, ResourceLimitError: as `Question.of`.
     """
     given: Any = choices.texts if isinstance(choices, Choices) else choices
-    if isinstance(given, range | Sequence | Mapping) and len(given) > MAX_CHOICES:
-        raise _too_large(f"{len(given):,} choices")
+    if isinstance(given, Sequence) and given[MAX_CHOICES:]:  # a range may have more than there is a length for
+        raise _too_large("more choices")
     found = _pairs_of(given)
+    if len(found) > MAX_CHOICES:
+        raise _too_large("more choices")
     Choices([text for text, _ in found])  # says what is wrong with texts
     if (num_bytes := sum(len(text.encode()) for text, _ in found)) > MAX_BYTES:
-        raise _too_large(f"choices of {num_bytes:,} bytes")
+        raise _too_large(f"choices of {num_bytes:,} bytes, more")
     try:
         num_values = len({value for _, value in found})
     except TypeError as error:
@@ -278,7 +280,7 @@ def values_of(choices: object) -> dict[str, Any]:
 
 def _too_large(what: str) -> ResourceLimitError:
     return ResourceLimitError(
-        f"{what} are more than the {MAX_CHOICES:,} choices and {MAX_BYTES:,} bytes of a decision",
+        f"{what} than a decision has: {MAX_CHOICES:,} of {MAX_BYTES:,} bytes together",
         at="choices",
         hint="fewer choices, or several decisions: first a group, then a choice of it",
     )
