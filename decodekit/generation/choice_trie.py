@@ -106,6 +106,10 @@ class ChoiceTrie(ABC):
     def reach(self, node: TrieNode) -> int:
         """How much of the choices the tokens of a node spell: what follows the most of them is likely to be read."""
 
+    @abstractmethod
+    def members(self, node: TrieNode) -> Ints:
+        """The choices that are left after a node."""
+
     def width(self, most: int) -> int:
         """How many rows of tokens lead to all nodes but the root, as far as a few nodes say; at most `most`."""
         waiting, num_rows = deque([self._root]), 0
@@ -148,6 +152,10 @@ class Spellings(ChoiceTrie):
         """Bytes."""
         return len(node.state[0])
 
+    def members(self, node: TrieNode) -> Ints:
+        """Those that begin with its bytes."""
+        return self._begun.members(node.state[0])
+
     def _edges(self, node: TrieNode) -> Edges:
         text, state = node.state
         words = allocate_bitmask(1, self._vocabulary.size)
@@ -187,6 +195,10 @@ class Cuts(ChoiceTrie):
         """How many choices begin so."""
         return len(node.state)
 
+    def members(self, node: TrieNode) -> Ints:
+        """Those whose cuts begin so."""
+        return np.array(node.state, np.int64)
+
     def _edges(self, node: TrieNode) -> Edges:
         following: dict[int, list[int]] = {}  # the choices that begin so, by their next token
         for number in node.state:
@@ -212,8 +224,10 @@ class _Beginnings:
     """
 
     def __init__(self, texts: Sequence[bytes], vocabulary: Vocabulary, *, is_part: bool) -> None:
+        self._texts = texts
         self._numbers = {text: number for number, text in enumerate(texts)}
         self._sorted = sorted(texts)
+        self._order = np.array([self._numbers[text] for text in self._sorted], np.int64)
         self._is_part = is_part
         pieces = {piece for piece in vocabulary.token_bytes if piece}
         self._pieces = pieces if any(bytes((byte,)) not in pieces for byte in set(b"".join(texts))) else None
@@ -224,15 +238,19 @@ class _Beginnings:
         """The choice that a whole text is."""
         return self._numbers.get(text, NO_CHOICE)
 
+    def members(self, text: bytes) -> Ints:
+        """The choices that begin so."""
+        first = bisect_left(self._sorted, text)
+        return self._order[first : bisect_left(self._sorted, text + b"\xff")]  # no UTF-8 has this byte
+
     def settled(self, text: bytes) -> int | None:
         """The only choice that may come of a beginning, or `NO_CHOICE`; None where several may."""
-        first = bisect_left(self._sorted, text)
-        num_left = bisect_left(self._sorted, text + b"\xff") - first  # no UTF-8 has this byte
-        if num_left > 1:
+        left = self.members(text)
+        if len(left) > 1:
             return None
-        if num_left == 1:
-            only = self._sorted[first]
-            return self._numbers[only] if self._is_spelled(only, len(text)) else NO_CHOICE
+        if len(left) == 1:
+            only = int(left[0])
+            return only if self._is_spelled(self._texts[only], len(text)) else NO_CHOICE
         ends = (text[:end] for end in range(len(text), 0, -1)) if self._is_part else ()
         return next((self._numbers[one] for one in ends if one in self._numbers), NO_CHOICE)
 

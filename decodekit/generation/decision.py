@@ -7,7 +7,8 @@ The first step reads the prompt. Where the root leaves several choices open, its
 reads a path in each row, for all prompts of a batch in one pass: first the nodes that the most probability leads to,
 each with what probably follows it. Choices that differ in their first token take one pass, and most others two.
 
-Nodes are read until less than `TOLERANCE` in all leads to others; probabilities are off by no more than that.
+Nodes are read until less than `TOLERANCE` in all leads to others, and every choice was met: probabilities are off by no
+more than that, and none of a choice that can come is 0.
 """
 
 from __future__ import annotations
@@ -83,6 +84,15 @@ class DecisionGroup(Group):
         """The probability of all that waits."""
         return math.fsum(map(math.exp, self.waiting.values()))
 
+    @property
+    def due(self) -> list[TrieNode]:
+        """What has to be read, the likeliest first: all that waits, or what leads to choices that were not met."""
+        due = sorted(self.waiting, key=lambda node: -self.waiting[node])
+        if self.unread > TOLERANCE:
+            return due
+        is_met = self.log_masses > -np.inf
+        return [] if is_met.all() else [node for node in due if not is_met[self.trie.members(node)].all()]
+
     def note(self, node: TrieNode, log_probs: Floats) -> None:
         """Take the log-probabilities of the edges of a node, float64 [E]."""
         self.known[node] = log_probs
@@ -100,8 +110,7 @@ class DecisionGroup(Group):
 
     def paths(self, num_rows: int) -> list[TriePath]:
         """What to read next: from each of the likeliest nodes on along the longest tokens; then what branches off."""
-        first = sorted(self.waiting, key=lambda node: -self.waiting[node])[:num_rows]
-        due, taken = deque(first), set[TrieNode]()
+        due, taken = deque(self.due[:num_rows]), set[TrieNode]()
         paths = list[TriePath]()
         while due and len(paths) < num_rows:
             node: TrieNode | None = due.popleft()
@@ -242,10 +251,9 @@ class DecisionSearch(Policy[DecisionGroup]):
 
     def _end(self, group: DecisionGroup) -> None:
         """End a group of which enough is known, or that has read too much."""
-        unread = group.unread
-        if group.is_done or (unread > TOLERANCE and group.num_nodes < MAX_NODES):
+        if group.is_done or (group.num_nodes < MAX_NODES and group.due):
             return
-        at = f"prompt {group.sequence.index}"
+        at, unread = f"prompt {group.sequence.index}", group.unread
         if unread > TOLERANCE:
             cause = (
                 f"the choices have long beginnings in common, which can be spelled in many ways: of {MAX_NODES:,} that "
