@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 # module -> the public names that it defines
 _PUBLIC: dict[str, str] = {
-    "decodekit.llm": "LLM Chunk Completion Engine EngineStats GenerateOptions Handle Score generate to_pandas",
+    "decodekit.llm": "LLM Chunk Completion Decision Engine EngineStats GenerateOptions Handle Score generate to_pandas",
     "decodekit.strategy": """
         Amateur Beam BestOf ContrastiveSearch DoLa Greedy Guidance Mirostat Particles Sample SelfConsistency
         Strategy
@@ -30,7 +30,7 @@ _PUBLIC: dict[str, str] = {
         Choices CompiledGrammar Concat Grammar Guarded JsonSchema Many OneOf Optional Reasoned Regex Special Tag
         TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text tools
     """,
-    "decodekit.evaluation": "compare",
+    "decodekit.evaluation": "calibrate compare",
     "decodekit.costs": "Estimate estimate",
     "decodekit.integrations.hf": "hf",
     "decodekit.integrations.processor": "processor",
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from decodekit.costs import Estimate as Estimate
     from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError
+    from decodekit.evaluation import calibrate as calibrate
     from decodekit.evaluation import compare as compare
     from decodekit.integrations.backends import backend as backend
     from decodekit.integrations.hf import hf as hf
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion
+    from decodekit.llm import Decision as Decision
     from decodekit.llm import Engine as Engine
     from decodekit.llm import EngineStats as EngineStats
     from decodekit.llm import GenerateOptions as GenerateOptions

@@ -74,6 +74,14 @@ class DocumentOptions:
     ] = MAX_DOCUMENT_MB
     executor: ExecutorOption = "local"
     workers: WorkersOption = None
+    alternatives: Annotated[
+        bool,
+        typer.Option(
+            "--alternatives",
+            help="The probability of every value that an enum, literal or boolean may have, in metrics.jsonl and the "
+            "report; each document is read once more.",
+        ),
+    ] = False
 
     def input(self, path: str, folder: Path) -> Input:
         """An input as it is read with these options."""
@@ -186,6 +194,7 @@ def extract(
         "batch_size": rows,
         "executor": documents.executor,
         "num_workers": documents.workers,
+        "alternatives": documents.alternatives,
     }
     if output_format == "parquet":
         needed("pyarrow", "tables", "--output-format parquet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ class Decoded:
 
     Attributes:
         seconds: from taking the task up to its end.
+        alternatives: the probabilities of all values of fields, if they are wanted; see `FieldAlternatives`.
     """
 
     task: DocumentTask
     completion: Completion
     seconds: float
+    alternatives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Executor(Protocol):
@@ -58,11 +60,13 @@ class LocalExecutor:
         llm: the model.
         batch_size: most documents decoded at a time.
         options: for `LLM.as_completed`: constraint, strategy, max_new_tokens, ...
+        alternatives: whether the probabilities of all values of fields are found, too, by a further reading.
     """
 
     llm: LLM
     batch_size: int
     options: Mapping[str, Any]
+    alternatives: bool = False
 
     def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
         """Take tasks lazily and yield each outcome as soon as it is known: every task once, in any order."""
@@ -76,9 +80,15 @@ class LocalExecutor:
         for_prompts, for_seeds = itertools.tee(taken())  # whichever of the two is asked first takes the task
         prompts, seeds = (task.prompt for task in for_prompts), (task.seed for task in for_seeds)
         completions = self.llm.as_completed(prompts, seed=seeds, batch_size=self.batch_size, **self.options)
+        found = None
+        if self.alternatives:
+            from decodekit.jobs.alternatives import FieldAlternatives  # which most jobs do not need
+
+            found = FieldAlternatives(self.llm, self.options)
         for number, completion in completions:
             task, started = in_flight.pop(number)
-            yield Decoded(task, completion, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            yield Decoded(task, completion, seconds, {} if found is None else found.of(task.prompt, completion))
 
 
 def automatic_batch_size(device_type: str) -> int:

@@ -14,7 +14,7 @@ import json
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,6 +54,8 @@ class ExtractedRow:
             the text was cut, the text of the model as far as it came.
         finish_reason: as of a `Completion`; None if no model was asked.
         probabilities: the lowest token probability of every value, by JSON Pointer.
+        alternatives: with ``alternatives=True``, of every enum, literal and boolean the probability of each value that
+            it may have, in JSON, by JSON Pointer; see `jobs.alternatives`.
     """
 
     id: str | int
@@ -62,6 +64,7 @@ class ExtractedRow:
     text: str = ""
     finish_reason: str | None = None
     probabilities: Mapping[str, float] = field(default_factory=dict)
+    alternatives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def table_rows(self) -> list[dict[str, Any]]:
         """A row for `to_pandas`."""
@@ -94,6 +97,7 @@ def extract(
     max_document_mb: float = MAX_DOCUMENT_MB,
     executor: ExecutorName = "local",
     num_workers: int | None = None,
+    alternatives: bool = False,
     fresh: bool = False,
     force: bool = False,
     progress: bool | Observer = False,
@@ -115,8 +119,8 @@ def extract(
         limit, shard: only the first documents; only the i-th of n parts, as (i, n).
         max_failures: stop after so many failures; the rows of what was not reached say so.
         max_document_mb: mebibytes of a document after it is unpacked; a larger one fails. An `Input` has its own.
-        executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own that
-            it loads by name.
+        executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own.
+        alternatives: find `ExtractedRow.alternatives`, which reads each document once more.
         fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
         progress: show progress on stderr, or tell an observer.
 
@@ -127,7 +131,6 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
-    check_max_document(max_document_mb)
     sources = _files_of(documents, id_field, text_field, max_document_mb)
     chosen = ExtractionOptions(
         schema_of(schema),
@@ -144,12 +147,11 @@ def extract(
     )
     check_executor(executor, num_workers, max_failures)
     run: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard, "max_failures": max_failures}
-    observer = progress if isinstance(progress, Observer) else make_observer() if progress else None
-    run |= {"executor": executor, "num_workers": num_workers, "observer": observer}
-    with ExitStack() as stack:
-        path = Path(stack.enter_context(TemporaryDirectory()) if folder is None else folder)
-        fields = (id_field, text_field, max_document_mb)
-        return _run(documents, sources, fields, model, chosen, path, run, fresh=fresh, force=force)
+    run |= {"executor": executor, "num_workers": num_workers, "alternatives": alternatives}
+    run["observer"] = progress if isinstance(progress, Observer) else make_observer() if progress else None
+    fields = (id_field, text_field, max_document_mb)
+    with nullcontext(folder) if folder is not None else TemporaryDirectory() as path:
+        return _run(documents, sources, fields, model, chosen, Path(path), run, fresh=fresh, force=force)
 
 
 def _run(
@@ -194,13 +196,14 @@ def _rows(
         name = entry.id
         if name in done:
             row = done[name]
-            found = metrics.get(name, {}).get("probabilities", {})
+            found = metrics.get(name, {})
+            figures = found.get("probabilities", {}), found.get("alternatives", {})
             text = row.get("text")
             if text is None:
                 value = row["value"]
                 is_text = isinstance(value, str) and not is_json
                 text = value if is_text else json.dumps(value, ensure_ascii=False)
-            made = ExtractedRow(entry.key, row["value"], None, text, row["finish_reason"], found)
+            made = ExtractedRow(entry.key, row["value"], None, text, row["finish_reason"], *figures)
         elif name in failures:
             row = failures[name]
             made = ExtractedRow(entry.key, None, error_of(row), row["text"], row["finish_reason"])
@@ -226,8 +229,9 @@ def _files_of(documents: Any, id_field: str, text_field: str, max_document_mb: f
     """The documents as inputs, if they are files; None for texts and rows.
 
     Raises:
-        OptionError: they are no documents.
+        OptionError: they are no documents, or their size is no number.
     """
+    check_max_document(max_document_mb)
 
     def as_input(given: Any) -> Input:
         if isinstance(given, Input):

@@ -14,7 +14,7 @@ from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import DocumentRef
-from decodekit.jobs.executors import Executor, LocalExecutor, automatic_batch_size
+from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
 from decodekit.jobs.files import needed
 from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.runner import JobRunner, Observer, RunSummary
@@ -29,6 +29,7 @@ from decodekit.strategy.recommended import recommended_for
 from decodekit.strategy.several import OverSamples
 
 if TYPE_CHECKING:
+    from decodekit.jobs.ray import RayExecutor
     from decodekit.llm import LLM
 
 
@@ -241,6 +242,7 @@ class Extraction:
         observer: Observer | None = None,
         executor: ExecutorName = "local",
         num_workers: int | None = None,
+        alternatives: bool = False,
     ) -> RunSummary:
         """Do the documents that are not done in an open folder; see `JobRunner`. Without a `batch_size` the device
         says how many are decoded at a time.
@@ -251,6 +253,7 @@ class Extraction:
             batch_size, max_failures, shard, limit, retries, observer: see `JobRunner`.
             executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
             num_workers: for ``"ray"``.
+            alternatives: find the probabilities of all values of fields that have few; see `jobs.alternatives`.
 
         Raises:
             OptionError: options that the executor cannot have.
@@ -259,12 +262,15 @@ class Extraction:
         runner = JobRunner(
             folder, self._prompt, self._validator, self._llm.vocabulary, max_failures, observer or Observer()
         )
-        chosen = self._executor(executor, batch_size, num_workers, max_failures)
+        if alternatives and not self._validator.is_json:
+            cause = "the texts of this job are no JSON, so that they have no fields"
+            raise UselessOptionError(cause, at="alternatives")
+        chosen = replace(self._executor(executor, batch_size, num_workers, max_failures), alternatives=alternatives)
         return runner.run(entries, chosen, shard=shard, limit=limit, retries=retries)
 
     def _executor(
         self, name: ExecutorName, batch_size: int | None, num_workers: int | None, max_failures: int | None
-    ) -> Executor:
+    ) -> LocalExecutor | RayExecutor:
         check_executor(name, num_workers, max_failures)
         if name == "local":
             size = batch_size or automatic_batch_size(self._llm.model.device.type)

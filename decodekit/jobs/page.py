@@ -18,6 +18,7 @@ from decodekit.jobs.view import DocumentView
 from decodekit.records.strict_json import leaves, pointer_of
 
 NUM_COLORS = 8
+_MOST_SHOWN = 8  # values of a field that another one was written for
 WEAK = 0.5  # a value with a token less likely than this is underlined
 
 
@@ -55,7 +56,7 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
         partial = f'<p class="fault">cut at the limit</p><pre>{escape(row["text"])}</pre>' if "text" in row else ""
         left = missing or _text_html(text, spans, colors, anchor, is_linked=not partial)
         ends = {} if missing or partial else {pointer: f"{anchor}v{n}" for n, pointer in enumerate(spans)}
-        value = _value_html(row["value"], ends, colors, document.probabilities, document.wrong())
+        value = _value_html(row["value"], ends, colors, document.probabilities, document.wrong(), document.alternatives)
         right = partial or f"<pre>{value}</pre>"
         note = _note(document)
     return (
@@ -114,6 +115,7 @@ def _value_html(
     colors: Mapping[str, int],
     probabilities: Mapping[str, float],
     wrong: Mapping[str, Any],
+    alternatives: Mapping[str, Mapping[str, float]],
 ) -> str:
     """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability.
 
@@ -142,6 +144,9 @@ def _value_html(
         if probability is not None and probability < WEAK:
             classes.append("weak")
             weak = f"<sub>{probability:.2g}</sub>"
+        if pointer in alternatives:
+            likeliest = sorted(alternatives[pointer].items(), key=lambda one: -one[1])[:_MOST_SHOWN]
+            title += "; " + ", ".join(f"{one} {share:.2g}" for one, share in likeliest)
         css = f' class="{" ".join(classes)}"' if classes else ""
         shown = _json(item)
         if pointer in ends:

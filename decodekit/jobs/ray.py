@@ -79,9 +79,12 @@ class Worker:
         load: makes the model.
         options: for `LLM.as_completed`.
         batch_size: most documents decoded at a time; None leaves it to the device.
+        alternatives: as of `LocalExecutor`.
     """
 
-    def __init__(self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None) -> None:
+    def __init__(
+        self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None, alternatives: bool = False
+    ) -> None:
         self._refusal: DecodekitError | None = None
         try:
             llm = load()
@@ -89,7 +92,7 @@ class Worker:
             self._refusal = error
             return
         size = batch_size or automatic_batch_size(llm.model.device.type)
-        self._executor = LocalExecutor(llm, size, options)
+        self._executor = LocalExecutor(llm, size, options, alternatives)
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, list[bytes]]:
         """Decode a block; an exception is the error of the one document that raises it."""
@@ -115,9 +118,11 @@ class Worker:
 class Actor(Worker):
     """A worker in a process of its own, in which no garbage collector holds up its texts."""
 
-    def __init__(self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None) -> None:
+    def __init__(
+        self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None, alternatives: bool = False
+    ) -> None:
         collector.take_over()
-        super().__init__(load, options, batch_size)
+        super().__init__(load, options, batch_size, alternatives)
         collector.settle()
 
 
@@ -145,12 +150,14 @@ class RayExecutor:
         options: for `LLM.as_completed`.
         batch_size: most documents that a worker decodes at a time; None leaves it to the device.
         num_workers: actors. By default as many as the cluster has GPUs; without any, a CPU less than it has.
+        alternatives: as of `LocalExecutor`.
     """
 
     load: Callable[[], LLM]
     options: Mapping[str, Any]
     batch_size: int | None = None
     num_workers: int | None = None
+    alternatives: bool = False
 
     def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
         """Yield the outcome of every task once, in any order.
@@ -185,7 +192,7 @@ class RayExecutor:
         exceptions: Any = needed("ray.exceptions", "ray", "--executor ray")
         dataset = data.from_arrow_refs(list(blocks)).map_batches(
             Actor,
-            fn_constructor_args=(self.load, self.options, self.batch_size),
+            fn_constructor_args=(self.load, self.options, self.batch_size, self.alternatives),
             batch_size=None,  # a block, as it is
             compute=data.ActorPoolStrategy(size=pool["size"]),
             num_cpus=1,

@@ -205,6 +205,8 @@ class JobRunner:
         if self.vocabulary is not None and completion.logprobs and is_whole:  # a text that was cut has no values
             is_json = self.validator.is_json
             row["probabilities"] = value_probabilities(completion, self.vocabulary, is_json=is_json)
+        if outcome.alternatives:
+            row["alternatives"] = outcome.alternatives
         return row
 
     def _fail(

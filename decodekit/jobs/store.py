@@ -79,6 +79,11 @@ def row_check(name: str) -> Check:
             return f"field 'probabilities' is {probabilities!r:.40}"
         if "key" in row and (type(row["key"]) is not int or str(row["key"]) != row["id"]):
             return f"field 'key' is {row['key']!r:.40}"
+        alternatives = row.get("alternatives", {})
+        if not isinstance(alternatives, dict) or not all(
+            isinstance(each, dict) and all(_is_number(one) for one in each.values()) for each in alternatives.values()
+        ):
+            return f"field 'alternatives' is {alternatives!r:.40}"
         if name == RESULTS and row["id"] in seen:
             return f"it repeats id {row['id']!r:.60}"
         seen.add(row["id"])

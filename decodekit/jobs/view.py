@@ -55,6 +55,12 @@ class DocumentView:
         return probabilities
 
     @property
+    def alternatives(self) -> Mapping[str, Mapping[str, float]]:
+        """The probability of every value that a field may have, in JSON, by JSON Pointer."""
+        alternatives: Mapping[str, Mapping[str, float]] = self.metrics.get("alternatives", {})
+        return alternatives
+
+    @property
     def weakest(self) -> tuple[float, str] | None:
         """The least probable value: its probability and JSON Pointer."""
         return min(((p, pointer) for pointer, p in self.probabilities.items()), default=None)

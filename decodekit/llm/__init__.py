@@ -6,11 +6,13 @@
 
 `front` has the class `LLM` and the function `generate`, whose options are `strategy.generate_options`. `option_rules`
 says what is wrong with options, `plan` turns them into the settings of the loops, `completions` turns results of the
-loops into completions, and `tokenizers` keeps what was read of a tokenizer. `engine` takes requests at any time, and
-`handle` is what it gives for one; `awaited` is what `LLM.agenerate` asks of one. `notices` warns at the caller's line.
+loops into completions, `decisions` has those of `LLM.decide`, and `tokenizers` keeps what was read of a tokenizer.
+`engine` takes requests at any time, and `handle` is what it gives for one; `awaited` is what `LLM.agenerate` asks of
+one. `notices` warns at the caller's line.
 """
 
 from decodekit.generation.completion import Chunk, Completion, Score
+from decodekit.llm.decisions import Decision
 from decodekit.llm.engine import Engine, EngineStats
 from decodekit.llm.front import LLM, generate
 from decodekit.llm.handle import Handle
@@ -21,6 +23,7 @@ __all__ = [
     "LLM",
     "Chunk",
     "Completion",
+    "Decision",
     "Engine",
     "EngineStats",
     "GenerateKeywords",

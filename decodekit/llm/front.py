@@ -38,6 +38,7 @@ from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.awaited import awaited
 from decodekit.llm.completions import completed, growing_of, value_so_far, whole
+from decodekit.llm.decisions import DecideKeywords, Decision, Question
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
 from decodekit.llm.notices import warn_of_equal_prompts
 from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits
@@ -322,6 +323,37 @@ class LLM:
             for ids, logprobs in zip(token_ids, token_logprobs(self.model, token_ids), strict=True)
         ]
         return scores[0] if is_single(texts) else scores
+
+    @overload
+    def decide(self, prompts: OnePrompt, choices: Any, **options: Unpack[DecideKeywords]) -> Decision: ...
+    @overload
+    def decide(self, prompts: ManyPrompts, choices: Any, **options: Unpack[DecideKeywords]) -> list[Decision]: ...
+    @overload
+    def decide(self, prompts: UnknownPrompts, choices: Any, **options: Unpack[DecideKeywords]) -> Any: ...
+    def decide(self, prompts: Any, choices: Any, **options: Unpack[DecideKeywords]) -> Any:
+        """Choose, with the exact probability of every choice. A list of prompts gives a list out, in order.
+
+        Args:
+            prompts: as `generate` takes them.
+            choices: a list of texts or `Choices`; a dict from texts to what they mean; an Enum, a Literal or `bool`,
+                written in JSON as ``constraint=`` writes them; or a range of integers. The keys of
+                `Decision.probabilities` are the texts, the values of the dict, the members, and so on.
+            options: those of `decisions.DecideKeywords`.
+
+        Raises:
+            OptionError, InvalidConstraintError, ResourceLimitError, ContextLengthError: what cannot be used.
+            DecodekitError: that of the first prompt that fails.
+        """
+        question = self.question(choices, **options)
+        done = self.generate(prompts, on_error="raise", **question.options)
+        return [question.decision(one) for one in done] if isinstance(done, list) else question.decision(done)
+
+    def question(self, choices: Any, **options: Unpack[DecideKeywords]) -> Question:
+        """What `decide` asks, for an engine: ``question.decision(engine.submit(prompt, **question.options).result())``.
+
+        Arguments and errors are those of `decide`.
+        """
+        return Question.of(choices, self.vocabulary, self._canonical(), options)
 
     def _listed(self, prompts: Any, faults: list[DecodekitError]) -> list[Any]:
         """The prompts of a call; `faults` gets what is wrong with them."""

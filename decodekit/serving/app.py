@@ -45,6 +45,7 @@ from decodekit.serving.refusals import CLIENT_CLOSED, ERROR_TABLE, body_of, refu
 from decodekit.serving.responses import ResponsesRoute
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
+from decodekit.serving.systemone import DecisionsRoute
 from decodekit.serving.turns import Client, client_of
 
 SEED_HEADER: Final = "X-Decodekit-Seed"
@@ -60,6 +61,10 @@ class IndexReply(ReplyModel):
     fields: str = Field(description="Where the fields of requests are described.")
     docs: str = Field(description="Where all of it is explained.")
     key: bool = Field(description="Whether routes other than `/` and `/health` ask for a key.")
+
+
+ROUTES: Final[tuple[type[Route[Any]], ...]] = (ChatRoute, CompletionsRoute, ResponsesRoute, DecisionsRoute)
+"""Those that the model runs for."""
 
 
 class ModelReply(ReplyModel):
@@ -102,7 +107,7 @@ def make_app(
     """
     app = FastAPI(title="decodekit", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     bodies = Bodies(service.limits, service.most_requests)
-    for kind in (ChatRoute, CompletionsRoute, ResponsesRoute):
+    for kind in ROUTES:
         _add_writing_route(app, kind(service), service, bodies)
     _add_reading_routes(app, service, has_key=api_key is not None)
     _add_error_handlers(app, service)
@@ -144,7 +149,7 @@ def _add_writing_route(app: FastAPI, route: Route[Any], service: Service, bodies
         try:
             data, client = await bodies.read(request), client_of(request.scope)
             body, running = await unless_gone(begun(data, client), request.receive)
-            headers = {SEED_HEADER: str(running.asked.seed)}
+            headers = {} if running.asked.seed is None else {SEED_HEADER: str(running.asked.seed)}
             if body.stream:
                 return EventStream(route.events(body, running), route.failed, running.cancel, headers)
             try:
@@ -258,7 +263,7 @@ def _description(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
             description="OpenAI's protocol over a decodekit engine.",
         )
-        kinds: list[Any] = [(kind.body, "validation") for kind in (ChatRoute, CompletionsRoute, ResponsesRoute)]
+        kinds: list[Any] = [(kind.body, "validation") for kind in ROUTES]
         _, definitions = models_json_schema(kinds, ref_template="#/components/schemas/{model}")
         found.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
         found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, Final
 
 from decodekit.errors import InvalidRequestError
+from decodekit.llm.decisions import Question
 from decodekit.serving.fields import (
     AnyObjectFormat,
     ResponseFormat,
@@ -36,8 +37,9 @@ class Asked:
         num_samples: texts of each prompt.
         options: of `LLM.generate`, without constraint.
         structure: the constraint; None for free text.
-        seed: of the texts.
+        seed: of the texts; None where nothing is drawn.
         limit_field: the field with the most tokens of a text; None where the client gave none.
+        questions: of each prompt, for a request that wants decisions in place of texts.
         arrived: when the request came, a value of `time.monotonic`.
     """
 
@@ -46,8 +48,9 @@ class Asked:
     num_samples: int
     options: dict[str, Any]
     structure: Structure | None
-    seed: int
+    seed: int | None
     limit_field: str | None = None
+    questions: tuple[Question, ...] = ()
     arrived: float = field(default_factory=monotonic)
 
     def check_entries(self, num_texts: int, most: int) -> None:

@@ -22,7 +22,7 @@ OPEN_PATHS: Final = frozenset(("/", "/health"))
 _LAST_WORD_S: Final = 0.5
 """So long at most a client may take for the answer to a request that is cancelled."""
 _READING: Final = frozenset(("/", "/health", "/metrics", "/v1/models", "/openapi.json"))
-_WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses"))
+_WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/systemone"))
 
 
 class Gate:

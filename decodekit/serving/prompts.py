@@ -46,6 +46,10 @@ class Prompts:
         """Whether chats go through a template; otherwise the messages are put one after the other."""
         return Telling(options=self._own).can_write(self._llm.tokenizer)
 
+    def reads(self, name: str) -> bool:
+        """Whether chats go through a template that has a variable of this name."""
+        return self.has_template and name in Telling(options=self._own).variables_of(self._llm.tokenizer)
+
     def of_text(self, text: str, at: str = "prompt") -> list[int]:
         """Token ids of a text of the field `at`, with the special tokens that the tokenizer adds.
 

@@ -9,16 +9,16 @@ from decodekit.errors import DecodekitError
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked
 from decodekit.serving.calls import CallPiece, CallSplitter, TextEnd
-from decodekit.serving.fields import SamplingFields
+from decodekit.serving.fields import SamplingFields, WireModel
 from decodekit.serving.refusals import LIMIT_FIELD, body_of
 from decodekit.serving.service import Running, Service
 from decodekit.serving.tokens import as_event
 
-B = TypeVar("B", bound=SamplingFields)
+B = TypeVar("B", bound=WireModel)
 
 
 class Route(Generic[B]):
-    """One of the routes that write text.
+    """One of the routes that the model runs for. Those that stream have a field `stream`.
 
     Args:
         service: what all routes share.

@@ -291,15 +291,18 @@ class Running:
                 self._is_counted = True
         else:
             speculate = tuple(filter(None, map(_without_grammar, speculate)))
+        if asked.questions:
+            speculate = ()
+        elif options["strategy"] != "greedy":
+            options["seed"] = asked.seed
         if speculate:
             options["speculate"] = list(speculate)
-        if options["strategy"] != "greedy":
-            options["seed"] = asked.seed
         owner = None if len(prompts) * asked.num_samples == 1 else object()
         options |= {"timeout": self.seconds_left, "owner": owner, "salt": service.salt_of(self.client)}
-        for prompt in prompts:
+        each = [question.options for question in asked.questions] or [{}] * len(prompts)
+        for prompt, own in zip(prompts, each, strict=True):
             for sample in range(asked.num_samples):
-                handle = engine.submit(prompt, sample=sample, **options)
+                handle = engine.submit(prompt, sample=sample, **options, **own)
                 with self._lock:
                     self.handles.append(handle)
                     if self._is_cancelled:

@@ -87,6 +87,7 @@ DAMAGE: dict[str, tuple[str, Edit, int]] = {
     "metrics without seconds": (METRICS, changed(seconds=None), 1),
     "metrics of no document": (METRICS, changed(id=None), 1),
     "probabilities that are none": (METRICS, changed(probabilities=[1]), 1),
+    "alternatives that are none": (METRICS, changed(alternatives={"/first": [1]}), 1),
     "a probability that is a text": (METRICS, changed(probabilities={"/first": "high"}), 1),
     "metrics of garbage": (METRICS, second(b"\xff\n"), 1),
 }

@@ -358,6 +358,7 @@ def test_the_description(endpoint: Endpoint) -> None:
         CHAT,
         COMPLETIONS,
         RESPONSES,
+        "/v1/systemone",
         "/health",
         "/metrics",
         "/v1/models",
