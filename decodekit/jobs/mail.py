@@ -25,11 +25,14 @@ from decodekit.jobs.html import page_source, page_words
 
 MAX_PARTS: Final = 1_000
 MAX_DEPTH: Final = 20
+MAX_HEAD: Final = 1 << 20
+"""Bytes of the fields of all parts."""
 MAX_TYPE: Final = 4_096
 """Characters of a field that says the type of a part: Python's reader of its parameters takes quadratic time."""
 
 _SHOWN: Final = ("From", "To", "Cc", "Date", "Subject")
-_OF_MAILS: Final = frozenset({*map(str.lower, _SHOWN), "received", "message-id", "mime-version", "content-type"})
+_OF_MAILS: Final = re.compile(rb"(?im)^(?:from|to|cc|date|subject|received|message-id|mime-version|content-type):")
+_NUM_SNIFFED: Final = 8_192  # bytes in which a mail has one of these
 _RANKS: Final = {"text/plain": 0, "text/html": 1, "multipart/related": 1, "multipart/mixed": 1}
 _HEAD: Final = re.compile(rb"(?:[^\r\n]+(?:\r?\n|\Z))*")
 _FOLD: Final = re.compile(r"\r?\n(?=[ \t])")
@@ -61,7 +64,8 @@ def mail_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
     if mail.startswith(b"From "):  # a line of a mailbox
         mail = mail.partition(b"\n")[2]
     reader = _Reader(place, encoding)
-    if not (_BEGIN.match(mail) and _OF_MAILS & reader.divided(mail).fields.keys()):
+    head = _HEAD.match(mail, 0, _NUM_SNIFFED)
+    if not _BEGIN.match(mail) or head is None or not _OF_MAILS.search(head[0]):
         return plain_text(data, place, encoding)
     return reader.mail(mail, 0).replace("\r\n", "\n")
 
@@ -70,7 +74,8 @@ class _Reader:
     """Reads one mail; see `mail_text`."""
 
     def __init__(self, place: str, encoding: str) -> None:
-        self.place, self.encoding, self.num_parts = place, encoding, 0
+        self.place, self.encoding = place, encoding
+        self.num_parts, self.num_left = 0, MAX_HEAD
 
     def mail(self, data: bytes, depth: int) -> str:
         part = self.divided(data)
@@ -79,13 +84,18 @@ class _Reader:
 
     def divided(self, data: bytes) -> _Part:
         """The fields, of several of one name the first, and what stands behind them."""
-        head = _HEAD.match(data)
+        head = _HEAD.match(data, 0, self.num_left + 1)
         assert head is not None  # it may be empty
+        self.num_left -= head.end()
+        if self.num_left < 0:
+            cause = f"the fields of the mail have more than {MAX_HEAD:,} bytes."
+            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file")
         fields: dict[str, str] = {}
         for line in _FOLD.sub("", plain_text(head[0], self.place, self.encoding)).splitlines():
             if name := _FIELD.match(line):
                 fields.setdefault(name[1].lower(), line[name.end() :])
-        return _Part(fields, data[head.end() :].removeprefix(b"\r").removeprefix(b"\n"))
+        body = data[head.end() if fields else 0 :]  # what has no field is a text, blank line or not
+        return _Part(fields, body.removeprefix(b"\r").removeprefix(b"\n"))
 
     def _text(self, part: _Part, depth: int) -> str:
         """The text of a part, with those of the parts in it."""

@@ -205,6 +205,7 @@ def test_odd_mails() -> None:
     head = b"Subject: a\nContent-Type: multipart/mixed; boundary=b\n\n"
     assert mail_text(head + b"--c\n\nno part", "m").endswith("--c\n\nno part")  # a text after all
     assert mail_text(head + b"--b\n\none\n--b--\n\nend", "m").endswith("\n\none")
+    assert mail_text(head + b"--b\none\n--b\ntwo\n\nthree", "m").endswith("\none\ntwo\n\nthree")
     for data, said in [
         (latin, "not UTF-8"),
         (b"Subject: a\nContent-Type: text/plain; charset=klingon\n\nb", "declares the encoding 'klingon'"),
@@ -212,6 +213,8 @@ def test_odd_mails() -> None:
         (b"Subject: a\nContent-Transfer-Encoding: base64\n\nabc", "no base64"),
         (b"Subject: a\nContent-Type: text/plain" + b";a=b" * 2000 + b"\n\nb", "more than 4,096 characters"),
         (head + b"--b\n\n\n" * 1002, "more than 1,000 parts"),
+        (b"Subject: a" + b"\n " * mail.MAX_HEAD + b"\n\nb", "more than 1,048,576 bytes"),
+        (head + (b"--b\nX: " + b"y" * 5000 + b"\n\nz\n") * 300, "more than 1,048,576 bytes"),
     ]:
         with pytest.raises(DocumentError, match=said):
             mail_text(data, "m")
