@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias
 
 from decodekit.errors import JobError, JobSettingsError, OptionError, OutputError
-from decodekit.jobs.documents import Input
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.names import DAMAGED, FAILED, JOB, METRICS, REPORT, RESULTS, SPOOLED, TABLES, is_own
 from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files

@@ -12,8 +12,9 @@ import pytest
 from decodekit.cli import console
 from decodekit.errors import DocumentError, OptionError
 from decodekit.jobs import mail
-from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.documents import scan
 from decodekit.jobs.encodings import plain_text
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.mail import mail_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl
