@@ -49,6 +49,16 @@ class _Part(NamedTuple):
     body: bytes
 
 
+class _Kind(NamedTuple):
+    """What a part is: ``text/plain``, with what is said of its bytes, or a file."""
+
+    name: str
+    is_attached: bool
+    charset: str | None
+    boundary: str | None
+    file: str | None
+
+
 def mail_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
     """The text of a mail. What does not begin with a field of a mail is a text as it is.
 
@@ -99,25 +109,26 @@ class _Reader:
 
     def _text(self, part: _Part, depth: int) -> str:
         """The text of a part, with those of the parts in it."""
-        told = self._type(part)
-        kind, boundary, name = told.get_content_type(), told.get_boundary(), told.get_filename()
-        family = told.get_content_maintype()
-        if told.get_content_disposition() == "attachment" or family not in ("text", "multipart", "message"):
-            return f"[attachment: {_words(name or kind)}]"
-        inner = [self.divided(one) for one in self._parts(part.body, boundary, depth)] if family == "multipart" else []
-        if kind == "multipart/alternative":
-            inner.sort(key=lambda one: _RANKS.get(self._type(one).get_content_type(), 2))
+        kind = self._kind(part)
+        family = kind.name.partition("/")[0]
+        if kind.is_attached or family not in ("text", "multipart", "message"):
+            return f"[attachment: {_words(kind.file or kind.name)}]"
+        inner = (
+            [self.divided(one) for one in self._parts(part.body, kind.boundary, depth)] if family == "multipart" else []
+        )
+        if kind.name == "multipart/alternative":
+            inner.sort(key=lambda one: _RANKS.get(self._kind(one).name, 2))
             return next((text for one in inner if (text := self._text(one, depth + 1)).strip()), "")
         if inner:
             texts = (self._text(one, depth + 1).rstrip("\r\n") for one in inner)
             return "\n".join(text for text in texts if text.strip())
         body = self._transferred(part)
-        if kind == "message/rfc822" and _BEGIN.match(body):
+        if kind.name == "message/rfc822" and _BEGIN.match(body):
             self._count(depth)
             return self.mail(body, depth + 1)
-        return self._decoded(body, told.get_content_charset(), is_page=kind == "text/html")
+        return self._decoded(body, kind.charset, is_page=kind.name == "text/html")
 
-    def _type(self, part: _Part) -> Message:
+    def _kind(self, part: _Part) -> _Kind:
         """What a part says of itself."""
         told = Message()
         for name in ("content-type", "content-disposition"):
@@ -127,7 +138,13 @@ class _Reader:
                 raise DocumentError(cause, at=self.place)
             if value:
                 told[name] = value
-        return told
+        try:
+            is_attached = told.get_content_disposition() == "attachment"
+            charset, boundary, file = told.get_content_charset(), told.get_boundary(), told.get_filename()
+        except Exception as error:  # odd parameters, such as both of name*0 and name*, are too much for it
+            cause = f"the type of a part cannot be read: {value!r:.80}."
+            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file") from error
+        return _Kind(told.get_content_type(), is_attached, charset, boundary, file)
 
     def _count(self, depth: int) -> None:
         self.num_parts += 1
