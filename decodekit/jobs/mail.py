@@ -116,7 +116,7 @@ class _Reader:
         inner = (
             [self.divided(one) for one in self._parts(part.body, kind.boundary, depth)] if family == "multipart" else []
         )
-        if kind.name == "multipart/alternative":
+        if inner and kind.name == "multipart/alternative":
             inner.sort(key=lambda one: _RANKS.get(self._kind(one).name, 2))
             return next((text for one in inner if (text := self._text(one, depth + 1)).strip()), "")
         if inner:

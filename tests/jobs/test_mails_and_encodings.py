@@ -207,6 +207,7 @@ def test_odd_mails() -> None:
     assert mail_text(latin, "m", "auto:latin-1").endswith("é")
     head = b"Subject: a\nContent-Type: multipart/mixed; boundary=b\n\n"
     assert mail_text(head + b"--c\n\nno part", "m").endswith("--c\n\nno part")  # a text after all
+    assert mail_text(head.replace(b"mixed", b"alternative") + b"no part", "m").endswith("\n\nno part")
     assert mail_text(head + b"--b\n\none\n--b--\n\nend", "m").endswith("\n\none")
     assert mail_text(head + b"--b\none\n--b\ntwo\n\nthree", "m").endswith("\none\ntwo\n\nthree")
     for data, said in [
