@@ -12,7 +12,8 @@ from decodekit.cli import options as o
 from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, note, print_table
 from decodekit.errors import JobError
-from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.documents import scan
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.names import REPORT
 from decodekit.jobs.store import JobFolder
 

@@ -19,8 +19,9 @@ from decodekit.cli.command import command
 from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.cli.folder import print_damage, tell_program
 from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
-from decodekit.jobs.documents import DocumentRef, Input, Scan, counted, scan, without_own
+from decodekit.jobs.documents import DocumentRef, Scan, counted, scan
 from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document, needed
+from decodekit.jobs.inputs import Input, without_own
 from decodekit.jobs.names import JOB, REPORT
 from decodekit.jobs.prompt import BUNDLED_MODELS
 from decodekit.jobs.spool import read_stdin, stdin_input

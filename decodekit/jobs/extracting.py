@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from decodekit import errors
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
 from decodekit.generation.settings import FastForward
-from decodekit.jobs.documents import DocumentRef, Input, scan, select, without_own
+from decodekit.jobs.documents import DocumentRef, scan, select
 from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
 from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document
+from decodekit.jobs.inputs import Input, without_own
 from decodekit.jobs.progress import make_observer
 from decodekit.jobs.prompt import BUNDLED_MODELS
 from decodekit.jobs.runner import Observer
@@ -106,7 +107,7 @@ def extract(
 
     Args:
         documents: an iterable of texts, or of dictionaries with the fields `id_field` and `text_field`: a list, a
-            generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a `jobs.documents.Input`,
+            generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a `jobs.inputs.Input`,
             which also takes a URL, patterns of file names and an encoding, or a list of these: files and folders as
             `decodekit extract` takes them. A text has its number as id, from 0; so has a dictionary without one.
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.

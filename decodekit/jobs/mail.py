@@ -25,11 +25,14 @@ from decodekit.jobs.html import page_source, page_words
 
 MAX_PARTS: Final = 1_000
 MAX_DEPTH: Final = 20
+MAX_HEAD: Final = 1 << 20
+"""Bytes of the fields of all parts."""
 MAX_TYPE: Final = 4_096
 """Characters of a field that says the type of a part: Python's reader of its parameters takes quadratic time."""
 
 _SHOWN: Final = ("From", "To", "Cc", "Date", "Subject")
-_OF_MAILS: Final = frozenset({*map(str.lower, _SHOWN), "received", "message-id", "mime-version", "content-type"})
+_OF_MAILS: Final = re.compile(rb"(?im)^(?:from|to|cc|date|subject|received|message-id|mime-version|content-type):")
+_NUM_SNIFFED: Final = 8_192  # bytes in which a mail has one of these
 _RANKS: Final = {"text/plain": 0, "text/html": 1, "multipart/related": 1, "multipart/mixed": 1}
 _HEAD: Final = re.compile(rb"(?:[^\r\n]+(?:\r?\n|\Z))*")
 _FOLD: Final = re.compile(r"\r?\n(?=[ \t])")
@@ -44,6 +47,16 @@ class _Part(NamedTuple):
 
     fields: dict[str, str]
     body: bytes
+
+
+class _Kind(NamedTuple):
+    """What a part is: ``text/plain``, with what is said of its bytes, or a file."""
+
+    name: str
+    is_attached: bool
+    charset: str | None
+    boundary: str | None
+    file: str | None
 
 
 def mail_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
@@ -61,7 +74,8 @@ def mail_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
     if mail.startswith(b"From "):  # a line of a mailbox
         mail = mail.partition(b"\n")[2]
     reader = _Reader(place, encoding)
-    if not (_BEGIN.match(mail) and _OF_MAILS & reader.divided(mail).fields.keys()):
+    head = _HEAD.match(mail, 0, _NUM_SNIFFED)
+    if not _BEGIN.match(mail) or head is None or not _OF_MAILS.search(head[0]):
         return plain_text(data, place, encoding)
     return reader.mail(mail, 0).replace("\r\n", "\n")
 
@@ -70,7 +84,8 @@ class _Reader:
     """Reads one mail; see `mail_text`."""
 
     def __init__(self, place: str, encoding: str) -> None:
-        self.place, self.encoding, self.num_parts = place, encoding, 0
+        self.place, self.encoding = place, encoding
+        self.num_parts, self.num_left = 0, MAX_HEAD
 
     def mail(self, data: bytes, depth: int) -> str:
         part = self.divided(data)
@@ -79,35 +94,41 @@ class _Reader:
 
     def divided(self, data: bytes) -> _Part:
         """The fields, of several of one name the first, and what stands behind them."""
-        head = _HEAD.match(data)
+        head = _HEAD.match(data, 0, self.num_left + 1)
         assert head is not None  # it may be empty
+        self.num_left -= head.end()
+        if self.num_left < 0:
+            cause = f"the fields of the mail have more than {MAX_HEAD:,} bytes."
+            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file")
         fields: dict[str, str] = {}
         for line in _FOLD.sub("", plain_text(head[0], self.place, self.encoding)).splitlines():
             if name := _FIELD.match(line):
                 fields.setdefault(name[1].lower(), line[name.end() :])
-        return _Part(fields, data[head.end() :].removeprefix(b"\r").removeprefix(b"\n"))
+        body = data[head.end() if fields else 0 :]  # what has no field is a text, blank line or not
+        return _Part(fields, body.removeprefix(b"\r").removeprefix(b"\n"))
 
     def _text(self, part: _Part, depth: int) -> str:
         """The text of a part, with those of the parts in it."""
-        told = self._type(part)
-        kind, boundary, name = told.get_content_type(), told.get_boundary(), told.get_filename()
-        family = told.get_content_maintype()
-        if told.get_content_disposition() == "attachment" or family not in ("text", "multipart", "message"):
-            return f"[attachment: {_words(name or kind)}]"
-        inner = [self.divided(one) for one in self._parts(part.body, boundary, depth)] if family == "multipart" else []
-        if kind == "multipart/alternative":
-            inner.sort(key=lambda one: _RANKS.get(self._type(one).get_content_type(), 2))
+        kind = self._kind(part)
+        family = kind.name.partition("/")[0]
+        if kind.is_attached or family not in ("text", "multipart", "message"):
+            return f"[attachment: {_words(kind.file or kind.name)}]"
+        inner = (
+            [self.divided(one) for one in self._parts(part.body, kind.boundary, depth)] if family == "multipart" else []
+        )
+        if inner and kind.name == "multipart/alternative":
+            inner.sort(key=lambda one: _RANKS.get(self._kind(one).name, 2))
             return next((text for one in inner if (text := self._text(one, depth + 1)).strip()), "")
         if inner:
             texts = (self._text(one, depth + 1).rstrip("\r\n") for one in inner)
             return "\n".join(text for text in texts if text.strip())
         body = self._transferred(part)
-        if kind == "message/rfc822" and _BEGIN.match(body):
+        if kind.name == "message/rfc822" and _BEGIN.match(body):
             self._count(depth)
             return self.mail(body, depth + 1)
-        return self._decoded(body, told.get_content_charset(), is_page=kind == "text/html")
+        return self._decoded(body, kind.charset, is_page=kind.name == "text/html")
 
-    def _type(self, part: _Part) -> Message:
+    def _kind(self, part: _Part) -> _Kind:
         """What a part says of itself."""
         told = Message()
         for name in ("content-type", "content-disposition"):
@@ -117,7 +138,13 @@ class _Reader:
                 raise DocumentError(cause, at=self.place)
             if value:
                 told[name] = value
-        return told
+        try:
+            is_attached = told.get_content_disposition() == "attachment"
+            charset, boundary, file = told.get_content_charset(), told.get_boundary(), told.get_filename()
+        except Exception as error:  # odd parameters, such as both of name*0 and name*, are too much for it
+            cause = f"the type of a part cannot be read: {value!r:.80}."
+            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file") from error
+        return _Kind(told.get_content_type(), is_attached, charset, boundary, file)
 
     def _count(self, depth: int) -> None:
         self.num_parts += 1

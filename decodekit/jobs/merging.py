@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decodekit.errors import JobError, JobSettingsError
-from decodekit.jobs.documents import Input
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.store import JobFile, JobFolder, no_metrics, read_failures, read_metrics, read_results
 from decodekit.records.ledger import open_own, replace_file
 

@@ -129,7 +129,9 @@ class Actor(Worker):
 def _pickled(outcome: Decoded) -> bytes:
     """An outcome without what the driver makes anew: the value, which may be of a class of the user's."""
     try:
-        return pickle.dumps(replace(outcome, completion=replace(outcome.completion, value=None, others=())))
+        return pickle.dumps(
+            replace(outcome, completion=replace(outcome.completion, value=None, others=(), prompt=None))
+        )
     except Exception as error:
         return pickle.dumps(_failed(outcome.task, fault_of(error, "decoding")))
 

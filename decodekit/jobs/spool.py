@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final
 
 from decodekit.errors import JobError
-from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.documents import scan
 from decodekit.jobs.formats import is_json_lines, refusal_of_stdin
+from decodekit.jobs.inputs import Input
 from decodekit.records.ledger import encode_line, replace_file
 
 STDIN_ID: Final = "stdin"

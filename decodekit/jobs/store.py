@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeAlias
 
-from decodekit.errors import JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents import Input
+from decodekit.errors import JobError, JobSettingsError, OptionError, OutputError
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.names import DAMAGED, FAILED, JOB, METRICS, REPORT, RESULTS, SPOOLED, TABLES, is_own
 from decodekit.jobs.settings import JobSettings
 from decodekit.records.folder import lock_folder, remove_files
@@ -181,7 +181,7 @@ class JobFile:
                 ],
                 data["runs"],
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OptionError) as error:
             cause = f"{path} was not written by decodekit, or edited since: {error!r}."
             hint = "mend it, or --fresh to start again; results.jsonl stays as it is until then."
             raise JobError(cause, at=str(path), hint=hint) from error

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from decodekit.errors import DecodekitError, DocumentError
-from decodekit.jobs.documents import DocumentRef, Input, scan, select, text_digest
+from decodekit.jobs.documents import DocumentRef, scan, select, text_digest
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.store import Damaged, JobFile, read_failures, read_metrics, read_results
 from decodekit.records.ledger import Record
 from decodekit.records.strict_json import is_equal, pointer_of

@@ -20,8 +20,9 @@ from decodekit.constraints import JsonSchema
 from decodekit.errors import DeadEndError, LengthError
 from decodekit.generation.sequence import TokenLogprob
 from decodekit.generation.stats import Stats
-from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.documents import scan
 from decodekit.jobs.executors import LocalExecutor
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.runner import JobRunner, RunSummary
 from decodekit.jobs.settings import JobSettings

@@ -26,8 +26,8 @@ from decodekit.errors import (
     ResourceLimitError,
     UnsupportedSchemaError,
 )
-from decodekit.jobs.documents import Input
 from decodekit.jobs.extracting import error_of
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.runner import Observer
 from decodekit.jobs.schema import reload_schema
 from decodekit.jobs.settings import document_seed

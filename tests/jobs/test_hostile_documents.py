@@ -21,9 +21,10 @@ import pytest
 from decodekit.cli import console
 from decodekit.errors import DocumentError, JobError, OptionError
 from decodekit.jobs import html, pdf
-from decodekit.jobs.documents import DocumentRef, Input, scan
+from decodekit.jobs.documents import DocumentRef, scan
 from decodekit.jobs.files import File
 from decodekit.jobs.html import html_text
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.pdf import pdf_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl

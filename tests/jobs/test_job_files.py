@@ -23,8 +23,9 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, Num
 
 from decodekit.cli import console
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents import DocumentRef, Input, scan
+from decodekit.jobs.documents import DocumentRef, scan
 from decodekit.jobs.html import html_text
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.pdf import pdf_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl

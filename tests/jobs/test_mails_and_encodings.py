@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.policy
 import gzip
+import random
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import pytest
 from decodekit.cli import console
 from decodekit.errors import DocumentError, OptionError
 from decodekit.jobs import mail
-from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.documents import scan
 from decodekit.jobs.encodings import plain_text
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.mail import mail_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl
+from tests.sizes import sized
 
 FIELDS = ("--schema", "first, words int, seed int")
 FILES = ("a.txt", "b.log", "c.LOG.gz", "d.eml", "old/e.log", "old/f.txt", ".git/g.log", ".h.txt", "i.csv", "k")
@@ -204,7 +207,9 @@ def test_odd_mails() -> None:
     assert mail_text(latin, "m", "auto:latin-1").endswith("é")
     head = b"Subject: a\nContent-Type: multipart/mixed; boundary=b\n\n"
     assert mail_text(head + b"--c\n\nno part", "m").endswith("--c\n\nno part")  # a text after all
+    assert mail_text(head.replace(b"mixed", b"alternative") + b"no part", "m").endswith("\n\nno part")
     assert mail_text(head + b"--b\n\none\n--b--\n\nend", "m").endswith("\n\none")
+    assert mail_text(head + b"--b\none\n--b\ntwo\n\nthree", "m").endswith("\none\ntwo\n\nthree")
     for data, said in [
         (latin, "not UTF-8"),
         (b"Subject: a\nContent-Type: text/plain; charset=klingon\n\nb", "declares the encoding 'klingon'"),
@@ -212,6 +217,8 @@ def test_odd_mails() -> None:
         (b"Subject: a\nContent-Transfer-Encoding: base64\n\nabc", "no base64"),
         (b"Subject: a\nContent-Type: text/plain" + b";a=b" * 2000 + b"\n\nb", "more than 4,096 characters"),
         (head + b"--b\n\n\n" * 1002, "more than 1,000 parts"),
+        (b"Subject: a" + b"\n " * mail.MAX_HEAD + b"\n\nb", "more than 1,048,576 bytes"),
+        (head + (b"--b\nX: " + b"y" * 5000 + b"\n\nz\n") * 300, "more than 1,048,576 bytes"),
     ]:
         with pytest.raises(DocumentError, match=said):
             mail_text(data, "m")
@@ -220,6 +227,54 @@ def test_odd_mails() -> None:
         nested += b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (number, number)
     with pytest.raises(DocumentError, match="20 in one another"):
         mail_text(nested, "m")
+
+
+PIECES = [
+    *("text/plain", "text/html", "multipart/mixed", "multipart/alternative", "message/rfc822", "attachment", "inline"),
+    *("; charset=", ";charset*=", "utf-8''a", "klingon", "utf-16", "hex", "; filename=", "; filename*=", "%zz", "%41"),
+    *(
+        "; filename*0*=",
+        "; boundary=",
+        "; boundary*0=",
+        "; boundary*=",
+        "b",
+        "'",
+        "''",
+        '"',
+        ";",
+        "=",
+        "*",
+        "*0*",
+        "\\",
+    ),
+    *(" ", "\t", "é", "=?utf-8?q?a?=", "(", ")", "\x0b", "\x85", "base64", "quoted-printable"),
+]
+BODIES = [
+    b"",
+    b"x",
+    b"--b\n\nfoo\n--b--",
+    b"--b\nContent-Type: text/html\n\n<p>x",
+    b"Subject: c\n\nd",
+    b"\xff\0",
+    b"=zz=\n",
+    b"QQ",
+]
+
+
+@sized("num_mails", 3_000, slow=100_000)
+def test_mails_of_any_pieces_are_texts_or_failures(num_mails: int) -> None:
+    """Python's reader of parameters raises a TypeError for ``b*=; b*0=``, for one."""
+    rng = random.Random(7)
+    num_failed = 0
+    for _ in range(num_mails):
+        data = b"Subject: a\n"
+        for name in ("Content-Type", "Content-Disposition", "Content-Transfer-Encoding", "From"):
+            data += f"{name}: {''.join(rng.choices(PIECES, k=rng.randrange(6)))}\n".encode()
+        try:
+            assert mail_text(data + b"\n" + b"".join(rng.choices(BODIES, k=2)), "m", "auto:cp1252")
+        except DocumentError:
+            num_failed += 1
+    assert 0 < num_failed < num_mails / 2
 
 
 def test_lines_of_other_encodings_cannot_be_divided() -> None:

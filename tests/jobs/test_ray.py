@@ -22,8 +22,9 @@ import decodekit as dk
 from decodekit.cli import console
 from decodekit.cli import extract as extract_module
 from decodekit.errors import DecodekitError, JobError, OptionError
-from decodekit.jobs.documents import Input, scan
+from decodekit.jobs.documents import scan
 from decodekit.jobs.executors import DocumentTask, LocalExecutor
+from decodekit.jobs.inputs import Input
 from decodekit.jobs.prompt import Prompt
 from decodekit.jobs.ray import ModelOnWorker, RayExecutor, Worker
 from decodekit.jobs.runner import JobRunner, Observer
