@@ -134,15 +134,12 @@ class GrowingSplit(Split):
 
     def push(self, text: str) -> None:
         """Go on with a piece of the text."""
-        self._text += text
         at = 0
+        self._text += text if self._divisions else ""
         while at < len(text) and self._divisions:
             reader = self._divisions[0].state
-            if (
-                isinstance(reader, GrowingJson)
-                and reader.is_inside
-                and all(one.state is reader for one in self._divisions)
-            ):
+            is_inside = isinstance(reader, GrowingJson) and reader.is_inside
+            if is_inside and all(one.state is reader for one in self._divisions):
                 num_read = reader.push(text, at)
                 if num_read == 0:
                     self._divisions = []
@@ -242,7 +239,7 @@ class GrowingSplit(Split):
         if isinstance(item, SpecialToken):
             return _Division(item, at, 0, then, last)
         if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
-            if self._reader_at != at or self._reader.num_read:
+            if self._reader_at != at:
                 self._reader, self._reader_at = GrowingJson(is_written=self._is_written), at
             return _Division(item, at, self._reader, then, _event(last, item, at, None, self._reader))
         if isinstance(item, Inline) or item.name is not None:
@@ -303,7 +300,7 @@ class GrowingSplit(Split):
             self._tell(min([self.num_read, *(after.end for after in begun if after.end is not None)]))
         if not self._elements and self._undecided is None:
             self._share()
-        starts = [after.start for after in begun]
+        starts = [after.start for after in begun if after.item.name is not None]
         if certain is not None and certain.end is None and certain.item.name == CALL_ID:
             starts.append(certain.start)
         starts += [] if self._element is None else [self._num_told]
