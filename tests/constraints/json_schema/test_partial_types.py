@@ -271,7 +271,8 @@ KINDS: list[Any] = [
     None, bytes, time, Decimal, Fraction, IPv4Network, pathlib.Path, list[set[str]], tuple[int, str], deque[int],
     Sequence[str], Iterable[int], Mapping[str, Item], OrderedDict[str, int], defaultdict[str, list[int]], Counter[str],
     Item | list[Item] | str, dict[Color, Item], dict[str, Item | None], SecretStr, AnyUrl, Base64Bytes, ByteSize,
-    JsonValue, object, Annotated[list[Item], AfterValidator(lambda value: value)], Annotated[int, PlainValidator(int)],
+    JsonValue, object, Annotated[Item, ["unhashable"]],
+    Annotated[list[Item], AfterValidator(lambda value: value)], Annotated[int, PlainValidator(int)],
     list[dict[str, Pair]],
 ]  # fmt: skip
 
