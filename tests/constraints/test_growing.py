@@ -53,6 +53,8 @@ WORLDS: dict[str, tuple[Any, Iterable[str], Callable[[Any], Any]]] = {
     "one of": (dk.OneOf(PAIR, {"type": "array", "items": {"type": "string"}}), [*PAIRS, '["a","bc"]', "[]"], same),
     "shared": (dk.OneOf({"const": {"a": 1}}, {"const": {"a": 12, "b": ["x"]}}),
                ['{"a":1}', '{"a":12,"b":["x"]}'], same),
+    "shared behind": (dk.Concat("x", dk.OneOf({"const": {"a": 1}}, {"const": {"a": 12}})),
+                      ['x{"a":1}', 'x{"a":12}'], last),
     "or free": (dk.OneOf(dk.Concat("a", PAIR), dk.Concat("ab", WORDS)), ["a" + PAIRS[0], 'ab"c"', 'ab""'], last),
     "optional": (dk.Concat(dk.Optional(NUMBER), "!"), ["!", "1!", "120!"], last),
 }  # fmt: skip
@@ -89,6 +91,10 @@ def check_world(constraint: Any, texts: Iterable[str], expected: Callable[[Any],
 def test_what_is_shown_is_kept(name: str) -> None:
     num_shown = check_world(*WORLDS[name])
     assert num_shown > 0 or "number" in name  # a number shows at its end
+
+
+def test_json_that_may_be_of_several_schemas_is_shown() -> None:
+    assert shown(WORLDS["shared behind"][0], 'x{"a":12}')[1:7] == [{}, {}, {}, {}, {}, {}]
 
 
 def test_a_value_that_is_shown_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -372,11 +372,15 @@ def test_tools_or_a_schema(endpoint: Endpoint) -> None:
     body = {"messages": MESSAGES, "tools": [TOOL], "response_format": form, "max_tokens": 90, "on_length": "close"}
     reasons = set()
     for seed in range(6):
-        found = endpoint.post(CHAT, {**body, "seed": seed, "logit_bias": {"60": 9}}).json()["choices"][0]
+        asked = {**body, "seed": seed, "logit_bias": {"60": 9}}
+        found = endpoint.post(CHAT, asked).json()["choices"][0]
         reasons.add(found["finish_reason"])
         calls = found["message"].get("tool_calls")
         text = calls[0]["function"]["arguments"] if calls else found["message"]["content"]
         assert json.loads(text)["a"] in range(100)
+        deltas = [one["choices"][0]["delta"] for one in events_of(endpoint.post(CHAT, {**asked, "stream": True}))[:-1]]
+        assert accumulated(deltas) == [one["function"] for one in calls or ()]
+        assert "".join(one.get("content") or "" for one in deltas) == (found["message"]["content"] or "")
     assert reasons == {"stop", "tool_calls"}
     refused = endpoint.post(CHAT, {**body, "tool_choice": "required"})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "response_format.json_schema.schema"

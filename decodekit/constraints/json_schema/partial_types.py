@@ -45,11 +45,13 @@ def partial_of(python_type: object, value: Any, num_open: int, known: dict[Any, 
         num_open: how many objects, arrays and strings it ends in that are open, as `Mark.value` says.
         known: what was made of complete values of this text before. They are shared, and must stay alive.
     """
-    try:
-        shape = _shape_of(python_type)
-    except TypeError:  # an unhashable annotation
-        shape = _shape_of.__wrapped__(python_type)
-    return _read(shape, value, num_open, known)
+    key = "shape", id(python_type)
+    if key not in known:  # where it lives as long as what is remembered under its id
+        try:
+            known[key] = _shape_of(python_type)
+        except TypeError:  # an unhashable annotation
+            known[key] = _shape_of.__wrapped__(python_type)
+    return _read(known[key], value, num_open, known)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -101,6 +101,28 @@ def test_every_division_in_two(text: str) -> None:
     for at in range(len(text) + 1):
         check(text, iter([text[:at], text[at:]]), GrowingJson(is_written=True))
     check(text, iter(text), GrowingJson(is_written=True))
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "length", "frame"), [('[]{}",:10-', 5, "{}"), ('"\\ud8c0', 5, '"{}"')], ids=["all", "strings"]
+)
+def test_all_short_texts(alphabet: str, length: int, frame: str) -> None:
+    """What is read as whole is what `json.loads` reads, and the value is the same."""
+    num_read = 0
+    for size in range(length + 1):
+        for characters in product(alphabet, repeat=size):
+            text = frame.replace("{}", "".join(characters))
+            reader = GrowingJson()
+            is_read = reader.push(text) == len(text)
+            reader.end(len(text))
+            try:
+                value = json.loads(text)
+            except ValueError:
+                assert not (is_read and reader.is_closed), text
+            else:
+                assert is_read and repr(reader.mark().value()) == repr((value, 0)), text
+                num_read += 1
+    assert num_read > 300
 
 
 class Hasty(GrowingJson):

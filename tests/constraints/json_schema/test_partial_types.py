@@ -6,9 +6,13 @@ import enum
 import json
 import pathlib
 import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from fractions import Fraction
+from ipaddress import IPv4Network
 from itertools import pairwise
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -16,10 +20,15 @@ import pytest
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AnyUrl,
+    Base64Bytes,
     BaseModel,
+    ByteSize,
     ConfigDict,
     Field,
     IPvAnyAddress,
+    JsonValue,
+    PlainValidator,
     RootModel,
     SecretStr,
     StringConstraints,
@@ -30,6 +39,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from decodekit import complete
 from decodekit.constraints.growing import GrowingValue
 from decodekit.constraints.json_schema import JsonSchema, partial_types
 
@@ -255,3 +265,24 @@ def test_classes_are_made_once_and_values_shared() -> None:
     second = growing.push('c"}')()
     assert first[0] is second[0] and first[1] is not second[1] and type(first[0]) is type(second[1])
     assert partial_types._shape_of(Item) is partial_types._shape_of(Item)
+
+
+KINDS: list[Any] = [
+    None, bytes, time, Decimal, Fraction, IPv4Network, pathlib.Path, list[set[str]], tuple[int, str], deque[int],
+    Sequence[str], Iterable[int], Mapping[str, Item], OrderedDict[str, int], defaultdict[str, list[int]], Counter[str],
+    Item | list[Item] | str, dict[Color, Item], dict[str, Item | None], SecretStr, AnyUrl, Base64Bytes, ByteSize,
+    JsonValue, object, Annotated[Item, ["unhashable"]],
+    Annotated[list[Item], AfterValidator(lambda value: value)], Annotated[int, PlainValidator(int)],
+    list[dict[str, Pair]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda one: f"{one!r:.40}")
+def test_every_kind_of_type_has_values_so_far(kind: Any) -> None:
+    """The least text of each, character by character: no kind is refused, and the end is the value."""
+    text = complete(JsonSchema(kind))
+    final = TypeAdapter(kind).validate_json(text)
+    growing = GrowingValue(JsonSchema(kind))
+    for one in [*(growing.push(one) for one in text), last := growing.push("", is_whole=True)]:
+        one()
+    assert TypeAdapter(Any).dump_json(last(), fallback=repr) == TypeAdapter(kind).dump_json(final, fallback=repr)

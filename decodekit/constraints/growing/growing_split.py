@@ -1,4 +1,4 @@
-r"""The value of a text while it grows, where the text is JSON or holds JSON.
+r"""The JSON in a text while it grows, divided by its constraint.
 
     dk.Reasoned(Invoice)            <think>40 plus 0.20.</think>{"number": "A-1
     the division that goes on so    [<think>] [40 plus 0.20.] [</think>] [the value, open]
@@ -15,7 +15,6 @@ what is read is the JSON that stands for them.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,16 +31,15 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
 )
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.growing_json import ABSENT, GrowingJson, Mark
+from decodekit.constraints.json_schema.growing_json import GrowingJson
 from decodekit.constraints.special import written
 from decodekit.constraints.tool_calls.elements import LINE_BREAK, XmlArguments
 from decodekit.constraints.tool_calls.formats import CALL_ID
-from decodekit.constraints.tool_calls.response import ToolCall, Tools
+from decodekit.constraints.tool_calls.response import Tools
 
 MAX_DIVISIONS: Final = 64
 """A text that divides in more ways than these at once is followed no further: no more of its value is told."""
 _OF_JSON: Final = FirstBytes(sum(1 << byte for byte in b'{["-0123456789tfn'), False)
-_LOCK: Final = threading.Lock()  # chunks may be shared between threads; one lock for all, so that they can be pickled
 
 
 @dataclass(eq=False, slots=True)
@@ -134,15 +132,12 @@ class GrowingSplit(Split):
 
     def push(self, text: str) -> None:
         """Go on with a piece of the text."""
-        self._text += text
         at = 0
+        self._text += text if self._divisions else ""
         while at < len(text) and self._divisions:
             reader = self._divisions[0].state
-            if (
-                isinstance(reader, GrowingJson)
-                and reader.is_inside
-                and all(one.state is reader for one in self._divisions)
-            ):
+            is_inside = isinstance(reader, GrowingJson) and reader.is_inside
+            if is_inside and all(one.state is reader for one in self._divisions):
                 num_read = reader.push(text, at)
                 if num_read == 0:
                     self._divisions = []
@@ -242,7 +237,7 @@ class GrowingSplit(Split):
         if isinstance(item, SpecialToken):
             return _Division(item, at, 0, then, last)
         if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
-            if self._reader_at != at or self._reader.num_read:
+            if self._reader_at != at:
                 self._reader, self._reader_at = GrowingJson(is_written=self._is_written), at
             return _Division(item, at, self._reader, then, _event(last, item, at, None, self._reader))
         if isinstance(item, Inline) or item.name is not None:
@@ -303,7 +298,7 @@ class GrowingSplit(Split):
             self._tell(min([self.num_read, *(after.end for after in begun if after.end is not None)]))
         if not self._elements and self._undecided is None:
             self._share()
-        starts = [after.start for after in begun]
+        starts = [after.start for after in begun if after.item.name is not None]
         if certain is not None and certain.end is None and certain.item.name == CALL_ID:
             starts.append(certain.start)
         starts += [] if self._element is None else [self._num_told]
@@ -415,101 +410,3 @@ def inner(constraint: Constraint) -> Constraint:
             break
         constraint = within
     return constraint
-
-
-def num_values(expression: Expression) -> int:
-    """How many values of JSON a text may hold, the calls of tools together being one; 2 for more."""
-    if isinstance(expression, Inline):
-        part = inner(expression.constraint)
-        if isinstance(part, JsonSchema | Tools):
-            return 1
-        return num_values(part.expression()) if isinstance(part, HasParts) else 0
-    if isinstance(expression, Concatenated):
-        return min(2, sum(map(num_values, expression.items)))
-    if isinstance(expression, Alternatives):
-        return max(map(num_values, expression.options), default=0)
-    if isinstance(expression, Repeated):
-        is_once = expression.max is not None and expression.max < 2
-        return min(2, num_values(expression.item) * (1 if is_once else 2))
-    return 0
-
-
-class GrowingValue:
-    """The values so far of one text; see `Chunk.partial`.
-
-    Nothing is read before a value is asked for. Then every character is read once, whichever values are asked for.
-
-    Args:
-        constraint: of the text.
-    """
-
-    def __init__(self, constraint: Constraint) -> None:
-        self._constraint = constraint
-        self._split: GrowingSplit | None = None
-        self._pieces: list[str | None] = []  # None behind the last one of a whole text
-        self._marks: list[tuple[int, Mark | None]] = []  # after each: the documents, and how far the last one goes
-        self._known: dict[int, tuple[Any, Any]] = {}  # objects and arrays as values of their types
-
-    @staticmethod
-    def of(constraint: Constraint | None) -> GrowingValue | None:
-        """For the texts of a constraint; None if they hold no JSON."""
-        return GrowingValue(constraint) if constraint is not None and num_values(Inline(constraint)) else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_known": {}, "_split": None, "_marks": []}
-
-    def push(self, text: str, *, is_whole: bool = False) -> ValueSoFar:
-        """Go on with a piece of the text.
-
-        Args:
-            text: the piece.
-            is_whole: whether the text ends with it as its constraint asks for.
-        """
-        self._pieces.append(text)
-        number = len(self._pieces)
-        if is_whole:
-            self._pieces.append(None)
-        return ValueSoFar(self, len(self._pieces) if is_whole else number)
-
-    def value(self, num_pieces: int) -> Any:
-        """The value after so many pieces."""
-        with _LOCK:
-            if self._split is None:
-                self._split = GrowingSplit(self._constraint)
-            for piece in self._pieces[len(self._marks) : num_pieces]:
-                if piece is None:
-                    self._split.end()
-                else:
-                    self._split.push(piece)
-                documents = self._split.documents
-                self._marks.append((len(documents), documents[-1].json.mark() if documents else None))
-            num_documents, mark = self._marks[num_pieces - 1]
-            told = self._split.documents[:num_documents]
-            found = [(one, (one.json.mark() if one is not told[-1] or mark is None else mark).value()) for one in told]
-        values = [self._value_of(one, value, num_open) for one, (value, num_open) in found]
-        is_list = any(one.name is not None for one in told) or num_values(Inline(self._constraint)) > 1
-        if is_list or isinstance(inner(self._constraint), Tools):
-            return [value for value in values if value is not ABSENT]
-        return values[0] if values and values[0] is not ABSENT else None
-
-    def _value_of(self, document: Document, value: Any, num_open: int) -> Any:
-        if document.name is not None and value is ABSENT:
-            value, num_open = {}, 1
-        python_type = None if document.constraint is None else document.constraint.python_type
-        if python_type is not None and value is not ABSENT:
-            from decodekit.constraints.json_schema.partial_types import partial_of  # which needs Pydantic
-
-            value = partial_of(python_type, value, num_open, self._known)
-        return value if document.name is None else ToolCall(document.name, value, document.id)
-
-
-@dataclass(frozen=True, slots=True)
-class ValueSoFar:
-    """The value after so many pieces of a text, which is made when it is asked for."""
-
-    growing: GrowingValue
-    num_pieces: int
-
-    def __call__(self) -> Any:
-        """The value."""
-        return self.growing.value(self.num_pieces)
