@@ -7,10 +7,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from decodekit.errors import InvalidRequestError
-from decodekit.llm.decisions import Question
 from decodekit.serving.fields import (
     AnyObjectFormat,
     ResponseFormat,
@@ -21,6 +20,9 @@ from decodekit.serving.fields import (
 )
 from decodekit.serving.limits import Limits
 from decodekit.serving.structure import Structure, read_json
+
+if TYPE_CHECKING:
+    from decodekit.llm.decisions import Question
 
 _TOKEN_ID: Final = re.compile(r"[0-9]{1,9}")
 LEAST_TEMPERATURE: Final = 0.001

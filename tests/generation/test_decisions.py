@@ -472,3 +472,20 @@ def test_conversations_go_through_the_chat_template() -> None:
     texts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the", "a", "theth")]
     found = llm.decide(texts, ["a", "th"])
     assert [one.probabilities for one in (*alone, told)] == [one.probabilities for one in found]
+
+
+def test_a_decision_of_many_passes_stops_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two passes of a decision the texts of the engine take a token."""
+    monkeypatch.setattr("decodekit.llm.decisions.MAX_ROWS", 1)
+    pieces: list[bytes | None] = [*(bytes((byte,)) for byte in b"0123456789"), None]
+    model = ToyLM(hashed_law(11, scale=0.1), 11, frozenset({10}))
+    llm = LLM(model, PieceTokenizer(pieces, 10))
+    question = llm.question(range(1, 300))
+    with llm.engine(batch_size=4) as engine:
+        text = engine.submit([1], max_new_tokens=60, min_tokens=60)
+        asked = [engine.submit([2, 3], **question.options) for _ in range(2)]
+        assert text.result().error is None
+        passes = [question.decision(one.result()).stats.num_forwards for one in asked]
+    assert min(passes) > 20
+    during = model.calls[: 2 * min(passes)]  # of the text one row, of the decisions two
+    assert during.count([1]) >= min(passes) - 2
