@@ -21,7 +21,7 @@ from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from decodekit.constraints.json_schema.written_values import Asked
+    from decodekit.constraints.json_schema.validators import Asked
 
 _TYPES: Final = "a Pydantic model, a TypeAdapter, a dataclass, a TypedDict, an Enum, a Literal or a typing form"
 
@@ -61,7 +61,8 @@ def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[Asked,
     """
     from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
 
-    from decodekit.constraints.json_schema.written_values import WrittenValues, marks_of
+    from decodekit.constraints.json_schema.validators import marks_of
+    from decodekit.constraints.json_schema.written_values import WrittenValues
 
     _check_type(python_type)
     try:
