@@ -25,7 +25,7 @@ from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
 
 if TYPE_CHECKING:
-    from decodekit.constraints.json_schema.validators import Asked
+    from decodekit.constraints.json_schema.validators import AskedValidator
 
 _Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...], Escapes, Numbers]
 
@@ -80,7 +80,7 @@ class JsonSchema(Constraint):
     numbers: Numbers
     python_type: object
     """The type that the texts are of; None for a schema."""
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedValidator, ...]
     """The validators of the type that the mask knows nothing of."""
     _text: str
     _key: _Key
@@ -100,7 +100,7 @@ class JsonSchema(Constraint):
         _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         _check_choice("numbers", numbers, ("any", "short"), "is no way to write numbers")
         layout.check(whitespace)
-        asked: tuple[Asked, ...] = ()
+        asked: tuple[AskedValidator, ...] = ()
         if isinstance(schema_or_type, (Mapping, bool)):
             python_type, schema = None, schema_or_type
         else:

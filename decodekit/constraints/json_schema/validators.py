@@ -22,7 +22,7 @@ _CARD: Final = r"^[0-9]*$"
 BASE64: Final = ("[A-Za-z0-9+/]", "[A-Za-z0-9_-]")
 
 
-class Asked(NamedTuple):
+class AskedValidator(NamedTuple):
     """A validator that the mask knows nothing of.
 
     Attributes:
@@ -36,9 +36,9 @@ class Asked(NamedTuple):
     when: Literal["guard", "end"]
 
 
-def marks_of(schema: Any) -> tuple[Any, tuple[Asked, ...]]:
+def marks_of(schema: Any) -> tuple[Any, tuple[AskedValidator, ...]]:
     """A schema without its marks, and what they say."""
-    found: list[Asked] = []
+    found: list[AskedValidator] = []
 
     def cleaned(value: Any, pointer: str) -> Any:
         if isinstance(value, list):
@@ -46,7 +46,7 @@ def marks_of(schema: Any) -> tuple[Any, tuple[Asked, ...]]:
         if not isinstance(value, dict):
             return value
         for when, name in value.get(_MARK, ()):
-            asked = Asked(pointer, name, when)
+            asked = AskedValidator(pointer, name, when)
             if asked not in found:
                 found.append(asked)
         below = ((key, one) for key, one in value.items() if key != _MARK)

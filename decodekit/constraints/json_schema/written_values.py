@@ -9,8 +9,8 @@ has any keys. A worked example:
     Literal[1, b"x"]         {"const": 1}, for no JSON is read as bytes there
     PastDate                 {"format": "date"}, and a mark: what is past a guard has to ask
 
-So a schema here is either exact, or narrower than the type, or it has a mark (`Asked`): a validator that has to be
-asked. Pydantic's own are asked by a guard, before a text is finished; those of users when the text has ended.
+So a schema here is either exact, or narrower than the type, or it has a mark: a validator that has to be asked (see the
+module `validators`). Pydantic's own are asked by a guard, before a text is finished; those of users when it has ended.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def embedded(root: Frame) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Frame):
+class _KnownText(Frame):
     """The frame that is asked at the end of a text that it would have captured, where that is known, or is as good."""
 
     frame: Frame
@@ -138,11 +138,11 @@ def _readings(move: Read, reader: Frame, stack: _Stack) -> Iterator[_Item]:
     listed = {name: fresh.spell(name) + fresh.end for name in sorted(fresh.listed)}
     others = ir.complement(ir.concat(string_bodies.words(tuple(listed)), string_bodies.QUOTE))
     unlisted = next(name for point in range(0xE000, 0xF900) if (name := chr(point)) not in listed)
-    other = _Known(reader, fresh.spell(unlisted) + fresh.end)
+    other = _KnownText(reader, fresh.spell(unlisted) + fresh.end)
     yield ir.both(move.node, others) if listed else move.node, None, other, stack
     for text in listed.values():
         if reader.after(word[1], text):
-            yield ir.concat(ir.literal(text), ir.accept(word[1])), None, _Known(reader, text), stack
+            yield ir.concat(ir.literal(text), ir.accept(word[1])), None, _KnownText(reader, text), stack
 
 
 _Step: TypeAlias = tuple[_Item, Node]
