@@ -90,7 +90,7 @@ def unread(made: Any, constraint: JsonSchema, num_texts: int) -> list[str]:
     return found
 
 
-@sized("num_texts", 10, slow=3000)
+@sized("num_texts", 10, slow=1000)
 @thinned("name", VALUES | MAILS, keep=QUICK)
 def test_values(name: str, num_texts: int) -> None:
     skip_without_mail(name)
@@ -101,7 +101,7 @@ def test_values(name: str, num_texts: int) -> None:
         assert is_admitted(JsonSchema(made, whitespace="any"), text.encode()), text
 
 
-@sized("num_texts", 10, slow=1500)
+@sized("num_texts", 10, slow=500)
 @thinned("name", KEYS, keep=QUICK_KEYS)
 def test_keys(name: str, num_texts: int) -> None:
     made, everyday = KEYS[name]
