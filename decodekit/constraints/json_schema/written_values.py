@@ -197,7 +197,9 @@ class WrittenValues(GenerateJsonSchema):
             if found.get(strict):
                 bound = math.nextafter(float(found.pop(strict)), towards)
                 found[loose] = (max if towards > 0 else min)(bound, found.get(loose, bound))
-        return found
+        # Pydantic divides doubles: it refuses -9712313.2 as a multiple of 0.1.
+        is_exact = found.get("multipleOf", 1) % 1 == 0
+        return found if is_exact else marked(found, "guard", f"multiple_of {found['multipleOf']}")
 
     def decimal_schema(self, schema: Any) -> Json:
         """A number within the limits of a Decimal, which Pydantic would read from a string as well.
