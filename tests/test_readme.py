@@ -47,7 +47,7 @@ def run(page: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, objec
         if re.search(r"\bmodel,\s+tokenizer\b", block):  # these stand for what a reader has loaded
             llm = dk.LLM.load("tiny")
             names.update({"model": llm.model, "tokenizer": llm.tokenizer})
-        exec(compile(block, page.name, "exec"), names)
+        exec(compile(block, page.name, "exec", dont_inherit=True), names)
         printed = capsys.readouterr().out
         assert is_printed(said_output(block), printed), f"{page.name} says {said_output(block)}, printed is\n{printed}"
         everything += printed

@@ -154,6 +154,7 @@ def test_a_job_keeps_what_was_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("a.txt").write_text("Invoice A-17, total 40.20 EUR.")
     done = Result("extract", "a.txt", "--schema", "picky_form.py:Form", "-o", "out", "--max-retries", "2")
     assert done.code == 7, done.err
+    assert "`decodekit retry out --max-retries 2` runs them again, and asks again with the reason" in done.err
     [row] = [json.loads(line) for line in Path("out/failed.jsonl").read_text().splitlines()]
     assert row["code"] == "DK207" and len(row["refused"]) == 2
     assert all("never good" in one["message"] for one in row["refused"])

@@ -53,9 +53,7 @@ def check(
             "warnings": coverage.warnings,
         }
         keywords = [{"pointer": one.pointer, "status": one.status, "error": one.error} for one in coverage.keywords]
-        validators = [
-            {"name": one.name, "pointer": one.pointer, "status": one.status} for one in coverage.validators
-        ]
+        validators = [{"name": one.name, "pointer": one.pointer, "status": one.status} for one in coverage.validators]
         print_json({**facts, "keywords": keywords, "validators": validators})
     else:
         print_text(str(coverage))

@@ -298,7 +298,7 @@ _WHEN: Final = {
 
 
 def _validators(coverage: Coverage) -> list[str]:
-    return [f"validator {one.name} of {one.pointer}: {_WHEN[one.status]}" for one in coverage.validators]
+    return [f'validator "{one.name}" of {one.pointer}: {_WHEN[one.status]}' for one in coverage.validators]
 
 
 def _holder(pointer: str, schemas: dict[str, dict[str, list[str]]]) -> str | None:

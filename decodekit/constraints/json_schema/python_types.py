@@ -21,7 +21,7 @@ from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from decodekit.constraints.json_schema.written_values import Asked
+    from decodekit.constraints.json_schema.validators import AskedValidator
 
 _TYPES: Final = "a Pydantic model, a TypeAdapter, a dataclass, a TypedDict, an Enum, a Literal or a typing form"
 
@@ -50,7 +50,7 @@ def _cached_adapter(python_type: Any) -> TypeAdapter[Any]:
     return TypeAdapter(python_type)
 
 
-def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[Asked, ...]]:
+def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[AskedValidator, ...]]:
     """The JSON Schema (draft 2020-12) of the texts to write for a type, and the validators that it says nothing of.
 
     Its fields by alias, and no other keys; see the module `written_values`.
@@ -61,7 +61,8 @@ def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[Asked,
     """
     from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
 
-    from decodekit.constraints.json_schema.written_values import WrittenValues, marks_of
+    from decodekit.constraints.json_schema.validators import marks_of
+    from decodekit.constraints.json_schema.written_values import WrittenValues
 
     _check_type(python_type)
     try:

@@ -25,7 +25,7 @@ from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
 
 if TYPE_CHECKING:
-    from decodekit.constraints.json_schema.written_values import Asked
+    from decodekit.constraints.json_schema.validators import AskedValidator
 
 _Key: TypeAlias = tuple[str, Formats, Whitespace, Order, tuple[tuple[str, str], ...], Escapes, Numbers]
 
@@ -80,7 +80,7 @@ class JsonSchema(Constraint):
     numbers: Numbers
     python_type: object
     """The type that the texts are of; None for a schema."""
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedValidator, ...]
     """The validators of the type that the mask knows nothing of."""
     _text: str
     _key: _Key
@@ -100,8 +100,9 @@ class JsonSchema(Constraint):
         _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         _check_choice("numbers", numbers, ("any", "short"), "is no way to write numbers")
         layout.check(whitespace)
+        asked: tuple[AskedValidator, ...] = ()
         if isinstance(schema_or_type, (Mapping, bool)):
-            python_type, schema, asked = None, schema_or_type, ()
+            python_type, schema = None, schema_or_type
         else:
             from decodekit.constraints.json_schema.python_types import json_schema_of
 
@@ -167,7 +168,7 @@ class JsonSchema(Constraint):
     def guard(self) -> Guard | None:
         """What judges the keywords that the mask does not say all of; None if it does. See the module `guarding`.
 
-        Of a Python type also what asks its validators, where these are Pydantic's own (see `written_values`).
+        Of a Python type also what asks its validators, where these are Pydantic's own (see `validators`).
         """
         guard = _guard(self._key)
         if all(one.when == "end" for one in self.asked):

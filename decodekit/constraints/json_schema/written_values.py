@@ -9,37 +9,42 @@ has any keys. A worked example:
     Literal[1, b"x"]         {"const": 1}, for no JSON is read as bytes there
     PastDate                 {"format": "date"}, and a mark: what is past a guard has to ask
 
-So a schema here is either exact, or narrower than the type, or it has a mark (`Asked`): a validator that has to be
-asked. Pydantic's own are asked by a guard, before a text is finished; those of users when the text has ended.
+So a schema here is either exact, or narrower than the type, or it has a mark: a validator that has to be asked (see the
+module `validators`). Pydantic's own are asked by a guard, before a text is finished; those of users when it has ended.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
-Json: TypeAlias = dict[str, Any]
+from decodekit.constraints.json_schema.validators import (
+    ASCII,
+    BASE64,
+    Json,
+    asked_about,
+    base64,
+    marked,
+    module_of,
+    name_of,
+    with_patterns,
+)
 
-_MARK: Final = "x-decodekit-asked"
 _OFFSET: Final = "([zZ]|[+-][0-9]{2}:[0-9]{2})$"
 _NO_OFFSET: Final = "^([^T]*T)?[^zZ+-]*$"
-_ASCII: Final = r"^[\x00-\x7f]*$"
 _NUMBER: Final = r"[0-9]{1,15}(\.[0-9]{1,15})?"
 _COMPLEX: Final = rf"^-?{_NUMBER}([+-]{_NUMBER}j)?$"
 _FRACTION: Final = r"^-?[0-9]{1,15}(/[1-9][0-9]{0,14})?$"
-_BYTE_SIZE: Final = r"^[0-9]{1,9}(\.[0-9]{1,3})? ?(B|[KMGTPE]i?B|[kMGTPE]b)$"
-_CARD: Final = r"^[0-9]*$"
 # No blank at either end: what Rust and Python strip.
 _BLANK: Final = r"\s\x1c-\x1f\x85"
 _STRIPPED: Final = rf"^([^{_BLANK}]([^]*[^{_BLANK}])?)?$".replace("[^]", r"[\s\S]")
@@ -47,7 +52,6 @@ _LABEL: Final = "[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
 _HOST: Final = f"({_LABEL}\\.)*[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*(:[1-9][0-9]{{0,3}})?"
 _USER: Final = "([A-Za-z0-9._~-]+(:[A-Za-z0-9._~-]*)?@|:[A-Za-z0-9._~-]+@)?"
 _PATH: Final = r"(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?"
-_BASE64: Final = ("[A-Za-z0-9+/]", "[A-Za-z0-9_-]")
 _ODD_PATTERN: Final = re.compile(r"\[\^?\]?[^\]\\]*(\\.[^\]\\]*)*(\[|&&|--|~~)|\[\[:|\\[KGZRX]")
 """What Rust reads otherwise than ECMA-262: sets inside of sets, and escapes of its own."""
 _COMPOUND: Final = frozenset(
@@ -61,54 +65,6 @@ _ANCHOR: Final = re.compile(r"\\.|\(\?P<\w+>", re.DOTALL)
 _PLAIN_ANCHORS: Final = {r"\A": "^", r"\Z": "$", r"\z": "$", "(?P": "("}
 
 
-class Asked(NamedTuple):
-    """A validator that the mask knows nothing of.
-
-    Attributes:
-        pointer: the schema whose values it is asked about.
-        name: what it is called.
-        when: "guard": before a text is finished, so that what it refuses is taken back; "end": when it has ended.
-    """
-
-    pointer: str
-    name: str
-    when: Literal["guard", "end"]
-
-
-def marks_of(schema: Any) -> tuple[Any, tuple[Asked, ...]]:
-    """A schema without its marks, and what they say."""
-    found: list[Asked] = []
-
-    def cleaned(value: Any, pointer: str) -> Any:
-        if isinstance(value, list):
-            return [cleaned(one, f"{pointer}/{index}") for index, one in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        for when, name in value.get(_MARK, ()):
-            asked = Asked(pointer, name, when)
-            if asked not in found:
-                found.append(asked)
-        below = ((key, one) for key, one in value.items() if key != _MARK)
-        return {key: cleaned(one, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}") for key, one in below}
-
-    return cleaned(schema, "#"), tuple(found)
-
-
-def _marked(found: Json, when: Literal["guard", "end"], name: str) -> Json:
-    marks = found.get(_MARK, [])
-    return found if [when, name] in marks else {**found, _MARK: [*marks, [when, name]]}
-
-
-def _with_patterns(found: Json, patterns: Iterable[str]) -> Json:
-    """A schema of strings with further patterns."""
-    for pattern in patterns:
-        if "pattern" not in found:
-            found = {**found, "pattern": pattern}
-        else:
-            found = {**found, "allOf": [*found.get("allOf", ()), {"pattern": pattern}]}
-    return found
-
-
 class WrittenValues(GenerateJsonSchema):
     """What to write, where Pydantic would read more, or says less than it asks for.
 
@@ -117,6 +73,9 @@ class WrittenValues(GenerateJsonSchema):
     """
 
     _mapping: ClassVar[Any] = GenerateJsonSchema.ValidationsMapping
+    _depth: int = 0
+    _num_around: int = 0
+    """Texts of JSON around the schema: in them keys and items are not told apart (see the module `embedded`)."""
 
     # -- objects
 
@@ -126,21 +85,22 @@ class WrittenValues(GenerateJsonSchema):
         cls = schema["cls"]
         for name in ("model_post_init", "__init__"):
             method = getattr(cls, name)
-            is_own = method is not getattr(BaseModel, name) and not _module(method).startswith("pydantic")
+            is_own = method is not getattr(BaseModel, name) and not module_of(method).startswith("pydantic")
             if is_own and (name != "__init__" or schema.get("custom_init")):
-                found = _marked(found, "end", f"{cls.__qualname__}.{name}")
+                found = marked(found, "end", f"{cls.__qualname__}.{name}")
         return found
 
     def dataclass_schema(self, schema: Any) -> Json:
         """A dataclass, with its ``__post_init__``."""
         found = _closed(super().dataclass_schema(schema))
         name = f"{schema['cls'].__qualname__}.__post_init__"
-        return _marked(found, "end", name) if schema.get("post_init") else found
+        return marked(found, "end", name) if schema.get("post_init") else found
 
     def dataclass_args_schema(self, schema: Any) -> Json:
         """The fields that may be given."""
         fields = [field for field in schema["fields"] if field.get("init") is not False]
-        return super().dataclass_args_schema({**schema, "fields": fields})
+        given: Any = {**schema, "fields": fields}
+        return super().dataclass_args_schema(given)
 
     def typed_dict_schema(self, schema: Any) -> Json:
         """A TypedDict."""
@@ -151,7 +111,9 @@ class WrittenValues(GenerateJsonSchema):
             alias = field.get("validation_alias")
             paths = alias if isinstance(alias, list) else []
             if paths and self._config.validate_by_alias is not False and not any(map(_is_a_key, paths)):
-                raise PydanticInvalidForJsonSchema(f"the field {name!r} is read from a path, {alias}, and not from a key")
+                raise PydanticInvalidForJsonSchema(
+                    f"the field {name!r} is read from a path, {alias}, and not from a key"
+                )
         return super()._named_required_fields_schema(named_required_fields)
 
     def dict_schema(self, schema: Any) -> Json:
@@ -168,8 +130,8 @@ class WrittenValues(GenerateJsonSchema):
         if rest:
             found["propertyNames"] = rest
         self.update_with_validations(found, schema, self._mapping.object)
-        if found.get("minProperties", 0) > 1 and _unwrapped(keys)["type"] != "str":
-            found = _marked(found, "guard", "keys that are equal")
+        if found.get("minProperties", 0) > 1 and (self._num_around or _unwrapped(keys)["type"] != "str"):
+            found = marked(found, "guard", "keys that are equal")
         return found
 
     frozendict_schema = ordered_dict_schema = counter_schema = dict_schema
@@ -202,9 +164,10 @@ class WrittenValues(GenerateJsonSchema):
         found = super().set_schema(schema)
         items = schema.get("items_schema", {"type": "any"})
         if not _has_hash(items):
-            return _marked(found, "guard", "items that have a hash")
-        if found.get("minItems", 0) > 1 and _unwrapped(items)["type"] not in _PLAIN:
-            return _marked(found, "guard", "items that are equal")
+            return marked(found, "guard", "items that have a hash")
+        if found.get("minItems", 0) > 1 and (self._num_around or _unwrapped(items)["type"] not in _PLAIN):
+            found["uniqueItems"] = not self._num_around
+            return marked(found, "guard", "items that are equal")
         return found
 
     frozenset_schema = set_schema
@@ -212,12 +175,14 @@ class WrittenValues(GenerateJsonSchema):
     def tagged_union_schema(self, schema: Any) -> Json:
         """One of several, with the member by which they are told apart even where it has a default."""
         found = super().tagged_union_schema(schema)
+        if not found["oneOf"]:
+            raise PydanticInvalidForJsonSchema("no JSON is read as one of the choices")
         discriminator = schema["discriminator"]
         if callable(discriminator):
-            return _marked(found, "end", _name(discriminator))
+            return marked(found, "end", name_of(discriminator))
         name = found.get("discriminator", {}).get("propertyName")
         if name is None:
-            return _marked(found, "guard", "the discriminator")
+            return marked(found, "guard", "the discriminator")
         return {**found, "oneOf": [{**one, "required": [*one.get("required", ()), name]} for one in found["oneOf"]]}
 
     # -- numbers
@@ -232,7 +197,9 @@ class WrittenValues(GenerateJsonSchema):
             if found.get(strict):
                 bound = math.nextafter(float(found.pop(strict)), towards)
                 found[loose] = (max if towards > 0 else min)(bound, found.get(loose, bound))
-        return found
+        # Pydantic divides doubles: it refuses -9712313.2 as a multiple of 0.1.
+        is_exact = found.get("multipleOf", 1) % 1 == 0
+        return found if is_exact else marked(found, "guard", f"multiple_of {found['multipleOf']}")
 
     def decimal_schema(self, schema: Any) -> Json:
         """A number within the limits of a Decimal, which Pydantic would read from a string as well.
@@ -240,14 +207,15 @@ class WrittenValues(GenerateJsonSchema):
         Of ``max_digits=6, decimal_places=2`` there are at most four digits before the point; of ``max_digits=3`` alone
         one, two or three.
         """
-        parts = [{name: _json_number(bound)} for name, bound in _bounds(schema)]
+        parts: list[Json] = [{name: _json_number(bound)} for name, bound in _bounds(schema)]
         if schema.get("multiple_of"):
             parts.append({"multipleOf": _json_number(schema["multiple_of"])})
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
-        if digits is not None:
-            wholes = range(digits + 1) if places is None else (max(0, digits - places),)
-            parts.append(_any_of([{**_within(10**whole), **_places(digits - whole)} for whole in wholes]))
-        if digits is None and places is not None:
+        if digits is not None and places is not None:
+            parts.append(_within(10 ** max(0, digits - places)))
+        elif digits is not None:
+            parts.append({"anyOf": [{**_within(10**whole), **_places(digits - whole)} for whole in range(digits + 1)]})
+        if places is not None:
             parts.append(_places(places))
         return {"type": "number", **(parts[0] if len(parts) == 1 else {"allOf": parts} if parts else {})}
 
@@ -260,7 +228,7 @@ class WrittenValues(GenerateJsonSchema):
         exact = {name: float(bound) for name, bound in bounds.items()}
         found |= exact
         is_exact = all(Fraction(repr(exact[name])) == bound for name, bound in bounds.items())
-        return found if is_exact and not schema.get("multiple_of") else _marked(found, "guard", "bounds of a fraction")
+        return found if is_exact and not schema.get("multiple_of") else marked(found, "guard", "bounds of a fraction")
 
     def complex_schema(self, schema: Any) -> Json:
         """A complex number as Python writes it."""
@@ -281,26 +249,26 @@ class WrittenValues(GenerateJsonSchema):
         if schema.get("strip_whitespace", self._config.str_strip_whitespace) and (pattern or found.get("minLength")):
             more.append(_STRIPPED)
         if schema.get("ascii_only"):
-            more.append(_ASCII)
+            more.append(ASCII)
         if pattern and _ODD_PATTERN.search(pattern):
             raise PydanticInvalidForJsonSchema(f"the pattern {pattern!r:.80} has sets or escapes that only Rust reads")
-        return _with_patterns(found, more)
+        return with_patterns(found, more)
 
     def bytes_schema(self, schema: Any) -> Json:
         """Bytes as a text; as ASCII where they are counted."""
         found = super().bytes_schema(schema)
         how = self._config.val_json_bytes
         if how == "utf8":
-            return _with_patterns(found, [_ASCII] if "maxLength" in found else [])
+            return with_patterns(found, [ASCII] if "maxLength" in found else [])
         if "minLength" in found or "maxLength" in found:
             least, most = found.pop("minLength", 0), found.pop("maxLength", None)
-            found = _marked(found, "guard", f"{least} to {'any number of' if most is None else most} bytes")
-        return _with_patterns(found, ["^([0-9a-fA-F]{2})*$" if how == "hex" else _base64(_BASE64[1])])
+            found = marked(found, "guard", f"{least} to {'any number of' if most is None else most} bytes")
+        return with_patterns(found, ["^([0-9a-fA-F]{2})*$" if how == "hex" else base64(BASE64[1])])
 
     def date_schema(self, schema: Any) -> Json:
         """A date."""
-        found = _with_patterns(super().date_schema(schema), [_dates(*bound) for bound in _bounds(schema)])
-        return _marked(found, "guard", f"in the {schema['now_op']}") if "now_op" in schema else found
+        found = with_patterns(super().date_schema(schema), [_dates(*bound) for bound in _bounds(schema)])
+        return marked(found, "guard", f"in the {schema['now_op']}") if "now_op" in schema else found
 
     def time_schema(self, schema: Any) -> Json:
         """A time of day."""
@@ -317,13 +285,13 @@ class WrittenValues(GenerateJsonSchema):
     def _in_zone(self, found: Json, schema: Any) -> Json:
         zone = schema.get("tz_constraint")
         if zone is not None:
-            found = _with_patterns(found, [_NO_OFFSET if zone == "naive" else _OFFSET])
+            found = with_patterns(found, [_NO_OFFSET if zone == "naive" else _OFFSET])
         if isinstance(zone, int):
-            found = _marked(found, "guard", f"an offset of {zone} seconds")
+            found = marked(found, "guard", f"an offset of {zone} seconds")
         if "now_op" in schema:
-            found = _marked(found, "guard", f"in the {schema['now_op']}")
+            found = marked(found, "guard", f"in the {schema['now_op']}")
         asked = [name for name in ("ge", "gt", "le", "lt", "multiple_of") if schema.get(name) is not None]
-        return _marked(found, "guard", ", ".join(f"{name} {schema[name]}" for name in asked)) if asked else found
+        return marked(found, "guard", ", ".join(f"{name} {schema[name]}" for name in asked)) if asked else found
 
     def url_schema(self, schema: Any) -> Json:
         """A URL: of the web, unless other schemes are asked for."""
@@ -340,11 +308,15 @@ class WrittenValues(GenerateJsonSchema):
         del found["format"]
         parts = [] if schemes == ["file"] else [f"({'|'.join(map(re.escape, schemes))})://{_USER}{host}{_PATH}"]
         parts += ["file:///[A-Za-z0-9._~/-]*"] if "file" in schemes else []
-        return _with_patterns(found, [f"^({'|'.join(parts)})$"])
+        return with_patterns(found, [f"^({'|'.join(parts)})$"])
 
     def json_schema(self, schema: Any) -> Json:
         """A text of JSON, inside of a string."""
-        return _json_string(self.generate_inner(schema.get("schema") or core_schema.any_schema()))
+        self._num_around += 1
+        try:
+            return _json_string(self.generate_inner(schema.get("schema") or core_schema.any_schema()))
+        finally:
+            self._num_around -= 1
 
     # -- values that are listed
 
@@ -376,28 +348,23 @@ class WrittenValues(GenerateJsonSchema):
 
     def generate_inner(self, schema: Any) -> Json:
         """The schema of a part of a type, with the validator around it."""
+        self._depth += 1
         found = super().generate_inner(schema)
-        return self._asked(found, schema) if str(schema["type"]).startswith("function-") else found
+        self._depth -= 1
+        if not str(schema["type"]).startswith("function-"):
+            return found
+        # What has a name of its own, or is the whole type, is marked where it is defined: a reference stays bare.
+        is_own = "$ref" in found and ("ref" in schema or not self._depth)
+        defined = self.get_schema_from_definitions(found["$ref"]) if is_own else None
+        if defined is None:
+            return asked_about(found, schema)
+        defined.update(asked_about(defined, schema))
+        return found
 
     def chain_schema(self, schema: Any) -> Json:
         """The first step; what the others ask of its value cannot be told from its text."""
         found = super().chain_schema(schema)
-        return found if len(schema["steps"]) == 1 else _marked(found, "guard", "further steps")
-
-    def _asked(self, found: Json, schema: Any) -> Json:
-        """With the validator that is asked, unless the schema says all that it asks for."""
-        function = schema["function"]["function"]
-        name = _name(function)
-        told = _TOLD.get(name.rpartition(".<locals>")[0] or name)
-        if told is not None:
-            return told(found, function)
-        if name in _REFUSED:
-            raise PydanticInvalidForJsonSchema(_REFUSED[name])
-        if name.endswith("<locals>.val_func"):
-            predicate = getattr(schema["function"]["function"].__closure__[0].cell_contents, "func", function)
-            is_ours = _module(predicate) in ("builtins", "math", "annotated_types", "None")
-            return _marked(found, "guard" if is_ours else "end", _name(predicate))
-        return _marked(found, "guard" if _module(function).startswith("pydantic.") else "end", name)
+        return found if len(schema["steps"]) == 1 else marked(found, "guard", "further steps")
 
 
 def _json_string(content: Json) -> Json:
@@ -432,13 +399,13 @@ def _unwrapped(schema: Any) -> Any:
 
 
 def _kind(schema: Any) -> str:
-    return {"tuple": "tuples", "none": "None"}.get(_unwrapped(schema)["type"], f"a {_unwrapped(schema)['type']}")
+    return {"tuple": "tuples", "none": "None"}.get(_unwrapped(schema)["type"], "keys of this type")
 
 
 def _has_hash(schema: Any) -> bool:
     """Whether every value of a schema can be an item of a set."""
     kind = schema["type"]
-    if kind == "function-after" and _name(schema["function"]["function"]) == "NameEmail._validate":
+    if kind == "function-after" and name_of(schema["function"]["function"]) == "NameEmail._validate":
         return False
     if kind in ("model", "dataclass"):
         return schema["cls"].__hash__ is not None
@@ -474,10 +441,6 @@ def _places(number: int) -> Json:
     return {"multipleOf": _json_number(Decimal(1).scaleb(-number))}
 
 
-def _any_of(parts: list[Json]) -> Json:
-    return parts[0] if len(parts) == 1 else {"anyOf": parts}
-
-
 def _dates(keyword: str, bound: Any) -> str:
     """The beginnings of ISO dates from one on, or up to one: digit by digit."""
     text, is_low = f"{bound:%Y-%m-%d}".rjust(10, "0"), "inimum" in keyword
@@ -487,75 +450,3 @@ def _dates(keyword: str, bound: Any) -> str:
             beyond = f"[{int(digit) + 1}-9]" if is_low else f"[0-{int(digit) - 1}]"
             ways.append(text[:index] + beyond)
     return f"^({'|'.join(ways)})"
-
-
-def _base64(letter: str) -> str:
-    return f"^({letter}{{4}})*({letter}{{2}}==|{letter}{{3}}=)?$"
-
-
-def _base64_text(letters: str) -> str:
-    """Base64 of ASCII: the highest bit of each byte is not set."""
-    order = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789" + letters
-    groups = ["".join(c for n, c in enumerate(order) if not n & bit).replace("-", "\\-") for bit in (32, 8, 2, 0)]
-    first, second, third, fourth = (f"[{group}]" for group in groups)
-    return f"^({first}{second}{third}{fourth})*({first}{second}==|{first}{second}{third}=)?$"
-
-
-def _encoded(found: Json, function: Any) -> Json:
-    """Bytes or a text in base64; what another encoder reads is asked for at the end."""
-    owner = function.__self__
-    name = getattr(owner.encoder, "__qualname__", type(owner.encoder).__qualname__)
-    if name not in ("Base64Encoder", "Base64UrlEncoder"):
-        return _marked(found, "end", f"{name}.decode")
-    letters = "+/" if name == "Base64Encoder" else "-_"
-    is_text = type(owner).__name__ == "EncodedStr"
-    return _with_patterns(found, [_base64_text(letters) if is_text else _base64(_BASE64[letters == "-_"])])
-
-
-def _byte_size(found: Json, function: Any) -> Json:
-    return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _BYTE_SIZE}]}
-
-
-def _card(found: Json, function: Any) -> Json:
-    return _marked(_with_patterns(found, [_CARD]), "guard", "PaymentCardNumber.validate")
-
-
-def _as_it_is(found: Json, function: Any) -> Json:
-    return found
-
-
-_TOLD: Final[dict[str, Callable[[Json, Any], Json]]] = {
-    **dict.fromkeys(
-        (
-            "EmailStr._validate", "NameEmail._validate", "Color._validate", "forbid_inf_nan_check", "attrgetter",
-            "IPvAnyAddress._validate", "IPvAnyInterface._validate", "IPvAnyNetwork._validate", "defaultdict_validator",
-            "validate_str_is_valid_iana_tz", "GenerateSchema._path_schema", "GenerateSchema._literal_schema",
-            "Secret.__get_pydantic_core_schema__", "_SecretField.__get_pydantic_core_schema__", "sequence_validator",
-            "_BaseUrl.__get_pydantic_core_schema__", "_BaseMultiHostUrl.__get_pydantic_core_schema__",
-        ),
-        _as_it_is,
-    ),
-    **dict.fromkeys(("EncodedBytes.decode", "EncodedStr.decode_str"), _encoded),
-    "ByteSize._validate": _byte_size,
-    "PaymentCardNumber.validate": _card,
-}  # fmt: skip
-"""Validators of Pydantic of which a schema says all, by name, with what it says."""
-_REFUSED: Final = {
-    "PathType.validate_file": "whether a file exists is not told from its path; Path is any path",
-    "PathType.validate_directory": "whether a folder exists is not told from its path; Path is any path",
-    "PathType.validate_socket": "whether a socket exists is not told from its path; Path is any path",
-    "import_string": "ImportString imports what is written",
-}
-"""Validators whose types are refused, with the reason."""
-
-
-def _name(function: Any) -> str:
-    if isinstance(function, functools.partial):
-        return _name(function.func)
-    return getattr(function, "__qualname__", type(function).__qualname__)  # type: ignore[no-any-return]
-
-
-def _module(function: Any) -> str:
-    if isinstance(function, functools.partial):
-        return _module(function.func)
-    return str(getattr(function, "__module__", type(function).__module__))

@@ -1,4 +1,4 @@
-"""Every kind of type that Pydantic has a schema for, each with texts of every day that have to be among the written ones.
+"""Every kind of type that Pydantic has a schema for, each with texts of every day, which have to be written ones.
 
 Sources: the conversion table of Pydantic's documentation, `pydantic.types`, `pydantic.networks`, the markers of
 `annotated_types`.
@@ -13,18 +13,20 @@ import decimal
 import enum
 import fractions
 import ipaddress
+import os
 import pathlib
 import re
 import typing
 import uuid
 import zoneinfo
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import annotated_types as at
 import pydantic
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, networks
+from pydantic.alias_generators import to_camel
 from pydantic.color import Color
 
 
@@ -42,6 +44,11 @@ class Level(enum.IntEnum):
 class Flags(enum.IntFlag):
     READ = 1
     WRITE = 2
+
+
+class Plain(enum.Flag):
+    A = 1
+    B = 2
 
 
 class Kind(enum.StrEnum):
@@ -123,16 +130,30 @@ class Strictly(BaseModel):
 
 class Tree(BaseModel):
     value: int
-    children: list["Tree"] = []
+    children: list[Tree] = []
+
+
+class Renamed(BaseModel):
+    kind: Literal["a"] = Field("a", alias="Kind")
+
+
+class Other(BaseModel):
+    kind: Literal["b"] = Field("b", alias="Kind")
+    n: int = 0
+
+
+class Frozen(BaseModel, frozen=True):
+    a: int
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+    first_name: str
 
 
 class Extra(BaseModel, extra="allow"):
     __pydantic_extra__: dict[str, int]
     x: int
-
-
-def _of(*texts: Any) -> list[str]:
-    return list(texts)
 
 
 DAY: Final = '"2026-03-04"'
@@ -173,6 +194,8 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "condecimal, digits": (pydantic.condecimal(max_digits=3), ["0.125", "12.5", "999"]),
     "condecimal, places": (pydantic.condecimal(decimal_places=2), ["0.12", "12345.5"]),
     "condecimal, steps": (pydantic.condecimal(multiple_of=decimal.Decimal("0.25")), ["0.75"]),
+    "confloat, bounds that are no decimals": (pydantic.confloat(gt=0.1 + 0.2, le=0.1 + 0.7), ["0.31", "0.79"]),
+    "condecimal, bounds": (pydantic.condecimal(ge=decimal.Decimal("0.1"), lt=decimal.Decimal("0.3")), ["0.1", "0.29"]),
     "fraction": (fractions.Fraction, ['"1/3"', "0.5", "2"]),
     "fraction, bounds": (Annotated[fractions.Fraction, Field(ge=fractions.Fraction(1, 4))], ["0.25", "3"]),
     "fraction, a third": (Annotated[fractions.Fraction, Field(gt=fractions.Fraction(1, 3))], ["0.5"]),
@@ -196,6 +219,9 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "pattern of re": (typing.cast("Any", pydantic.create_model(
         "M", __config__=ConfigDict(regex_engine="python-re"), a=(Annotated[str, Field(pattern=r"^(?!x)\w+\Z")], ...)
     )), ['{"a":"ab"}']),
+    "pattern of lines": (Annotated[str, Field(pattern="(?m)^b$")], ['"a\\nb"']),
+    "pattern of others without case": (Annotated[str, Field(pattern="(?i)^[^k]s$")], ['"as"', '"ÄS"']),
+    "pattern of any": (Annotated[str, Field(pattern="(?s)^.$")], ['"a"', '"\\n"']),
     "bytes": (bytes, ['"abc"', '"é"']),
     "conbytes": (pydantic.conbytes(min_length=1, max_length=3), ['"abc"']),
     "hex bytes": (Hexed, ['{"data":"00ff"}']),
@@ -218,9 +244,14 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "json of objects": (pydantic.Json[dict[str, Cat]], [r'"{\"a\":{\"lives\":3}}"']),
     "json of trees": (pydantic.Json[Tree], [r'"{\"value\":1,\"children\":[{\"value\":2}]}"']),
     "json of json": (pydantic.Json[pydantic.Json[list[int]]], [r'"\"[1]\""']),
+    "json of bounds": (pydantic.Json[Annotated[int, Field(gt=3)]], ['"4"']),
+    "json of moments": (pydantic.Json[list[pydantic.AwareDatetime]], [r'"[\"2026-03-04T12:30:00Z\"]"']),
+    "json of two keys": (pydantic.Json[Annotated[dict[str, int], Field(min_length=2)]], [r'"{\"a\":1,\"b\":2}"']),
+    "json of two items": (pydantic.Json[Annotated[set[int], Field(min_length=2)]], ['"[1,2]"']),
     # dates and times
     "date": (dt.date, [DAY, '"2024-02-29"']),
     "condate": (pydantic.condate(ge=dt.date(2019, 12, 31), lt=dt.date(2030, 2, 1)), [DAY, '"2019-12-31"']),
+    "condate, early": (pydantic.condate(gt=dt.date(5, 1, 9), le=dt.date(1999, 12, 31)), ['"0005-01-10"']),
     "past date": (pydantic.PastDate, ['"1990-05-17"']),
     "future date": (pydantic.FutureDate, ['"2399-01-01"']),
     "datetime": (dt.datetime, [MOMENT, LOCAL, '"2026-03-04T12:30:00.25+02:00"']),
@@ -285,10 +316,14 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "conset": (pydantic.conset(float, min_length=2), ["[1,2.5]"]),
     "frozenset": (frozenset[str], ['["a","b"]']),
     "set of dates": (Annotated[set[dt.datetime], Field(min_length=2)], [f"[{MOMENT},{LOCAL[:-3]}05Z\"]"]),
+    "set of objects": (Annotated[set[Frozen], Field(min_length=2)], ['[{"a":1},{"a":2}]']),
     "set of anything": (set[Any], ['[1,"a"]']),
     "set of keys": (set[Key], ['[{"n":1}]']),
     "deque": (collections.deque[int], ["[1,2]"]),
     "sequence": (Sequence[int], ["[1,2]"]),
+    "generator": (Generator[int, None, None], ["[1]"]),
+    "hashable": (Hashable, ["1", '"a"']),
+    "path like": (os.PathLike[str], ['"a"']),
     "iterable": (Iterable[int], ["[1,2]"]),
     "mapping": (Mapping[str, int], ['{"a":1}']),
     "dict": (dict[str, int], ['{"a":1}']),
@@ -310,13 +345,18 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "optional": (int | None, ["null", "1"]),
     "union": (int | str | list[int], ["1", '"a"', "[1]"]),
     "union from left to right": (Annotated[int | str, Field(union_mode="left_to_right")], ["1", '"a"']),
-    "discriminated": (Annotated[Cat | Dog, Field(discriminator="kind")], ['{"kind":"cat","lives":3}', '{"kind":"wolf"}']),
+    "discriminated": (Annotated[Cat | Dog, Field(discriminator="kind")], ['{"kind":"cat"}', '{"kind":"wolf"}']),
     "discriminated by a function": (
         Annotated[Annotated[Cat, pydantic.Tag("cat")] | Annotated[Dog, pydantic.Tag("dog")],
                   Discriminator(lambda value: "cat" if value.get("kind") == "cat" else "dog")],
         ['{"kind":"cat"}'],
     ),
+    "discriminated by an alias": (Annotated[Renamed | Other, Field(discriminator="kind")], ['{"Kind":"b","n":1}']),
+    "optional discriminated": (Annotated[Cat | Dog, Field(discriminator="kind")] | None, ["null", '{"kind":"cat"}']),
+    "flag": (Plain, ["1", "2"]),
     # classes
+    "root": (pydantic.RootModel[list[int]], ["[1]"]),
+    "class in camel case": (Camel, ['{"firstName":"a"}']),
     "class": (Tree, ['{"value":1,"children":[{"value":2}]}']),
     "class by name": (Named, ['{"total":1}']),
     "class with a choice of aliases": (Aliased, ['{"sum":1}']),
@@ -332,14 +372,15 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "len": (Annotated[list[int], at.Len(1, 2)], ["[1]"]),
     "lower case": (at.LowerCase[str], ['"ab"']),
     "digits": (at.IsDigit[str], ['"12"']),
-    "predicate": (Annotated[int, at.Predicate(float.is_integer)], []),
+    "upper case": (at.UpperCase[str], ['"AB"']),
+    "not digits": (Annotated[str, at.Not(str.isdigit)], ['"ab"']),
+    "finite": (at.IsFinite[float], ["1.5"]),
     "strict": (Annotated[int, pydantic.Strict()], ["3"]),
     "allow inf nan": (Annotated[float, pydantic.AllowInfNan(False)], ["3"]),
     "omitted on error": (list[pydantic.OnErrorOmit[int]], ["[1]"]),
     "skipped": (pydantic.SkipValidation[int], ["3"]),
     "instance": (pydantic.InstanceOf[int], ["3"]),
 }  # fmt: skip
-del VALUES["predicate"]
 
 REFUSED: Final[dict[str, Any]] = {
     "file": pydantic.FilePath,

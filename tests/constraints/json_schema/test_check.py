@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import AfterValidator, AwareDatetime, BaseModel, PastDate, field_validator, model_validator
 
 import decodekit as dk
 from decodekit.constraints.author.coverage import NO_BOUND
@@ -220,3 +221,48 @@ def test_guards_are_named() -> None:
     assert any("guard" in warning for warning in coverage.warnings)
     assert coverage.least_tokens == 2 and coverage.most_tokens is None
     assert "tokens: 2 for the smallest value, no bound above" in str(coverage)
+
+
+class Person(BaseModel):
+    born: PastDate
+    names: list[Annotated[str, AfterValidator(str.title)]]
+
+    @field_validator("names")
+    @classmethod
+    def has_two(cls, names: list[str]) -> list[str]:
+        if len(names) < 2:
+            raise ValueError("a first and a last name")
+        return names
+
+    @model_validator(mode="after")
+    def is_grown_up(self) -> Person:
+        return self
+
+
+class Point(BaseModel):
+    moment: AwareDatetime
+    marks: dict[int, bool]
+
+
+def test_validators_that_are_only_asked_are_named() -> None:
+    coverage = dk.check(Person)
+    assert {(one.pointer, one.name, one.status) for one in coverage.validators} == {
+        ("#/properties/born", "in the past", "guard"),
+        ("#/properties/names/items", "str.title", "end"),
+        ("#/properties/names", "Person.has_two", "end"),
+        ("#", "Person.is_grown_up", "end"),
+    }
+    assert 'validator "Person.has_two" of #/properties/names: asked when the text has ended' in str(coverage)
+    assert "4 validators" in str(coverage)
+    assert not dk.check(Point).validators and "validator" not in str(dk.check(Point))
+
+
+def test_the_guard_of_a_type_takes_back_the_value_that_it_refuses() -> None:
+    guard = dk.JsonSchema(Person).guard()
+    assert guard is not None
+    text = b'{"born":"2999-01-01","names":["A","B"]}'
+    refusal = guard.refuses(text)
+    assert refusal is not None and (refusal.at, text[: refusal.keep]) == ("#/born", b'{"born":"')
+    assert "past" in refusal.message
+    assert guard.refuses(text.replace(b"2999", b"1999")) is None
+    assert dk.JsonSchema(Point).guard() is None

@@ -41,6 +41,9 @@ TABLE: list[tuple[Any, list[str], list[str]]] = [
     # strings
     ({"pattern": "b"}, ['"abc"', '"\\u0062"', "1"], ['"ac"', '""']),
     ({"pattern": "^a$"}, ['"a"'], ['"ab"', '"a\\n"', '"ba"']),
+    ({"pattern": "(?i)^a|b$"}, ['"A"', '"ax"', '"xB"'], ['"xA"', '"Bx"']),
+    ({"pattern": "(?si)^a.$"}, ['"A\\n"', '"ab"'], ['"a"']),
+    ({"type": "object", "patternProperties": {"(?i)^n": {"type": "null"}}}, ['{"N":null}'], ['{"n":1}', '{"N":1}']),
     ({"type": "string", "pattern": "^\\w+$", "minLength": 2}, ['"ab"'], ['"a"', '"a-"']),
     # objects
     (

@@ -22,6 +22,7 @@ UNSUPPORTED: list[tuple[Any, str, str]] = [
     ({"$ref": "#"}, "#", "refers to itself"),
     ({"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "#", "refers to itself"),
     ({"pattern": "\\q"}, "#/pattern", "the escape \\q"),
+    ({"pattern": "a(?i)b"}, "#/pattern", "inline flags for a whole pattern"),
     ({"patternProperties": {"(?>a)": {}}}, "#/patternProperties/(?>a)", "atomic groups"),
 ]
 INVALID: list[tuple[Any, str]] = [

@@ -3,9 +3,9 @@ r"""JSON texts inside of a JSON string, as a body language: what ``contentSchema
     content     [1,"a"]
     body        [1,\"a\"]        the quote and the backslash with a backslash, everything else as it is
 
-Arrays and objects nest, so this is no regular language: a node stands for a set of configurations of a network (what is
-read, by which frame, above which frames), and its derivatives are made as they are asked for. Keys that are not declared
-are not told apart, or each would have states of its own: so one may come twice, and the last one counts.
+Arrays and objects nest, so this is no regular language: a node stands for a set of configurations of a network (what
+is read, by which frame, above which frames), and its derivatives are made as they are asked for. Keys that are not
+declared are not told apart, or each would have states of its own: so one may come twice, and the last one counts.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Embedded(Node):
     def _rows(self) -> Iterable[tuple[ByteMask, Node]]:
         escaped: list[tuple[ByteMask, Node]] = []
         for mask, group in _divided([(item, row) for item in self.items for row in item[0].transitions()]):
-            for part in (mask & 1 << 0x22, mask & 1 << 0x5C):
-                if part:
-                    escaped.append((part, _after(group, part.bit_length() - 1)))
+            escaped += [(1 << byte, _after(group, byte)) for byte in (0x22, 0x5C) if mask >> byte & 1]
             rest = mask & ~_ESCAPED
             if rest:
                 yield from _by_capture(group, rest)
@@ -117,7 +115,7 @@ def embedded(root: Frame) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Frame):
+class _KnownText(Frame):
     """The frame that is asked at the end of a text that it would have captured, where that is known, or is as good."""
 
     frame: Frame
@@ -140,11 +138,11 @@ def _readings(move: Read, reader: Frame, stack: _Stack) -> Iterator[_Item]:
     listed = {name: fresh.spell(name) + fresh.end for name in sorted(fresh.listed)}
     others = ir.complement(ir.concat(string_bodies.words(tuple(listed)), string_bodies.QUOTE))
     unlisted = next(name for point in range(0xE000, 0xF900) if (name := chr(point)) not in listed)
-    other = _Known(reader, fresh.spell(unlisted) + fresh.end)
+    other = _KnownText(reader, fresh.spell(unlisted) + fresh.end)
     yield ir.both(move.node, others) if listed else move.node, None, other, stack
     for text in listed.values():
         if reader.after(word[1], text):
-            yield ir.concat(ir.literal(text), ir.accept(word[1])), None, _Known(reader, text), stack
+            yield ir.concat(ir.literal(text), ir.accept(word[1])), None, _KnownText(reader, text), stack
 
 
 _Step: TypeAlias = tuple[_Item, Node]

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Library, Location
@@ -215,8 +215,8 @@ def _embed(
     semantics: Semantics, location: Location, *, order: Order, escapes: Escapes, numbers: Numbers, messages: Messages
 ) -> Node:
     """The strings that hold a text of JSON, without white space, that ``contentSchema`` admits."""
-    schema, root = cast("dict[str, JsonValue]", location.value), semantics.library.root.value
-    content = {"allOf": [schema.get("contentSchema", True)], "$defs": root.get("$defs", {})}  # type: ignore[union-attr]
+    schema, root = cast("Any", location.value), cast("Any", semantics.library.root.value)
+    content = {"allOf": [schema.get("contentSchema", True)], "$defs": root.get("$defs", {})}
     network = SchemaNetwork(content, {}, semantics.formats, "compact", order, escapes, numbers, messages)
     return embedded(network.root()) if network.is_inhabited(network.root_goal) else ir.EMPTY
 

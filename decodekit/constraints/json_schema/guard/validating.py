@@ -33,11 +33,12 @@ class TypeGuard:
         if refusal is not None:
             return refusal
         yield 8 * len(text)
+        from pydantic import ValidationError
+
         try:
             validate_json(self.python_type, text.decode())
-        except ValueError as error:
-            faults = error.errors(include_url=False) if hasattr(error, "errors") else []
-            fault = faults[0] if faults else {"loc": (), "msg": str(error)}
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
             found = _at(instances.read(text), fault["loc"])
             keep = found.start + (found.kind == "string") if found.start else len(text)
             return Refusal(keep, "/".join(map(str, ("#", *fault["loc"]))), fault["msg"])

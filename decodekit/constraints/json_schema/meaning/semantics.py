@@ -131,9 +131,7 @@ class Semantics:
         may_leave: whether there is a guard to leave a keyword to; otherwise what meets a limit raises its error.
     """
 
-    def __init__(
-        self, library: Library, formats: Formats, keywords: Keywords, embed: Embed
-    ) -> None:
+    def __init__(self, library: Library, formats: Formats, keywords: Keywords, embed: Embed) -> None:
         self.library = library
         self.formats = formats
         self.keywords = keywords

@@ -94,6 +94,7 @@ _IPV6: Final = "({})".format(
     )
 )
 
+
 def _networks() -> str:
     """IPv4 networks, whose bits behind the prefix are zero."""
     ways = []
@@ -210,7 +211,11 @@ JSON_STRING: Final = "json-string"
 
 def names(mode: Formats = "assert") -> tuple[str, ...]:
     """The formats that are enforced."""
-    return () if mode == "annotate" else tuple(_PYTHON_PATTERNS | _PYTHON_BUILT if mode == "python" else _PATTERNS | _BUILT)
+    return (
+        ()
+        if mode == "annotate"
+        else tuple(_PYTHON_PATTERNS | _PYTHON_BUILT if mode == "python" else _PATTERNS | _BUILT)
+    )
 
 
 def language(name: str, mode: Formats, *, at: str) -> Node | None:

@@ -37,11 +37,11 @@ _WORD_OF_SOME: Final = r"\p{L}\p{M}\p{N}\p{Pc}\p{So}\p{Cf}\p{Cn}"
 _ALIKE: Final = (
     (r"\\[sS]|\(\?<?[!]", r"[^\x1c-\x1f\x85\ufeff]*"),
     (r"\\D|\[\^[^\]]*\\[dw]|\(\?<?[!]", r"([0-9]|[^\p{Nd}\p{Cn}])*"),
-    (rf"\\[WbB]|\[\^[^\]]*\\w|\(\?<?[!]", rf"([\x00-\x7f]|[^{_WORD_OF_SOME}])*"),
+    (r"\\[WbB]|\[\^[^\]]*\\w|\(\?<?[!]", rf"([\x00-\x7f]|[^{_WORD_OF_SOME}])*"),
     (r"\(\?[a-z]*i|\(\?<?[!]", r"[^\u0130\u0131\u017f\u212a]*"),
-    (r"\(\?<?[!]", r"[^\r\u2028\u2029]*"),
+    (r"\(\?[a-z]*m|\(\?<?[!]", r"[^\r\u2028\u2029]*"),
 )
-"""What in a pattern is read otherwise by Rust's `regex`, by `re` and by ECMA-262, with the texts that are read alike."""
+"""What in a pattern Rust's `regex`, `re` and ECMA-262 do not read alike, with the texts in which that is no matter."""
 
 
 @dataclass(frozen=True, slots=True)

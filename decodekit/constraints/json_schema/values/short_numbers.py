@@ -54,8 +54,8 @@ def in_form(spec: NumberSpec, form: Numbers) -> Node:
         return ir.choice(digits(whole), *([] if rest.is_impossible else [Short(rest.node(), most)]))
     if spec.whole_step is None or spec.whole_step.denominator != 1:
         return Short(spec.node(), most)
-    whole = replace(spec, is_plain=True, is_integer=False)
-    return Short(INTEGER if whole == NumberSpec(is_plain=True) else ir.both(whole.node(), INTEGER), most)
+    plain = replace(spec, is_plain=True, is_integer=False)
+    return Short(INTEGER if plain == NumberSpec(is_plain=True) else ir.both(plain.node(), INTEGER), most)
 
 
 class Short(Node):
