@@ -9,7 +9,7 @@ from decodekit.errors import DecodekitError
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked
 from decodekit.serving.calls import CallPiece, CallSplitter, TextEnd
-from decodekit.serving.fields import SamplingFields, WireModel
+from decodekit.serving.fields import WireModel
 from decodekit.serving.refusals import LIMIT_FIELD, body_of
 from decodekit.serving.service import Running, Service
 from decodekit.serving.tokens import as_event

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import typing
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -181,5 +182,5 @@ def _first_line(error: Exception) -> str:
 
 def core_schema_of(python_type: object) -> Mapping[str, Any]:
     """How Pydantic reads a type, as its core takes it."""
-    schema: Any = _adapter(python_type).core_schema
-    return schema  # type: ignore[no-any-return]
+    schema: Mapping[str, Any] = _adapter(python_type).core_schema
+    return schema
