@@ -265,21 +265,26 @@ class Extraction:
         if alternatives and not self._validator.is_json:
             cause = "the texts of this job are no JSON, so that they have no fields"
             raise UselessOptionError(cause, at="alternatives")
-        chosen = replace(self._executor(executor, batch_size, num_workers, max_failures), alternatives=alternatives)
+        chosen = self._executor(executor, batch_size, num_workers, max_failures, alternatives)
         return runner.run(entries, chosen, shard=shard, limit=limit, retries=retries)
 
     def _executor(
-        self, name: ExecutorName, batch_size: int | None, num_workers: int | None, max_failures: int | None
+        self,
+        name: ExecutorName,
+        batch_size: int | None,
+        num_workers: int | None,
+        max_failures: int | None,
+        alternatives: bool,
     ) -> LocalExecutor | RayExecutor:
         check_executor(name, num_workers, max_failures)
         if name == "local":
             size = batch_size or automatic_batch_size(self._llm.model.device.type)
-            return LocalExecutor(self._llm, size, self._call)
+            return LocalExecutor(self._llm, size, self._call, alternatives)
         from decodekit.jobs.ray import ModelOnWorker, RayExecutor
 
         settings = self.settings
         load = ModelOnWorker(settings.model, settings.dtype, settings.weights)
-        return RayExecutor(load, self._call, batch_size, num_workers)
+        return RayExecutor(load, self._call, batch_size, num_workers, alternatives)
 
 
 def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) -> None:

@@ -49,7 +49,7 @@ class _Part(NamedTuple):
     body: bytes
 
 
-class _Kind(NamedTuple):
+class _PartKind(NamedTuple):
     """What a part is: ``text/plain``, with what is said of its bytes, or a file."""
 
     name: str
@@ -128,7 +128,7 @@ class _Reader:
             return self.mail(body, depth + 1)
         return self._decoded(body, kind.charset, is_page=kind.name == "text/html")
 
-    def _kind(self, part: _Part) -> _Kind:
+    def _kind(self, part: _Part) -> _PartKind:
         """What a part says of itself."""
         told = Message()
         for name in ("content-type", "content-disposition"):
@@ -144,7 +144,7 @@ class _Reader:
         except Exception as error:  # odd parameters, such as both of name*0 and name*, are too much for it
             cause = f"the type of a part cannot be read: {value!r:.80}."
             raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file") from error
-        return _Kind(told.get_content_type(), is_attached, charset, boundary, file)
+        return _PartKind(told.get_content_type(), is_attached, charset, boundary, file)
 
     def _count(self, depth: int) -> None:
         self.num_parts += 1

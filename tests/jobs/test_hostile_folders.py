@@ -127,8 +127,8 @@ def test_merge_reads_nothing_outside_of_its_folders(
     assert " diary" in (out / "report.html").read_text()
     edit(out, lambda data: data["inputs"].append({**data["inputs"][0], "path": "memory://elsewhere/a.txt"}))
     seen: list[str] = []
-    own = documents._paths_of
-    monkeypatch.setattr(documents, "_paths_of", lambda source, found: seen.append(source.path) or own(source, found))
+    own = documents.paths_of
+    monkeypatch.setattr(documents, "paths_of", lambda source, found: seen.append(source.path) or own(source, found))
     assert Result("merge", out, "-o", tmp_path / "whole").code == console.DONE
     assert seen == []
     page = (tmp_path / "whole" / "report.html").read_text()

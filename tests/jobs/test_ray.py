@@ -167,7 +167,7 @@ def test_the_command_line_decodes_where_it_is_told(
     started: list[tuple[int | None, int | None]] = []
 
     class Recorded(LocalExecutor):
-        def __init__(self, load: ModelOnWorker, options: Any, batch_size: int | None, workers: int | None):
+        def __init__(self, load: ModelOnWorker, options: Any, batch_size: int | None, workers: int | None, _: bool):
             started.append((batch_size, workers))
             super().__init__(llm, 1, options)  # type: ignore[arg-type]
 
