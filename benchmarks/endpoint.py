@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).parent.parent
 _START_S = 120.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_KEPT = ("decodekit_constraint_bytes ", "decodekit_prefix_bytes ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,12 @@ class Endpoint:
         )
 
     def kept_mib(self) -> float:
-        """What constraints keep in it, by its own account."""
+        """What it keeps for later requests, of constraints and prompts, by its own account."""
         with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        [value] = [line.split()[1] for line in lines if line.startswith("decodekit_constraint_bytes ")]
-        return round(float(value) / (1 << 20), 1)
+        kept = [line.split()[1] for line in lines if line.startswith(_KEPT)]
+        assert len(kept) == len(_KEPT)
+        return round(sum(map(float, kept)) / (1 << 20), 1)
 
     def _pids(self) -> list[int]:
         parents: dict[int, int] = {}

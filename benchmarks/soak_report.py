@@ -44,7 +44,7 @@ class Phase:
     Args:
         is_attacked: whether hostile clients were there.
         begin, end: values of `time.monotonic`.
-        kept_mib: what constraints keep at its end, by the endpoint's own account, which has a bound.
+        kept_mib: what the endpoint keeps at its end for later requests, by its own account, which has bounds.
     """
 
     is_attacked: bool
@@ -138,7 +138,7 @@ def phases_of(found: Found) -> list[dict[str, object]]:
                 "begin_s": round(phase.begin - found.phases[0].begin, 1),
                 "end_s": round(phase.end - found.phases[0].begin, 1),
                 "memory_mib": found.median("memory_mib", phase),
-                "constraints_mib": phase.kept_mib,
+                "kept_mib": phase.kept_mib,
                 "num_descriptors": found.median("num_descriptors", phase),
                 "processor_s": round(late.processor_s - early.processor_s, 1),
                 "waited_for_processor_s": round(late.waited_s - early.waited_s, 1),
@@ -215,9 +215,7 @@ def lines_of(found: Found, is_alive: bool) -> list[dict[str, object]]:
     after = quiet[min(1, len(quiet) - 1)]  # every cache is filled by the first attacks
     end, begin = (found.median("memory_mib", one) - one.kept_mib for one in (quiet[-1], after))
     ratio = round(end / max(1.0, begin), 3)
-    wanted = (
-        f"memory beside what constraints keep: at the end at most {MOST_MEMORY:g} times that after the first attacks"
-    )
+    wanted = f"memory beside what is kept: at the end at most {MOST_MEMORY:g} times that after the first attacks"
     line(wanted, ratio, ratio <= MOST_MEMORY if len(quiet) > 2 else None)
     more = found.median("num_descriptors", quiet[-1]) - found.median("num_descriptors", quiet[0])
     line(f"descriptors at the end: at most {MOST_DESCRIPTORS} more than at first", more, more <= MOST_DESCRIPTORS)

@@ -170,7 +170,7 @@ def test_a_report_says_what_does_not_hold() -> None:
         "p99 of first token of a stream",
         "/health beside attacks",
     ]
-    assert failing(found_of(15, memory_mib=120)) == ["memory beside what constraints keep"]
+    assert failing(found_of(15, memory_mib=120)) == ["memory beside what is kept"]
     assert failing(found_of(15, memory_mib=120, kept_mib=15)) == []
     assert failing(found_of(15, fault="other text")) == ["faults of ordinary clients"]
     assert failing(found_of(15, status="500")) == ["hostile requests"]

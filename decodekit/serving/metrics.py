@@ -61,6 +61,7 @@ class _OfEngine(Collector):
             ("waiting", "Texts that wait for a row.", stats.waiting),
             ("cached_tokens", "Tokens in the rows of texts.", stats.cached_tokens),
             ("prefix_tokens", "Tokens that are kept for later prompts.", stats.prefix_tokens),
+            ("prefix_bytes", "What these take of memory; the bound is an eighth of what was free.", stats.prefix_bytes),
             ("constraint_bytes", "What constraints keep, by their own account; see its bound.", memory_in_use()),
             ("constraint_bytes_limit", "Its bound.", memory_limit() or math.inf),
         ):

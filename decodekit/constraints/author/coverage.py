@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema.guard import guarding
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.constraints.json_schema.messages.warnings import surprises
 from decodekit.constraints.json_schema.schema import JsonSchema
-from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
+from decodekit.constraints.json_schema.strings.formats import GUARDED, JSON_STRING, Formats
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.wire import as_constraint, json_schema_in
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsatisfiableError
@@ -178,9 +178,12 @@ def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCove
 
     def status(finding: Finding) -> Status:
         name, location = finding.keyword, finding.location
-        is_format = name == "format" and finding.status == "mask" and network.semantics.formats == "assert"
+        formats = network.semantics.formats
+        is_format = name == "format" and finding.status == "mask" and formats == "assert"
         if location.at(name) in left and finding.status == "mask":
             return "guard"
+        if name == "contentSchema" and location.keywords().get("format") == JSON_STRING and formats == "python":
+            return "mask"
         if (name == "uniqueItems" and location.index in by_guard) or (
             is_format and location.keywords()["format"] in GUARDED
         ):

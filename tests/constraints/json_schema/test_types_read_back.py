@@ -134,3 +134,8 @@ def test_the_schema_that_pydantic_writes_is_found_out(name: str) -> None:
         warnings.simplefilter("ignore")
         relaxed = JsonSchema(TypeAdapter(made).json_schema())
     assert unread(made, relaxed, 100) != []
+
+
+def test_what_a_key_is_read_as_is_in_the_mask() -> None:
+    statuses = {entry.keyword: entry.status for entry in dk.check(dict[int, bool]).keywords}
+    assert statuses["contentSchema"] == "mask" and statuses["contentMediaType"] == "annotation"
