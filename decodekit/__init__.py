@@ -28,8 +28,9 @@ _PUBLIC: dict[str, str] = {
     """,
     "decodekit.constraints": """
         Choices CompiledGrammar Concat Grammar Guarded JsonSchema Many OneOf Optional Reasoned Regex Special Tag
-        TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text tools
+        TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text
     """,
+    "decodekit.chat.tools": "tools",
     "decodekit.evaluation": "calibrate compare",
     "decodekit.costs": "Estimate estimate",
     "decodekit.integrations.hf": "hf",
@@ -45,6 +46,7 @@ __all__ = ["__version__", *_HOME, "testing"]
 
 if TYPE_CHECKING:
     from decodekit import testing as testing
+    from decodekit.chat.tools import tools as tools
     from decodekit.constraints import Choices as Choices
     from decodekit.constraints import CompiledGrammar as CompiledGrammar
     from decodekit.constraints import Concat as Concat
@@ -67,7 +69,6 @@ if TYPE_CHECKING:
     from decodekit.constraints import compile as compile
     from decodekit.constraints import complete as complete
     from decodekit.constraints import sample_text as sample_text
-    from decodekit.constraints import tools as tools
     from decodekit.costs import Estimate as Estimate
     from decodekit.costs import estimate as estimate
     from decodekit.errors import DecodekitError as DecodekitError

@@ -6,7 +6,8 @@ transformers alone bring half a million of them: 400 to 800 ms, in the middle of
 
 - set aside what is there when the model is loaded (`gc.freeze`), which never becomes garbage;
 - leave young objects to the collector as it is, some milliseconds at most;
-- collect the old ones, which are then what caches hold, when nobody decodes, or when the process has grown.
+- collect the old ones, which are then what caches hold, when nobody decodes, or when the process has grown;
+- give memory back that is free inside of the C library, which keeps what lies below a block that is still in use.
 
 In a process of a user's nothing of the collector is changed; there it helps that what is kept of constraints holds no
 circles. A server of one's own may call `take_over` at its start, and `settle` when its models are loaded.
@@ -15,8 +16,11 @@ circles. A server of one's own may call `take_over` at its start, and `settle` w
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
+import os
 import threading
+from pathlib import Path
 from typing import Final
 
 LOOK_S: Final = 1.0
@@ -27,6 +31,10 @@ MANY: Final = 4096
 """The same while texts are decoded. A young collection makes at most some thousand objects old, and most go again."""
 GROWTH: Final = 1.5
 """The process has grown when its memory was so many times as large as at the last collection."""
+KEPT: Final = 1.1
+"""Free memory is given back when the process takes so many times what it took after the last time ..."""
+PAUSE: Final = 30
+"""... and so many looks after it. It takes some milliseconds, in which other threads go on."""
 NEVER: Final = 1 << 30
 
 _is_ours = False
@@ -69,8 +77,13 @@ def _watch() -> None:
     from decodekit.constraints import turns  # a command may end before it needs any of them
 
     pause, memory, num_steps = threading.Event(), _most_memory(), -1
+    kept, num_looks = memory_bytes(), 0
     while True:
         pause.wait(LOOK_S)
+        num_looks += 1
+        if num_looks >= PAUSE and memory_bytes() > KEPT * kept:
+            give_back()
+            kept, num_looks = memory_bytes(), 0
         before, num_steps = num_steps, turns.num_steps()
         if is_due(gc.get_count()[2], _most_memory() / memory, is_idle=before == num_steps):
             gc.collect()
@@ -84,3 +97,19 @@ def _most_memory() -> int:
     except ImportError:  # Windows
         return 1
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def memory_bytes() -> int:
+    """The memory of the process that is resident; 0 where that is not told."""
+    try:
+        resident = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:  # not Linux
+        return 0
+    return int(resident) * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back() -> None:
+    """Let the system have the memory that is free; glibc alone keeps much of it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

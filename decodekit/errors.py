@@ -1,4 +1,5 @@
-"""Every error of decodekit: a class for `except`, a stable code for logs, a message with place, cause and next step.
+"""Every error of decodekit: a class for `except`, a stable code for logs, a message with place, cause and next step;
+and warnings, at the caller's line.
 
 Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, tokenizer and options, 4xx plug-ins,
 5xx jobs, 6xx decoding, 7xx the engine, 8xx the
@@ -7,8 +8,18 @@ endpoint. A code is never reused for another meaning.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+
+def warn(message: str, frameworks: Sequence[str] = ("decodekit",)) -> None:
+    """Warn at the line that called into these packages."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in frameworks:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 class DecodekitError(Exception):
@@ -361,3 +372,16 @@ class ShutdownError(EndpointError):
     """The endpoint is shutting down."""
 
     code = "DK806"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device, the host or the cache has no room left."""
+    # By name: `torch.OutOfMemoryError` is there since torch 2.5. The CPU allocator raises a bare RuntimeError.
+    return (
+        isinstance(error, MemoryError | CacheFullError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY))
+    )
+
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")

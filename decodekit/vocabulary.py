@@ -231,7 +231,7 @@ def _read_transformers(tokenizer: Any) -> tuple[TokenBytes, SpecialTokens, set[i
     eos = set() if eos_token_id is None else {eos_token_id} if isinstance(eos_token_id, int) else set(eos_token_id)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        return (*_read_backend(tokenizer, backend, special_ids=tokenizer.all_special_ids), eos)
+        return (*_read_backend(tokenizer, backend, _left_out(tokenizer, backend)), eos)
     wrapped = getattr(tokenizer, "tokenizer", None)
     if hasattr(wrapped, "instruct_tokenizer"):  # transformers' wrapper around mistral-common
         tokens, special, own_eos = _read(wrapped)
@@ -242,6 +242,20 @@ def _read_transformers(tokenizer: Any) -> tuple[TokenBytes, SpecialTokens, set[i
 
 
 # --- Hugging Face `tokenizers` ---------------------------------------------------------------------------------------
+
+
+def _left_out(tokenizer: Any, backend: Any) -> set[int]:
+    """The special tokens of a transformers tokenizer that ``decode(..., skip_special_tokens=True)`` leaves out.
+
+    transformers 5 calls the user-defined pieces of a SentencePiece model special too, and yet keeps them as text: of
+    AI21's J2 these are a comma and brackets. Those that the backend calls special need not be asked about.
+    """
+    flagged = {token_id for token_id, added in backend.get_added_tokens_decoder().items() if added.special}
+    special_ids = set(tokenizer.all_special_ids)
+    asked = special_ids - flagged
+    # Twice, since decoders may strip the first blank of a text.
+    kept = {i for i in asked if tokenizer.decode([i, i]) == tokenizer.decode([i, i], skip_special_tokens=True)}
+    return special_ids - kept
 
 
 def _read_backend(tokenizer: Any, backend: Any, special_ids: Iterable[int]) -> tuple[TokenBytes, SpecialTokens]:

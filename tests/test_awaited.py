@@ -218,7 +218,8 @@ def test_a_task_that_is_cancelled_frees_its_rows(gated: GatedLM, monkeypatch: py
         gated.gate.set()
         is_free.set()
         await until(lambda: engine.stats().finished.get("cancelled") == 2)
-        assert (await tasks[0]).error is None and engine.stats().running == 0
+        assert (await tasks[0]).error is None
+        await until(lambda: engine.stats().running == 0)  # a text is handed out before its row is counted off
 
     asyncio.run(ask())
 

@@ -58,6 +58,30 @@ def test_no_whole_collection_while_a_stream_runs() -> None:
     assert "leaked" not in done.stderr
 
 
+OF_FREE_MEMORY = """
+import numpy
+from decodekit import collector
+
+blocks = [numpy.ones(8_000) for _ in range(4_000)]  # 64 kB each, of the heap
+before = collector.memory_bytes()
+last = blocks[::200]
+del blocks
+free = collector.memory_bytes()
+collector.give_back()
+print(before, free, collector.memory_bytes(), sum(block.sum() for block in last))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
+def test_free_memory_is_given_back() -> None:
+    """Of 256 MB, of which one block in 200 is still in use."""
+    done = subprocess.run([sys.executable, "-c", OF_FREE_MEMORY], capture_output=True, text=True, check=True)
+    before, free, after, total = map(float, done.stdout.split())
+    assert free > before - 30e6  # by itself it is not
+    assert after < before - 200e6
+    assert total == 20 * 8_000  # what is in use stays
+
+
 def test_a_process_of_a_user_stays_as_it_is() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     collector.settle()

@@ -73,7 +73,7 @@ def check_chunks(chunks: list[Chunk], constraint: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "constraint",
-    [SCHEMA, Bill, dk.Reasoned(SCHEMA, max_chars=9), dk.tools([TOOL], tool_choice="required", parallel=2)],
+    [SCHEMA, Bill, dk.Reasoned(SCHEMA, max_chars=9), dk.tools([TOOL], "hermes", tool_choice="required", parallel=2)],
     ids=["schema", "model", "reasoned", "tools"],
 )  # fmt: skip
 def test_values_so_far_of_streams(llm: dk.LLM, constraint: Any) -> None:

@@ -24,6 +24,7 @@ LEVELS: list[set[str]] = [
     {"collector", "kernels"},
     {"models"},
     {"speculation"},
+    {"chat"},
     {"generation"},
     {"strategy"},
     {"llm"},
@@ -63,7 +64,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "constraints.json_schema": [
         {"growing_json", "strings"},
         {"values"},
-        {"document"},
+        {"document", "translation"},
         {"meaning"},
         {"frames"},
         {"typed_dicts", "validators"},
@@ -71,6 +72,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"python_types"},
         {"guard", "messages"},
         {"partial_types", "schema"},
+        {"notation"},
     ],
 }
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

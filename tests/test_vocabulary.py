@@ -288,6 +288,30 @@ def test_gemma_like_added_runs_of_spaces() -> None:
     assert Vocabulary.from_tokenizer(tokenizer).token_bytes == (None, None, None, b"  ", b"\n", b" a", b"   ", b"\n\n")
 
 
+def test_special_tokens_that_decode_keeps_are_text() -> None:
+    """As transformers 5 reads the user-defined pieces of a SentencePiece model."""
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<unk>", "<s>", "</s>", "▁a", "b", ",", "(", "▁▁", "<|pad|>"]
+    plain = llama_like(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
+    kept = [AddedToken(piece, special=False, normalized=False) for piece in (",", "(", "▁▁", "<tool>")]
+    plain.backend_tokenizer.add_tokens(kept)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=plain.backend_tokenizer,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        extra_special_tokens=[*kept, "<|pad|>", "<|new|>"],
+    )
+    ids = tokenizer.convert_tokens_to_ids([",", "(", "▁▁", "<tool>", "<|pad|>", "<|new|>"])
+    assert set(ids) < set(tokenizer.all_special_ids)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    assert [vocabulary.token_bytes[i] for i in ids] == [b",", b"(", b"  ", b"<tool>", None, None]
+    assert set(vocabulary.special_tokens) == {"<unk>", "<s>", "</s>", "<|pad|>", "<|new|>"}
+    text = [3, 5, 4, 6, 7, 3, 8, 1]
+    assert tokenizer.decode(text, skip_special_tokens=True) == "a,b(   a" == vocabulary.decode(text).decode()[1:]
+
+
 def test_metaspace_without_byte_pieces() -> None:
     tokenizer = llama_like(models.Unigram([("<unk>", 0.0), ("▁a", -1.0), ("<0x41>", -2.0)], 0), decoders.Metaspace())
     assert Vocabulary.from_tokenizer(tokenizer).token_bytes[1:3] == (b" a", b"<0x41>")

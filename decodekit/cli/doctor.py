@@ -66,7 +66,8 @@ def doctor(
     name = "tiny" if model is None else model
     if name:
         try:
-            facts["model"], found = _examined(name, batch or 1, context, measure) if is_estimated else _looked_at(name)
+            facts |= _examined(name, batch or 1, context, measure) if is_estimated else _looked_at(name)
+            found: Estimate | None = facts.pop("found", None)
             if found is not None:
                 facts["estimate"], lines = found.to_dict(), str(found).splitlines()
         except DecodekitError as error:
@@ -75,7 +76,7 @@ def doctor(
     if as_json:
         print_json({**facts, "problems": problems})
     else:
-        print_table([(name, str(value)) for name, value in facts.items() if name != "estimate"])
+        print_table([(name, str(value)) for name, value in facts.items() if name not in ("estimate", "tool format")])
         for line in lines:
             print(line)
         for problem in problems:
@@ -188,31 +189,52 @@ def _kernels() -> dict[str, str]:
     }
 
 
-def _looked_at(name: str) -> tuple[str, Estimate | None]:
-    """How a model is run; no estimate."""
+def _looked_at(name: str) -> dict[str, Any]:
+    """How a model is run, and how it calls tools; no estimate."""
     from decodekit.llm import LLM
 
-    return _told(name, LLM.load(name)), None
+    return _told(name, LLM.load(name))
 
 
-def _examined(name: str, batch: int, context: int | None, measure: bool) -> tuple[str, Estimate | None]:
-    """How a model is run if it has weights, and its estimate."""
+def _examined(name: str, batch: int, context: int | None, measure: bool) -> dict[str, Any]:
+    """How a model is run and how it calls tools, if it has weights; and its estimate as `found`."""
     from decodekit.costs import estimate
     from decodekit.llm import LLM
 
     path = Path(name).expanduser()
     if path.suffix == ".json" or (path.is_dir() and not _has_weights(path)):
         told = f"{name}: a configuration without weights"
-        return told, estimate(str(path), batch, context, measure=measure)
+        return {"model": told, "found": estimate(str(path), batch, context, measure=measure)}
     llm = LLM.load(name)
-    return _told(name, llm), estimate(llm, batch, context, measure=measure)
+    return {**_told(name, llm), "found": estimate(llm, batch, context, measure=measure)}
 
 
 def _has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "*.bin", "*.safetensors.index.json"))
 
 
-def _told(name: str, llm: LLM) -> str:
+def _told(name: str, llm: LLM) -> dict[str, Any]:
     tier = getattr(llm.model, "tier", None)
     dtype = str(llm.model.dtype).removeprefix("torch.")
-    return f"{name}: {dtype} on {llm.model.device}, runs {tier}"
+    return {"model": f"{name}: {dtype} on {llm.model.device}, runs {tier}", **_tool_calls(llm)}
+
+
+def _tool_calls(llm: LLM) -> dict[str, Any]:
+    """How a model calls tools, and whether what its chat template writes is accepted token by token and read back."""
+    from decodekit.chat.format_check import faults_in
+    from decodekit.chat.tool_format import read
+    from decodekit.chat.tools import told_of
+    from decodekit.constraints.tool_calls import ToolCall
+
+    told, tokenizer = told_of(llm.tokenizer), llm.tokenizer
+    try:
+        format = llm.tool_format
+        reading = read(tokenizer)
+    except DecodekitError:
+        return {"tool calls": told}
+    if reading.rendered:
+        faults = faults_in(reading, tokenizer, llm.vocabulary)
+        count = f"{len(reading.rendered) - len(faults)} are accepted token by token and read back"
+        told = f"{told}; {count}{f' (not {faults[0]})' if faults else ''}"
+    call = format.written("", [ToolCall("get_weather", {"city": "Bern", "days": 2}, "abcdef012")])
+    return {"tool calls": told, "a call": repr(call), "tool format": format.to_dict()}

@@ -379,8 +379,8 @@ def _print_left_out(found: Scan, own: Sequence[str]) -> None:
     if found.outside:
         links = "link" if len(found.outside) == 1 else "links"
         note(
-            f"left out {len(found.outside):,} {links} out of their folders, such as {one_line(found.outside[0])}; "
-            "what a link leads to is read where it is named itself"
+            f"left out {len(found.outside):,} {links} out of their folders or to nothing, "
+            f"such as {one_line(found.outside[0])}; what a link leads to is read where it is named itself"
         )
     if found.repeated:
         first = one_line(found.repeated[0])

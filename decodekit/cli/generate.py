@@ -107,8 +107,8 @@ def generate(
     says which it is; with --json a line of JSON for each prompt. With --stream the value of a schema is drawn as
     it grows.
     """
+    from decodekit.chat.conversation import has_chat_template
     from decodekit.cli.extract import load_model
-    from decodekit.generation.conversation import has_chat_template
     from decodekit.strategy import GENERATION_OPTIONS, resolve_strategy
 
     _check_page(html, len(prompts))

@@ -85,9 +85,9 @@ class ServedOptions:
     chat_template: Annotated[Path | None, _of_texts(help="A file with a chat template.")] = None
     tool_format: Annotated[
         str,
-        _of_texts(help="How the model writes calls of tools: hermes, llama3, function, mistral, mistral-v11, "
-                  "mistral-v13, qwen3-coder."),
-    ] = "hermes"  # fmt: skip
+        _of_texts(help="How the model writes calls of tools: auto, as its chat template tells; or hermes, llama3, "
+                  "function, mistral, mistral-v11, mistral-v13, qwen3-coder, kimi-k2, granite."),
+    ] = "auto"  # fmt: skip
     speculate: Annotated[
         str | None,
         _of_texts(metavar="NAMES", help="Proposers of drafts, as in `generate`; they change no text."),
@@ -117,6 +117,7 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
     if limits.share_prefixes is None and address.api_key is None and server.is_local(listening):
         own["shared_prefixes"] = "all"  # of one person
     hosts = server.hosts_of(listening, address.allowed_host or ())
+    from decodekit.chat.tools import told_of
     from decodekit.cli.extract import load_model
 
     llm = load_model(model.model, model.dtype, model.device_map)
@@ -126,6 +127,8 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
     service.compiler.start()
     if not service.prompts.has_template:
         note(f"{name} has no chat template: the messages of a chat are put one after the other, each with a line end")
+    elif served.tool_format == "auto":
+        note(f"tools are called {told_of(llm.tokenizer, template)}")
     host, port = listening.getsockname()[:2]
 
     def ready() -> None:

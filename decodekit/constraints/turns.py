@@ -7,6 +7,9 @@ operations, 4 ms alone, took a second beside it. So compilation comes in turns, 
     decodes     |step|step|st  ep|step|step|st  ep|
     compiles                 ####            ####           `give_way`, every few microseconds of its work
 
+Work that is one call of C, such as the reading of a large text of JSON, cannot be cut: it has its turn as a whole, and
+a rest of several times its length behind it (`uncut`).
+
 Where nobody decodes, nothing rests. No result depends on it.
 """
 
@@ -26,6 +29,9 @@ TURN_S: Final = 0.002
 """So long at most a thread works at a time, as far as it comes to a `give_way`."""
 REST_S: Final = 0.004
 """So long at least those who decode are left alone after it, by all threads that work on constraints together."""
+
+SHARE: Final = 4
+"""Work that cannot be cut has one part of so many of the time, beside those who decode."""
 
 lock: Final = threading.RLock()
 """Held by who makes states of the engine. Nobody rests who holds it, for those who decode may need it."""
@@ -80,6 +86,21 @@ def in_turns(work: Callable[[], T]) -> T:
         num_slices += 1
         give_way()
     return done[0]
+
+
+def uncut(work: Callable[[], T]) -> T:
+    """Do some work without a `give_way` in it when it is its turn; the next turn of anybody is so much later."""
+    global _next_turn
+    give_way()
+    begin = time.thread_time()
+    try:
+        return work()
+    finally:
+        worked = time.thread_time() - begin
+        if worked > TURN_S:
+            _thread.ends = 0.0
+            with _counts:
+                _next_turn = max(_next_turn, time.monotonic() + (SHARE - 1) * worked)
 
 
 def _rest() -> None:

@@ -11,7 +11,7 @@ microsecond. The number of steps is a function of what is judged, the same in ev
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeAlias, TypeVar
 
 _Answer = TypeVar("_Answer")
@@ -27,3 +27,14 @@ def done(work: Work[_Answer]) -> _Answer:
             next(work)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def noted(work: Work[_Answer], note: Callable[[int], object]) -> Work[_Answer]:
+    """The same work; `note` is told the steps of each part before they are yielded, and may raise."""
+    while True:
+        try:
+            num_steps = next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        note(num_steps)
+        yield num_steps

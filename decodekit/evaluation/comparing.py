@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from decodekit.chat.conversation import has_chat_template
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
@@ -37,7 +38,6 @@ from decodekit.evaluation.speed import speed_of
 from decodekit.evaluation.strategies import Strategies, named_strategies
 from decodekit.evaluation.task import Task, named_tasks
 from decodekit.evaluation.values import is_valid
-from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.prompt import Prompt, is_messages
 from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from decodekit.chat.conversation import has_chat_template
 from decodekit.errors import DecodekitError, OptionError
-from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.generation.scoring import token_logprobs
 from decodekit.llm import LLM

@@ -8,12 +8,14 @@ a bias may forbid it, the tokens go along as a draft instead: one forward pass j
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
 from typing import TYPE_CHECKING
 
 from decodekit.errors import DecodekitError, ResourceLimitError
 from decodekit.generation.budget import ends_in_time, must_close
 from decodekit.generation.stopping import finish_reason
 from decodekit.generation.traces import forced_trace
+from decodekit.speculation.canonical import WINDOW
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
@@ -33,7 +35,7 @@ def append_token(sequence: Sequence, token: int, settings: Settings, table: Toke
         sequence.plan = sequence.plan[1:] if sequence.plan[:1] == (token,) else ()
         if table is not None and sequence.row >= 0:
             table.append(sequence)
-        texts = settings.vocabulary.token_bytes if sequence.matcher is None else sequence.matcher.token_texts
+        texts = settings.texts if sequence.matcher is None else sequence.matcher.token_texts
         data = texts[token]
         if data is not None:
             sequence.new_text += sequence.stream.push(data)
@@ -103,15 +105,25 @@ def forced_run(sequence: Sequence, settings: Settings) -> list[int]:
         return []
 
 
-def canonical_run(matcher: Matcher, text: list[int], canonical: Canonical, limit: int) -> list[int]:
+def canonical_run(matcher: Matcher, text: Rows[int], canonical: Canonical, limit: int) -> list[int]:
     """The tokens that follow by themselves or by their bytes, about `limit` of them at most; moves the matcher."""
     run: list[int] = []
     while len(run) < limit:
-        more = matcher.forced_tokens()
-        if not more:
-            settled = canonical.settled_after([*text, *run], matcher.forced_text())
-            more = list(settled[: matcher.validate(settled)])
+        more = matcher.forced_tokens() or _settled(matcher, [*text[-WINDOW:], *run], canonical)
         if not more or not all(matcher.accept(token) for token in more):
             break
         run += more
     return run
+
+
+def _settled(matcher: Matcher, text: list[int], canonical: Canonical) -> list[int]:
+    """Tokens of the bytes that must follow which stay the same whatever comes then, all of them if nothing can."""
+    following = matcher.forced_text()
+    settled = canonical.settled_after(text, following)
+    settled = settled[: matcher.validate(settled)]
+    if settled or matcher.has_guard:  # whose judgement of a whole text may take long
+        return list(settled)
+    whole, num_before = canonical.after(text, following), matcher.num_tokens
+    is_end = all(map(matcher.accept, whole)) and matcher.is_accepting and not matcher.can_continue
+    matcher.rollback(matcher.num_tokens - num_before)
+    return list(whole) if is_end else []

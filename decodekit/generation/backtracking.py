@@ -12,7 +12,8 @@ else a string whose end is refused could go on to the end of the budget.
 
 Going back by one token at a time could wander among the ways to write one value for ever (whitespace, escapes). So the
 r-th rollback goes back ``luby(r) - 1`` tokens further than it must: 0, 0, 1, 0, 0, 1, 3, ... (M. Luby, A. Sinclair,
-D. Zuckerman, Optimal speedup of Las Vegas algorithms, 1993).
+D. Zuckerman, Optimal speedup of Las Vegas algorithms, 1993). A token that was the only one of its mask is never the one
+that is banned, because nothing would be left there: ``P`` begins every duration, so of ``"P1D`` the ``1`` is banned.
 
 All of this is state of one row, so a text does not depend on its neighbours. After the first rollback the distribution
 of a row is no longer the exact conditional one of the model given that the guard accepts: prefixes are banned that
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from decodekit.constraints.engine.bitmask import allocate_bitmask, num_set
 from decodekit.errors import DeadEndError, DecodekitError, GuardError
 
 if TYPE_CHECKING:
@@ -52,9 +54,31 @@ def checkpoint(text: Rows[int], keep: int, token_texts: Rows[bytes | None]) -> i
     return len(text)
 
 
-def destination(sequence: Sequence, first: int) -> int:
-    """Where the next rollback of a row leads that must go back to `first` tokens at least."""
-    return max(0, first - luby(sequence.num_rollbacks + 1) + 1)
+def destination(sequence: Sequence, first: int, last: int) -> int:
+    """Where the next rollback of a row leads: to `first` tokens or fewer, or behind tokens that had no alternative.
+
+    Args:
+        first: how many tokens can stay.
+        last: how many may stay at most. If there was no other way between, it leads to the last one before.
+    """
+    assert sequence.matcher is not None
+    text, here = sequence.token_ids, max(0, first - luby(sequence.num_rollbacks + 1) + 1)
+    matcher, mask = sequence.matcher.fork(), allocate_bitmask(1, len(sequence.matcher.token_texts))
+    matcher.rollback(len(text) - here)
+
+    def has_choice() -> bool:
+        matcher.fill_bitmask(mask, exact=False)
+        return num_set(mask[0]) > 1
+
+    for place in range(here, last + 1):
+        if place == len(text) or has_choice():
+            return place
+        matcher.accept(text[place])
+    matcher.rollback(last + 1 - here)
+    while here and not has_choice():
+        matcher.rollback(1)
+        here -= 1
+    return here
 
 
 def failure(sequence: Sequence, max_rollbacks: int, dead_end: DecodekitError | None = None) -> DecodekitError | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,9 +36,7 @@ from torch import Tensor
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.errors import DeadEndError, DecodekitError
 from decodekit.generation.append import append_token
-from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.beam_tree import BeamNode, BeamTree, Fate
-from decodekit.generation.best_allowed import best_allowed
 from decodekit.generation.budget import can_stop_here, check_budget, ends_in_time, keep_ending, must_close, plan_of
 from decodekit.generation.drawing import non_finite, record
 from decodekit.generation.policy import CacheRows, Group, Policy
@@ -51,15 +49,11 @@ from decodekit.generation.step import forward
 from decodekit.generation.traces import text_of
 from decodekit.generation.tracing import trace
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling import History, apply_bitmask
-from decodekit.sampling.margins import NEAR
+from decodekit.sampling import History
 from decodekit.sampling.noise import gumbel
 from decodekit.sampling.selectors import is_faulty
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
-
-FAR: Final = 100.0
-"""Sums of a float32 within this distance from 0 and a noise are exact to far less than `NEAR`."""
 
 
 @dataclass(frozen=True)
@@ -145,26 +139,16 @@ class Beams:
         before = torch.tensor([hypothesis.log_prob for hypothesis in self.live], device=log_probs.device)
         return (log_probs if penalty is None else log_probs - penalty) + before[:, None]
 
-    def candidates(self, totals: Tensor, noise: Tensor | None, *, asks: bool = False) -> list[Candidate] | None:
+    def candidates(self, totals: Tensor, noise: Tensor | None) -> list[Candidate]:
         """The K best continuations, or those drawn; none of probability 0.
 
         Args:
             totals: float32 [B, V].
             noise: Gumbel noise [B, V], to draw instead.
-            asks: whether the constraints are asked about single tokens, because no mask is in the totals; None comes
-                back where that does not settle it.
         """
         # Relative to the best, float32 is fine for the sum with the noise.
         keys = totals if noise is None else totals - totals.amax() + noise
-        if asks:
-            # A mask may move the peak, which rounds the keys in another way. Without noise they are the totals.
-            gap = 0.0 if noise is None else NEAR
-            found = best_allowed(keys, [one.sequence for one in self.live], self.num_candidates, gap)
-            if found is None or (noise is not None and _are_far(totals, found)):
-                return None
-            order = torch.tensor(found, dtype=torch.int64, device=totals.device)
-        else:
-            order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
+        order = keys.flatten().topk(min(self.num_candidates, keys.numel())).indices
         sums = totals.flatten()[order].tolist()
         width = totals.shape[1]
         return [
@@ -199,11 +183,6 @@ class Beams:
             length = self.max_tokens
         worst = min(hypothesis.score(options.length_penalty) for hypothesis in self.finished)
         return best.log_prob / float(length**options.length_penalty) > worst
-
-
-def _are_far(totals: Tensor, places: list[int]) -> bool:
-    """Whether one of some totals is so far below the largest that rounding could move it against the noise."""
-    return bool((totals.amax() - totals.flatten()[places] > FAR).any())
 
 
 def _note_fates(tree: BeamTree, beams: Beams) -> None:
@@ -318,10 +297,9 @@ class BeamSearch(Policy[BeamGroup]):
         if not math.isfinite(logits.amax().item()):  # the maximum of a row with NaN is NaN
             raise non_finite(self.settings, at, logits)
         is_constrained = group.sequence.matcher is not None
-        asks = is_constrained and self.settings.asks_several and is_due(group.sequence)
-        mask = None if asks or not is_constrained else self._mask(group.live)
+        mask = self._mask(group.live) if is_constrained else None
         log_probs = self._log_probs(group.live, logits, at, mask)
-        first, before, is_settled = 0, list[Beams](), True
+        first, before = 0, list[Beams]()
         for beams in group.beams:
             if beams.is_done:
                 continue
@@ -331,18 +309,13 @@ class BeamSearch(Policy[BeamGroup]):
             penalty = None if penalty is None else penalty.to(logits.device)
             totals = beams.totals(log_probs[rows], penalty)
             noise = self._noise(beams, logits) if self._options.do_sample else None
-            candidates = beams.candidates(totals, noise, asks=asks)
-            if candidates is None:
-                is_settled = False
-                totals = apply_bitmask(totals, self._mask(beams.live).to(logits.device))
-                candidates = beams.candidates(totals, noise)
-                assert candidates is not None
+            candidates = beams.candidates(totals, noise)
             while mask is not None and (late := self._late(beams, candidates)):
                 for one in late:
                     forbid(mask[rows.start + one.beam].numpy(), one.token)
                 log_probs[rows] = self._log_probs(beams.live, logits[rows], at, mask[rows])
                 totals = beams.totals(log_probs[rows], penalty)
-                candidates = beams.candidates(totals, noise) or []
+                candidates = beams.candidates(totals, noise)
             beams.finished += self._stopped(beams, totals)
             extended = [self._extended(beams, candidate) for candidate in candidates]
             taken = [(one.sequence, [to.token], to.beam) for one, to in zip(extended, candidates, strict=True)]
@@ -354,8 +327,6 @@ class BeamSearch(Policy[BeamGroup]):
             if group.tree is not None:
                 _note_fates(group.tree, beams)
             before.append(beams)
-        if asks:
-            pause_after(group.sequence, is_settled=is_settled)
 
     def _mask(self, live: Sequence[Hypothesis]) -> Tensor:
         """What may follow each hypothesis, int32 [B, words]."""
@@ -398,8 +369,6 @@ class BeamSearch(Policy[BeamGroup]):
         processed = pipeline(own, history, mask)
         if not bool(is_faulty(processed).any()):
             return processed
-        if mask is None and sequences[0].matcher is not None:  # what masks remove is no fault
-            return self._log_probs(live, logits, at, self._mask(live))
         if pipeline.first_fault(own, history, mask) is not None:
             raise non_finite(self.settings, at, own, history, mask)
         # A truncation of a row without tokens divides 0 by 0. Such a hypothesis has no continuation.

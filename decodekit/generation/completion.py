@@ -21,7 +21,8 @@ class Completion:
 
     Args:
         text: the generated text: the bytes of the tokens as UTF-8, without end-of-sequence token and stop string.
-            Special tokens that the constraint asked for are part of it, by name (by id as ``<[7]>``); others are not.
+            Special tokens that the constraint asked for, and those around a thought, are part of it, by name (by id as
+            ``<[7]>``); others are not.
         token_ids: all generated tokens; an end-of-sequence token, and the tokens of a stop string, are among them.
         value: what the text means under the constraint (parsed JSON, an object of the Python type, a string); None
             without a constraint, or if the text is not complete. A text that was cut has one if its constraint is
@@ -39,6 +40,9 @@ class Completion:
         trace: how each token was taken, with ``trace=True``; else None. See `generation.traces`.
         tree: with ``trace=True``, of the best text of a beam search: what the search looked at. See
             `generation.beam_tree`.
+        reasoning: the thought before the answer, without its marks; None of a text that has none, or was not asked for
+            one. See ``reasoning=`` of `LLM.generate`.
+        content_at: where the answer begins in the text.
         attempts: with `max_retries`, the completions of the tries before this one, each with the error for which it was
             refused; `Stats.num_retries` is their number.
         prompt, seed: what `LLM.generate` was asked with, for `to_pandas`; None of an engine. Completions that differ in
@@ -57,8 +61,15 @@ class Completion:
     trace: tuple[TokenTrace, ...] | None = None
     tree: BeamTree | None = None
     attempts: tuple[Completion, ...] = ()
+    reasoning: str | None = None
+    content_at: int = 0
     prompt: Any = field(default=None, compare=False, repr=False)
     seed: int | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def content(self) -> str:
+        """The answer: the text, without a thought before it."""
+        return self.text[self.content_at :]
 
     def to_html(self) -> str:
         """A page of how each token was taken: one file, without scripts. See `pages.tokens`.
@@ -110,6 +121,8 @@ class Completion:
         stats = asdict(self.stats) | {name: getattr(self.stats, name) for name in DERIVED}
         record = {
             "text": self.text,
+            "reasoning": self.reasoning,
+            "content": self.content,
             "token_ids": self.token_ids,
             "value": self.value,
             "finish_reason": self.finish_reason,
@@ -147,6 +160,8 @@ class Chunk:
         token_ids: tokens that are new.
         completion: the whole, with the last chunk of a prompt; None with those before.
         logprobs: an entry for each of the tokens if asked for.
+        reasoning, content: what is new of the thought and of the answer; together they are those of the completion.
+        num_reasoning_tokens: how many of the tokens stand before the answer.
         value_so_far: makes `partial`.
     """
 
@@ -155,6 +170,9 @@ class Chunk:
     token_ids: tuple[int, ...]
     completion: Completion | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    content: str = ""
+    num_reasoning_tokens: int = 0
     value_so_far: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -20,12 +20,13 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from decodekit.errors import is_out_of_memory
 from decodekit.generation.device_draws import INDEX, NUM_VALUES, DeviceDraw, draw_rows
 from decodekit.generation.mask_pool import MaskPool
 from decodekit.kernels.verify import advance
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.tiers.captured import Run
-from decodekit.models.tiers.paged import CAPTURE_AFTER, PagedModel
+from decodekit.models.tiers.paged import CAPTURE_AFTER, TRY_AGAIN_AFTER, PagedModel
 from decodekit.models.tiers.step_state import StepState
 
 DRAFT: Final = NUM_VALUES
@@ -148,6 +149,9 @@ class DecodeStep:
         try:
             return self._model.captured(self.state, run)
         except Exception as error:  # whatever a model does that cannot be captured
+            if is_out_of_memory(error):
+                self._num_runs = -TRY_AGAIN_AFTER
+                return None
             self._is_refused = True
             self._model.not_captured.append(f"a decoding step of {self.state.num_rows} rows: {error!r}")
             return None

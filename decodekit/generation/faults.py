@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from decodekit.errors import CacheFullError, DecodekitError, DecodingError, ProcessorError, ProposerError
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device, the host or the cache has no room left."""
-    # By name: `torch.OutOfMemoryError` is there since torch 2.5. The CPU allocator raises a bare RuntimeError.
-    return (
-        isinstance(error, MemoryError | CacheFullError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES))
-    )
-
-
-_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory")
+from decodekit.errors import DecodekitError, DecodingError, ProcessorError, ProposerError
 
 
 def fault_of(error: Exception, where: str, at: str | None = None) -> DecodekitError:

@@ -21,8 +21,8 @@ from typing import Final, Generic
 
 import torch
 
-from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError
-from decodekit.generation.faults import fault_of, is_out_of_memory
+from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, is_out_of_memory
+from decodekit.generation.faults import fault_of
 from decodekit.generation.memory import free_memory, new_cache
 from decodekit.generation.padding import similar_lengths
 from decodekit.generation.policy import CacheRows, G, Policy

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.matching.cut_matcher import CutMatcher
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.errors import DecodekitError
 from decodekit.generation.backtracking import checkpoint
@@ -131,7 +132,7 @@ class StepMasks:
     def _is_judged(self, sequence: Sequence) -> bool:
         """Whether the guard was asked about all tokens that the mask is to say; if not, a slice of that was done."""
         matcher = sequence.matcher
-        if self._can_redraw or not isinstance(matcher, GuardedMatcher | BudgetedMatcher):
+        if self._can_redraw or not isinstance(matcher, GuardedMatcher | BudgetedMatcher | CutMatcher):
             return True
         return all(sequence.is_prepared(token) for token in matcher.ending_tokens())
 

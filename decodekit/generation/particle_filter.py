@@ -226,7 +226,7 @@ class ParticleFilter(Policy[Population]):
     def _judge(self, population: Population, particle: Sequence) -> Callable[[int], bool]:
         """What says whether a token may follow the text of a particle."""
         matcher, predicate, vocabulary = particle.matcher, self._options.predicate, self.settings.vocabulary
-        texts = vocabulary.token_bytes if matcher is None else matcher.token_texts
+        texts = self.settings.texts if matcher is None else matcher.token_texts
         text = b"" if predicate is None else b"".join(texts[token] or b"" for token in particle.token_ids)
 
         def is_legal(token: int) -> bool:

@@ -13,8 +13,10 @@ The prefix, the mask, and the noise of a position are functions of the text, the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from torch import Tensor
@@ -73,6 +75,11 @@ class Position(NamedTuple):
 
     def __str__(self) -> str:
         return f"prompt {self.sequence.index}, step {self.number}"
+
+
+def first_positions(guesses: Rows[Guess]) -> Iterator[int]:
+    """The number of the first position of each row among those of all rows; then how many there are."""
+    return accumulate((len(guess.tokens) + 1 for guess in guesses), initial=0)
 
 
 def positions_along(sequences: Rows[Sequence], guesses: Rows[Guess]) -> list[Position]:

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 from torch import Tensor
 
+from decodekit.chat.conversation import Telling
 from decodekit.errors import OptionError
-from decodekit.generation.conversation import Telling
 from decodekit.models.encoding import encode_plain as encode_plain
 from decodekit.models.encoding import encode_text
 from decodekit.quoting import QuotedText

@@ -40,11 +40,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decodekit.errors import is_out_of_memory
 from decodekit.generation.append import append_forced, append_token, forced_run
 from decodekit.generation.asking import is_due, pause_after
 from decodekit.generation.decode_step import DRAFT, MASKS, DecodeStep, StepShape, draws_of
 from decodekit.generation.device_draws import INDEX, NO_MASK, NUM_VALUES, DeviceDraw, Parameters, packed
-from decodekit.generation.faults import fault_of, is_out_of_memory
+from decodekit.generation.faults import fault_of
 from decodekit.generation.mask_pool import MIN_PLACES, MaskPool, mask_key
 from decodekit.generation.positions import Guess, Position
 from decodekit.generation.sequence import Sequence
@@ -53,7 +54,7 @@ from decodekit.generation.step import by_settings, propose
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.tiers.captured import bucket
-from decodekit.models.tiers.paged import ROW_BUCKETS, WIDTH_BUCKETS, PagedModel
+from decodekit.models.tiers.paged import WIDTH_BUCKETS, PagedModel, row_bucket
 from decodekit.speculation.verification import num_equal
 
 TAKEN: Final = -1
@@ -428,7 +429,7 @@ class RunAhead:
         """The program for so many rows, columns and positions, of which there is one for all caches of the model."""
         num_rows, known = len(texts), [text.parameters for text in texts if text.parameters is not None]
         if self._model.capture is not None:
-            num_rows, width = bucket(num_rows, ROW_BUCKETS) or num_rows, bucket(width, WIDTH_BUCKETS) or width
+            num_rows, width = row_bucket(num_rows), bucket(width, WIDTH_BUCKETS) or width
             num_positions = bucket(num_positions, WIDTH_BUCKETS) or num_positions
         uses_top_k, uses_top_p = any(one.top_k > 0 for one in known), any(one.top_p < 1 for one in known)
         shape = StepShape(num_rows, width, num_positions, uses_top_k, uses_top_p)

@@ -37,10 +37,10 @@ from typing import Any, Final, TypeAlias
 from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
 from decodekit.constraints.slices import WorkBudget
 from decodekit.constraints.turns import decoding
-from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError
+from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError, is_out_of_memory
 from decodekit.generation import memory
 from decodekit.generation.budget import token_budget
-from decodekit.generation.faults import fault_of, is_out_of_memory
+from decodekit.generation.faults import fault_of
 from decodekit.generation.lane import Lane
 from decodekit.generation.policy import Group, Policy
 from decodekit.generation.prefixes import PrefixStore

@@ -15,6 +15,7 @@ from decodekit.generation.stats import ProposerStats, Stats
 from decodekit.generation.stopping import FinishReason, TextStream
 
 if TYPE_CHECKING:
+    from decodekit.chat.thought import Thought
     from decodekit.constraints.constraint import Refusal
     from decodekit.constraints.matching.matcher import Matcher
     from decodekit.generation.settings import Settings
@@ -33,6 +34,7 @@ class Request:
         negative_prompt: token ids of what guidance contrasts the prompt with; empty without.
         salt: requests of other salts share nothing that was read.
         deadline: when it ends at the latest, a value of `time.monotonic`; None without.
+        thought: with which the text may begin; None for a text that is all answer.
     """
 
     prompt: Tokens[int]
@@ -42,6 +44,7 @@ class Request:
     negative_prompt: Tokens[int] = ()
     salt: Hashable = None
     deadline: float | None = None
+    thought: Thought | None = None
 
 
 @dataclass(frozen=True, slots=True)

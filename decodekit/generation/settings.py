@@ -124,6 +124,7 @@ class Settings:
         lead: finds the token that `select` would take of a whole row; None if it is somebody's own.
         masks: where masks are made, if there is a choice.
         traces: whether to record how each token was taken; see `generation.traces`.
+        texts: what each token adds to a free text.
     """
 
     vocabulary: Vocabulary
@@ -145,6 +146,7 @@ class Settings:
     masks: Masking = "asked"
     stop_rules: tuple[StopRule, ...] = ()
     traces: bool = False
+    texts: Sequence[bytes | None] = ()
     kin: object = field(default_factory=object, compare=False, repr=False)
     """The same for settings that differ in `max_new_tokens`, `stop` and `stop_rules` alone, whose rows go together."""
     can_ban: bool = field(init=False)
@@ -173,10 +175,8 @@ class Settings:
     `Stats.log_z`, the mass of the masks, is recorded where this is not so.
     """
 
-    asks_several: bool = field(init=False)
-    """Whether a search asks about the best few tokens before it makes masks; see `generation.best_allowed`."""
-
     def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", self.texts or self.vocabulary.token_bytes)
         can_ban = any(processor.can_forbid for processor in self.pipeline if processor.stage is Stage.BIAS)
         object.__setattr__(self, "can_ban", can_ban)
         has_leaders = self.lead is not None and self.mirostat is None and self.pipeline.certifies
@@ -185,8 +185,6 @@ class Settings:
         is_exact = self.must_close and (not self.can_redraw or is_measured)
         object.__setattr__(self, "masks_ending", is_exact)
         object.__setattr__(self, "asks", not makes_masks)
-        asks_several = self.masks == "asked" and self.pipeline.is_tokenwise and not self.must_close
-        object.__setattr__(self, "asks_several", asks_several)
         left_out = left_out_of(self.pipeline, self.vocabulary.size)[0] if self.must_close else frozenset[int]()
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, cast
 
 import torch
 
-from decodekit.generation.faults import is_out_of_memory
+from decodekit.errors import is_out_of_memory
 from decodekit.generation.policy import Group
 from decodekit.generation.prefixes import PrefixStore, num_common
 from decodekit.generation.sequence import Request

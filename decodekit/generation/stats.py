@@ -92,6 +92,7 @@ class Stats:
             only one.
         num_retries: how often the prompt was tried again because its value was refused; the other figures are those of
             the last try.
+        num_reasoning_tokens: of the generated ones, those before the answer, where there is a thought.
         recommended: options that ``strategy="sample"`` took from the generation config of the model, with their values.
     """
 
@@ -115,6 +116,7 @@ class Stats:
     by_proposer: tuple[ProposerStats, ...] = ()
     num_reused_tokens: int = 0
     num_retries: int = 0
+    num_reasoning_tokens: int = 0
     recommended: tuple[tuple[str, Any], ...] = ()
 
     @property

@@ -33,7 +33,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import accumulate, compress
+from itertools import compress
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -41,16 +41,16 @@ from torch import Tensor
 
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.bitmask import forbid
-from decodekit.errors import DeadEndError, DecodekitError
+from decodekit.errors import DeadEndError, DecodekitError, is_out_of_memory
 from decodekit.generation.append import append_forced, append_token, forced_run
 from decodekit.generation.asking import UNDECIDED, ask
 from decodekit.generation.backtracking import MAX_REDRAWS, checkpoint, destination, failure, give_up
 from decodekit.generation.budget import can_stop_here, ends_in_time, keep_ending, must_close
 from decodekit.generation.drawing import LikeTarget, Outputs, record
-from decodekit.generation.faults import fault_of, is_out_of_memory
+from decodekit.generation.faults import fault_of
 from decodekit.generation.masks import StepMasks
 from decodekit.generation.padding import right_padded
-from decodekit.generation.positions import Drawn, Guess, Position, positions_along
+from decodekit.generation.positions import Drawn, Guess, Position, first_positions, positions_along
 from decodekit.generation.rejection import drawn_tokens, may_test
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.settings import Settings
@@ -223,12 +223,10 @@ class StepPart:
 
     def _without_slow(self, decided: Decided) -> Decided:
         """The same without the rows whose constraint needs more than a slice of work to take its token: they wait."""
-        firsts = accumulate([len(guess.tokens) + 1 for guess in decided.guesses], initial=0)
+        rows = zip(decided.sequences, decided.guesses, decided.drafts, first_positions(decided.guesses), strict=False)
         is_going_on = [
             bool(guess.drawn) or can_take(sequence, draft, decided.target[first : first + len(draft) + 1])
-            for sequence, guess, draft, first in zip(
-                decided.sequences, decided.guesses, decided.drafts, firsts, strict=False
-            )
+            for sequence, guess, draft, first in rows
         ]
         if all(is_going_on):
             return decided
@@ -242,9 +240,8 @@ class StepPart:
     def _follow(self, decided: Decided) -> list[Sequence]:
         """Let the texts go on as decided; the rows of which the cache holds more than their texts."""
         sequences, outputs, settings, table = decided.sequences, decided.outputs, self.settings, self.table
-        firsts = accumulate([len(guess.tokens) + 1 for guess in decided.guesses], initial=0)  # first position of a row
         taken, backtracks = [], []
-        for i, (sequence, first) in enumerate(zip(sequences, firsts, strict=False)):
+        for i, (sequence, first) in enumerate(zip(sequences, first_positions(decided.guesses), strict=False)):
             tokens, backtrack = list[int](), None
             try:
                 tokens, backtrack = verify(
@@ -476,7 +473,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
         if not is_empty:
             return choice
         here = len(sequence.token_ids)
-        return failure(sequence, settings.max_rollbacks, choice) or Backtrack(destination(sequence, here - 1))
+        return failure(sequence, settings.max_rollbacks, choice) or Backtrack(destination(sequence, here - 1, here - 1))
     assert sequence.matcher is not None
     try:
         refusal = sequence.matcher.refusal(choice) if sequence.has_guard else None
@@ -499,7 +496,7 @@ def refused(sequence: Sequence, choice: int, refusal: Refusal, settings: Setting
         error = failure(sequence, settings.max_rollbacks)
         if error is not None:
             return error
-        here = destination(sequence, here)
+        here = destination(sequence, here, last)
         if here < last:
             return Backtrack(here)
         sequence.num_rollbacks += 1  # by no token

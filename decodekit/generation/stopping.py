@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import torch
 
 from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.matching.cut_matcher import CutMatcher
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.generation.faults import fault_of
 
@@ -175,6 +176,6 @@ def finish_reason(
 
 def is_complete(matcher: Matcher) -> bool:
     """Whether the text is whole and nothing can follow."""
-    if isinstance(matcher, GuardedMatcher | BudgetedMatcher):
+    if isinstance(matcher, GuardedMatcher | BudgetedMatcher | CutMatcher):
         return matcher.is_complete
     return matcher.is_accepting and not matcher.can_continue

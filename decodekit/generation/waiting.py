@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import cast
 
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from decodekit.errors import DecodekitError
 from decodekit.generation.drawing import Outputs
-from decodekit.generation.positions import Guess
+from decodekit.generation.positions import Guess, first_positions
 from decodekit.generation.sequence import Sequence
 
 
@@ -101,10 +100,9 @@ def put_off(
     sequences: Rows[Sequence], guesses: Rows[Guess], outputs: Outputs, choices: Rows[int | None]
 ) -> tuple[list[Sequence], list[Guess], Outputs, list[int | None]]:
     """The rows that go on, with their guesses, outputs and choices; the others hold what they have."""
-    firsts = accumulate([len(guess.tokens) + 1 for guess in guesses], initial=0)
     going_on: list[tuple[Sequence, Guess]] = []
     kept: list[int] = []
-    for sequence, guess, first in zip(sequences, guesses, firsts, strict=False):
+    for sequence, guess, first in zip(sequences, guesses, first_positions(guesses), strict=False):
         places = range(first, first + len(guess.tokens) + 1)
         if sequence.is_waiting:
             sequence.held = Held(guess, outputs.logits[places.start : places.stop].clone())

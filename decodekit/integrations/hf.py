@@ -8,8 +8,6 @@ and returned as `generate` returns it, by `outputs`. No option is dropped: it is
 
 from __future__ import annotations
 
-import sys
-import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +18,7 @@ from typing import Any, Final, Unpack
 import torch
 from torch import Tensor
 
-from decodekit.errors import DecodekitError, LengthError, OptionError, raise_faults
+from decodekit.errors import DecodekitError, LengthError, OptionError, raise_faults, warn
 from decodekit.generation import samples
 from decodekit.generation.prompt import encode
 from decodekit.generation.results import Result, Update
@@ -151,7 +149,7 @@ class Decoding:
         options, rules = translation.options(faults), translation.stop_rules(faults)
         streamer = self.streamer if self.streamer is not None else call.caller.streamer
         faults += seeds_fit(options.seed, len(call.rows.tokens))
-        plan = Plan.of(lm, vocabulary, lambda: canonical, options, faults)
+        plan = Plan.of(lm, vocabulary, lambda: canonical, options, faults, self.tokenizer)
         plan = replace(plan, settings=replace(plan.settings, stop_rules=(*plan.settings.stop_rules, *rules)))
         is_bound, is_batch_given = self.streamer is not None, "batch_size" in self.given
         run_of_call = _Run(call, plan, streamer, self.tokenizer, is_bound, is_batch_given)
@@ -228,8 +226,8 @@ class _Run:
             if given is not None:
                 negative = encode(self.tokenizer, given, f"negative prompt {number}", plan.settings.vocabulary.size)
             for sample in range(num_samples):
-                matcher = None if plan.grammar is None else plan.grammar.matcher()
-                yield Request(tokens, matcher, seed, sample, negative_prompt=negative)
+                thought, matcher = plan.begun(tokens, tokens, plan.told)
+                yield Request(tokens, matcher, seed, sample, negative_prompt=negative, thought=thought)
 
     def _seeds(self) -> list[int]:
         num_prompts = len(self.call.rows.tokens)
@@ -313,12 +311,9 @@ class _Run:
 
 def _warn_of_cut(cut: Sequence[tuple[int, LengthError]]) -> None:
     """Say what the texts cannot: `generate` returns tokens, and has no place for an error beside them."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
-        level, frame = level + 1, frame.f_back
     _, first = min(cut, key=itemgetter(0))
     what = "a text does" if len(cut) == 1 else f"{len(cut):,} texts do"
-    warnings.warn(f"{what} not satisfy the constraint: {first}", UserWarning, stacklevel=level)
+    warn(f"{what} not satisfy the constraint: {first}", _FRAMEWORKS)
 
 
 _vocabularies: weakref.WeakKeyDictionary[Any, dict[object, Vocabulary]] = weakref.WeakKeyDictionary()

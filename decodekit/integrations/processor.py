@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.constraints import compile
+from decodekit.chat.tools import in_format_of
+from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError, VocabularyMismatchError
@@ -38,6 +39,7 @@ def grammar_of(constraint: object, tokenizer: Any, eos_token_id: int | Sequence[
     Raises:
         OptionError: there is no constraint, or no tokenizer.
         ConstraintError: the constraint cannot be used.
+        ChatTemplateError: the chat template does not tell how tools are called.
         TokenizerError: the bytes of the tokens cannot be known.
     """
     if constraint is None:
@@ -49,7 +51,8 @@ def grammar_of(constraint: object, tokenizer: Any, eos_token_id: int | Sequence[
         ends = [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
         size = max(vocabulary.size, *(end + 1 for end in ends))
         vocabulary = Vocabulary(vocabulary.token_bytes, ends, size, vocabulary.special_tokens)
-    return compile(constraint, vocabulary)
+    taken = as_constraint(constraint)
+    return compile(taken if tokenizer is vocabulary else in_format_of(taken, tokenizer), vocabulary)
 
 
 class ConstraintProcessor:

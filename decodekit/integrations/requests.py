@@ -22,9 +22,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from decodekit.chat.tools import in_format_of, waits
 from decodekit.constraints import as_constraint
 from decodekit.constraints.grammar import library
-from decodekit.errors import ConstraintError, DecodekitError, DecodingError, OptionError, UnknownNameError
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.errors import (
+    ChatTemplateError,
+    ConstraintError,
+    DecodekitError,
+    DecodingError,
+    OptionError,
+    UnknownNameError,
+)
 from decodekit.integrations.prefix_matchers import PrefixMatchers
 from decodekit.integrations.processor import grammar_of, words_for
 from decodekit.sampling import apply_bitmask
@@ -106,8 +115,8 @@ class EngineRequest:
         self.error: DecodekitError | None = None
         self.text = text
         try:
-            self._matchers = PrefixMatchers(grammar_of(constraint_in(arguments, default), self._vocabulary))
-        except (ConstraintError, OptionError, UnknownNameError) as error:
+            self._matchers = PrefixMatchers(_grammar(constraint_in(arguments, default), tokenizer))
+        except (ChatTemplateError, ConstraintError, OptionError, UnknownNameError) as error:
             self._end(error)
 
     def mask(self, row: Tensor) -> None:
@@ -146,6 +155,12 @@ class EngineRequest:
             row[ends] = torch.where(torch.isfinite(kept), kept, torch.zeros_like(kept))
 
 
+def _grammar(constraint: object, tokenizer: Any) -> CompiledGrammar:
+    if constraint is not None:
+        constraint = in_format_of(as_constraint(constraint), tokenizer)
+    return grammar_of(constraint, vocabulary_of(tokenizer))
+
+
 def check_request(arguments: object, default: object, tokenizer: Any) -> None:
     """Raise ValueError, as engines want it, if the constraint of a request cannot be used.
 
@@ -154,8 +169,8 @@ def check_request(arguments: object, default: object, tokenizer: Any) -> None:
     try:
         constraint = constraint_in(arguments, default)
         if constraint is not None and tokenizer is not None:
-            grammar_of(constraint, vocabulary_of(tokenizer))
-        elif constraint is not None:
-            as_constraint(constraint).root()
+            _grammar(constraint, tokenizer)
+        elif constraint is not None and not waits(read := as_constraint(constraint)):
+            read.root()
     except DecodekitError as error:
         raise ValueError(str(error)) from error

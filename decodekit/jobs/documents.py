@@ -164,7 +164,11 @@ def _scan_input(
         raise JobError(cause.format(f"{source.path!r:.200}"), hint="check the path of the input.") from error
     if not paths:
         others = f" It has files of other kinds: {found.skipped_kinds}." if found.skipped else ""
-        others += f" {counted(len(found.outside), 'link')} out of it: name what is meant." if found.outside else ""
+        others += (
+            f" {counted(len(found.outside), 'link')} out of it or to nothing: name what is meant."
+            if found.outside
+            else ""
+        )
         others += f" {counted(len(found.hidden), 'hidden file')}." if found.hidden else ""
         hint = f"text files of a folder end in {', '.join(FOLDER_SUFFIXES)}; {found.way or '--include'} takes others."
         raise JobError(f"{source.path!r} holds no document.{others}", hint=hint)
@@ -228,7 +232,9 @@ def _scan_rows(source: Input, rows: RowReader, name: str, is_lookup: bool) -> li
     except (OSError, EOFError) as error:
         raise JobError(f"{source.path} cannot be read: {reason(error)}.", hint="check the file.") from error
     if not found:
-        raise JobError(f"{source.path!r} holds no document.", hint="a JSONL file has a JSON object on each line.")
+        is_lines = isinstance(rows, JsonLines)
+        hint = "a JSONL file has a JSON object on each line." if is_lines else "a table has rows below its heading."
+        raise JobError(f"{source.path!r} holds no document.", hint=hint)
     if not num_rows and not is_lookup:
         raise _no_rows(rows, name, found[0])
     if num_rows:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from decodekit import __version__
+from decodekit.chat.conversation import has_chat_template
 from decodekit.constraints import Constraint, as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.errors import ConstraintError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.conversation import has_chat_template
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import DocumentRef

@@ -98,7 +98,7 @@ class LeftOut:
     Attributes:
         skipped: files in folders that are no text files or are excluded, and so are no documents.
         hidden: files in folders whose name, or that of a folder on the way, begins with a dot.
-        outside: links in folders that lead to files outside of them, and so are no documents.
+        outside: links in folders that lead to files outside of them or to none, and so are no documents.
         repeated: files that were named before, by another input or another spelling; each is done once.
     """
 
@@ -188,20 +188,22 @@ def name_in(source: Input, path: str) -> str:
 
 
 def _files_of(source: Input, found: LeftOut) -> list[Path]:
-    """The documents of a folder; other files are noted, and so are links that lead out of it."""
+    """The documents of a folder; other files are noted, and so are pipes, and links that lead out of it or nowhere."""
     folder, paths, root = source.location, [], source.location.resolve()
     for path in sorted(folder.rglob("*")):
-        if not path.is_file():
+        if path.is_dir():
             continue
         if path.name == LOCK or (is_own(path.name) and (path.parent / JOB).exists()):
             continue  # of a job, and came out of documents
         relative = path.relative_to(folder).as_posix()
         if not _takes(source, relative, found):
             continue
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
+        if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
             found.outside.append(
                 f"{source.label}/{relative}"
             )  # whoever fills the folder would choose what else is read
+        elif not path.is_file():
+            found.skipped.append(f"{source.label}/{relative}")
         else:
             paths.append(path)
     return paths

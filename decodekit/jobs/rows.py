@@ -97,7 +97,9 @@ def parse_line(data: bytes, place: str, encoding: str = "utf-8") -> dict[str, An
     except (ValueError, RecursionError) as error:
         raise DocumentError(f"the line is not JSON: {error}.", at=place) from error
     if not isinstance(row, dict):
-        raise DocumentError(f"the line is not a JSON object but {kind_name(row)}.", at=place)
+        raise DocumentError(
+            f"the line is not a JSON object but {'a text' if isinstance(row, str) else kind_name(row)}.", at=place
+        )
     return row
 
 

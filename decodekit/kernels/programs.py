@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch import Tensor
 
 OFF = "DECODEKIT_KERNELS"
 """The environment variable that, set to `off`, sends every operation to its twin."""
+_OLDEST = (7, 5)
 
 
 @functools.cache
@@ -31,6 +35,20 @@ def missing() -> str | None:
         import triton  # noqa: F401
     except Exception as error:  # an installation that does not fit the driver or Python fails in its own ways
         return f"triton cannot be imported: {error}"
+    return None if is_interpreted() or not torch.cuda.is_available() else _cannot_start()
+
+
+def _cannot_start() -> str | None:
+    """Why Triton cannot start programs on this machine's GPU, which it does by C that it compiles; None if it can."""
+    if not os.environ.get("CC") and not any(map(shutil.which, ("gcc", "clang", "cc"))):
+        return "triton needs a C compiler: apt install gcc"
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if not header.exists():
+        return f"triton needs {header}: apt install python3-dev"
+    capability = torch.cuda.get_device_capability()
+    if capability < _OLDEST:
+        least, own = (".".join(map(str, one)) for one in (_OLDEST, capability))
+        return f"triton knows GPUs of compute capability {least} and later, this one has {own}"
     return None
 
 

@@ -8,7 +8,7 @@
 says what is wrong with options, `plan` turns them into the settings of the loops, `completions` turns results of the
 loops into completions, `decisions` has those of `LLM.decide`, and `tokenizers` keeps what was read of a tokenizer.
 `engine` takes requests at any time, and `handle` is what it gives for one; `awaited` is what `LLM.agenerate` asks of
-one. `notices` warns at the caller's line.
+one.
 """
 
 from decodekit.generation.completion import Chunk, Completion, Score

@@ -18,7 +18,7 @@ from decodekit.errors import DecodekitError
 from decodekit.generation.completion import Completion
 from decodekit.llm.engine import Engine
 from decodekit.llm.handle import Handle
-from decodekit.llm.retries import Try, is_refused, rename
+from decodekit.llm.retries import Try, is_refused, options_again, rename
 
 _LEAST_SECONDS = 1e-3
 
@@ -80,9 +80,8 @@ async def _submitted(
     own: dict[str, Any] = {**options, "timeout": None}
     if own.get("seed") is not None:
         own["seed"] = one.seed
-    if one.before and own.get("chat_template_kwargs"):  # as `told_again` has it
-        told = own["chat_template_kwargs"]
-        own["chat_template_kwargs"] = {name: told[name] for name in told if name != "continue_final_message"}
+    if one.before and own.get("chat_template_kwargs"):
+        own["chat_template_kwargs"] = options_again(own["chat_template_kwargs"])
 
     def submit() -> Handle:
         if deadline is not None:

@@ -5,18 +5,70 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from decodekit.chat.thought import Thought, ThoughtSplit, ThoughtTokens
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.growing import GrowingValue, ValueSoFar
 from decodekit.errors import DecodekitError, LengthError, RequestInterruptedError
 from decodekit.generation.completion import Chunk, Completion
-from decodekit.generation.results import Result
+from decodekit.generation.results import Result, Update
 from decodekit.llm.plan import Plan
 from decodekit.llm.retries import value_error
 
 
-def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
-    """The completion of a prompt; where several samples were drawn, what the strategy makes of them."""
-    completion = _completion(plan, index, text, result)
+class GrowingText:
+    """A text of a call, as it grows: its thought, its answer, and the value of the answer so far.
+
+    Args:
+        plan: of the call.
+        thought: with which the text may begin; None if it is all answer.
+
+    Attributes:
+        text: so far.
+        thought: see above.
+    """
+
+    def __init__(self, plan: Plan, thought: Thought | None) -> None:
+        self.thought = thought
+        self.text = ""
+        self._split = ThoughtSplit(thought)
+        self._tokens = None if plan.reasoning is None else ThoughtTokens(thought, plan.reasoning.texts)
+        self._growing = None if plan.grammar is None else GrowingValue.of(plan.grammar.constraint)
+
+    def chunk(self, index: int, update: Update, completion: Completion | None) -> Chunk:
+        """What is new as a chunk; with the completion, the last one."""
+        self.text += update.text
+        reasoning, content = self._split.push(update.text, is_last=completion is not None)
+        so_far: ValueSoFar | None = None
+        if self._growing is not None:
+            so_far = self._growing.push(content, is_whole=completion is not None and _is_whole(completion))
+        num_tokens = 0 if self._tokens is None else self._tokens.push(update.token_ids)
+        return Chunk(
+            index,
+            update.text,
+            update.token_ids,
+            completion,
+            update.logprobs,
+            reasoning,
+            content,
+            num_tokens,
+            so_far,
+        )
+
+
+def _is_whole(completion: Completion) -> bool:
+    return completion.finish_reason in ("stop", "complete") or completion.value is not None
+
+
+def completed(plan: Plan, index: int, text: str, result: Result, thought: Thought | None = None) -> Completion:
+    """The completion of a prompt; where several samples were drawn, what the strategy makes of them.
+
+    Args:
+        plan: of the call.
+        index: of the prompt.
+        text, result: as the loop gives them.
+        thought: with which the text may begin.
+    """
+    completion = _completion(plan, index, text, result, thought)
     if plan.choice is not None:
         completion = plan.choice.choose([replace(completion, others=()), *completion.others])
         if not plan.options.logprobs:  # the strategy alone asked for them
@@ -29,37 +81,37 @@ def completed(plan: Plan, index: int, text: str, result: Result) -> Completion:
 
 def whole(plan: Plan, index: int, completion: Completion) -> Chunk:
     """A completion as its only chunk."""
-    so_far = value_so_far(growing_of(plan), completion.text, completion)
-    return Chunk(index, completion.text, completion.token_ids, completion, completion.logprobs or (), so_far)
+    growing = None if plan.grammar is None else GrowingValue.of(plan.grammar.constraint)
+    so_far = None if growing is None else growing.push(completion.content, is_whole=_is_whole(completion))
+    said = completion.reasoning or "", completion.content, completion.stats.num_reasoning_tokens
+    return Chunk(index, completion.text, completion.token_ids, completion, completion.logprobs or (), *said, so_far)
 
 
-def growing_of(plan: Plan) -> GrowingValue | None:
-    """The values so far of one text of a call; None if its texts hold no JSON."""
-    return None if plan.grammar is None else GrowingValue.of(plan.grammar.constraint)
-
-
-def value_so_far(growing: GrowingValue | None, text: str, completion: Completion | None) -> ValueSoFar | None:
-    """The value after one more piece of a text, which is the last one if there is a completion."""
-    if growing is None:
-        return None
-    is_whole = completion is not None and (
-        completion.finish_reason in ("stop", "complete") or completion.value is not None
-    )
-    return growing.push(text, is_whole=is_whole)
-
-
-def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion:
+def _completion(plan: Plan, index: int, text: str, result: Result, thought: Thought | None) -> Completion:
     value, error = None, result.error
+    split = ThoughtSplit(thought)
+    reasoning, content = split.push(text, is_last=True)
     is_whole = result.finish_reason in ("stop", "complete") or result.is_satisfied
     if plan.grammar is not None and error is None and is_whole:
-        value, error = _parse(plan.grammar.constraint, text, index)
+        value, error = _parse(plan.grammar.constraint, content, index)
+        num_blanks = split.content_at - len(text[: split.content_at].rstrip())
+        for size in range(1, num_blanks + 1 if error is not None else 0):  # blanks that belong to the value
+            longer = _parse(plan.grammar.constraint, text[split.content_at - size :], index)
+            value, error = longer if longer[1] is None else (value, error)
     if error is None and result.finish_reason == "length" and plan.on_length != "return":
-        error = length_error(plan, index, text, len(result.token_ids), result.is_satisfied)
+        said = content if split.is_over else None
+        error = length_error(plan, index, said, len(result.token_ids), result.is_satisfied)
     settings = plan.settings
     has_logprobs = settings.num_alternatives is not None and (plan.options.logprobs or plan.choice is not None)
     others = tuple(
-        _completion(plan, index, other.text, other.result) for other in result.others if other.result is not None
+        _completion(plan, index, other.text, other.result, thought)
+        for other in result.others
+        if other.result is not None
     )
+    stats = result.stats
+    if split.has_thought and plan.reasoning is not None:
+        num_tokens = ThoughtTokens(thought, plan.reasoning.texts).push(result.token_ids)
+        stats = replace(stats, num_reasoning_tokens=num_tokens)
     return Completion(
         text,
         result.token_ids,
@@ -67,11 +119,13 @@ def _completion(plan: Plan, index: int, text: str, result: Result) -> Completion
         result.finish_reason,
         error,
         result.logprobs if has_logprobs else None,
-        replace(result.stats, recommended=plan.recommended) if plan.recommended else result.stats,
+        replace(stats, recommended=plan.recommended) if plan.recommended else stats,
         result.score,
         others,
         result.trace if settings.traces else None,
         result.tree,
+        reasoning=reasoning if split.has_thought else None,
+        content_at=split.content_at,
     )
 
 
@@ -84,13 +138,13 @@ def _parse(constraint: Constraint, text: str, index: int) -> tuple[Any, Decodeki
         return None, value_error(error, text, f"prompt {index}")
 
 
-def length_error(plan: Plan, index: int, text: str, num_tokens: int, is_satisfied: bool) -> LengthError:
+def length_error(plan: Plan, index: int, text: str | None, num_tokens: int, is_satisfied: bool) -> LengthError:
     """The error of a text that was cut, with what the text was spent on and what would help.
 
     Args:
         plan: of the call.
         index: of the prompt.
-        text: as far as it goes, of `num_tokens` tokens.
+        text: the answer as far as it goes; None where the text was cut in its thought.
         num_tokens: of the text.
         is_satisfied: whether the text satisfies its constraint as it is.
     """
@@ -98,7 +152,10 @@ def length_error(plan: Plan, index: int, text: str, num_tokens: int, is_satisfie
     is_full = num_tokens < limit
     cause = "the model's context was full" if is_full else f"the text was cut at max_new_tokens={limit:,}"
     hints = ["a shorter prompt" if is_full else "a larger max_new_tokens", "bounds on lengths in the constraint"]
-    if plan.grammar is not None and is_satisfied:
+    if text is None:
+        cause += " in the thought before the answer"
+        hints.insert(0, "max_reasoning_tokens")
+    elif plan.grammar is not None and is_satisfied:
         cause += "; as it is it satisfies the constraint, and it might have gone on"
     elif plan.grammar is not None:
         from decodekit.constraints.author.filling import remark  # which not every user needs
@@ -110,5 +167,5 @@ def length_error(plan: Plan, index: int, text: str, num_tokens: int, is_satisfie
             hints.insert(0, spent_on[1])
     if plan.grammar is not None and plan.on_length != "close":
         hints.append('on_length="close" to end in time')
-    at = f"prompt {index}, after {num_tokens:,} tokens, {text[-40:]!r}"
+    at = f"prompt {index}, after {num_tokens:,} tokens" + ("" if text is None else f", {text[-40:]!r}")
     return LengthError(cause, at=at, hint=", ".join([*dict.fromkeys(hints), 'or on_length="return"']))

@@ -240,9 +240,7 @@ class Question:
 def _trie(texts: tuple[str, ...], vocabulary: Vocabulary, canonical: Canonical | None) -> ChoiceTrie:
     if canonical is None:
         return Spellings(texts, compile(Choices(texts), vocabulary).matcher(), vocabulary)
-    # Some tokenizers put a space before a text by itself, and none before that of a second line.
-    line_break = [token for token, piece in enumerate(vocabulary.token_bytes) if piece == b"\n"][-1:]
-    cuts = [canonical.after((), text.encode()) or canonical.after(line_break, text.encode()) for text in texts]
+    cuts = [canonical.after((), text.encode()) for text in texts]
     for text, cut in zip(texts, cuts, strict=True):
         if vocabulary.decode(cut) != text.encode():
             cause = f"the tokenizer does not divide {text!r:.60} into tokens of its own"

@@ -331,7 +331,8 @@ class Engine:
                     hint="submit again later, or a larger max_waiting",
                 )
             index = next(self._indices)
-            handle = Handle(index, plan, lambda: self._cancel(index), self._check_process)
+            thought = request.thought if isinstance(request, Request) else None
+            handle = Handle(index, plan, thought, lambda: self._cancel(index), self._check_process)
             ticket = Ticket(
                 index,
                 request,

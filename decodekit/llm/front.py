@@ -7,11 +7,14 @@ import copy
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
 
 from torch import Tensor
 
-from decodekit.constraints.growing import GrowingValue
+from decodekit.chat.conversation import Telling
+from decodekit.chat.tools import format_of
+from decodekit.constraints.tool_calls import ToolFormat
 from decodekit.errors import (
     ContextLengthError,
     DecodekitError,
@@ -22,7 +25,6 @@ from decodekit.errors import (
 )
 from decodekit.generation import samples
 from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.generation.conversation import Telling
 from decodekit.generation.prompt import (
     Messages,
     Prompt,
@@ -37,16 +39,15 @@ from decodekit.generation.scheduler import overdue
 from decodekit.generation.scoring import token_logprobs
 from decodekit.generation.sequence import Request
 from decodekit.llm.awaited import awaited
-from decodekit.llm.completions import completed, growing_of, value_so_far, whole
+from decodekit.llm.completions import GrowingText, completed, whole
 from decodekit.llm.decisions import DecideKeywords, Decision, Question
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
-from decodekit.llm.notices import warn_of_equal_prompts
-from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits
+from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits, warn_of_equal_prompts
 from decodekit.llm.plan import Plan
 from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.encoding import most_bytes_per_token
+from decodekit.models.encoding import check_bytes, most_bytes_per_token
 from decodekit.speculation.canonical import Canonical
 from decodekit.strategy import Guidance
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
@@ -150,6 +151,15 @@ class LLM:
         """What the generation config of the model recommends to sample with; ``strategy="sample"`` takes it."""
         return read_recommended(getattr(self.model, "generation_config", {}))
 
+    @property
+    def tool_format(self) -> ToolFormat:
+        """The format in which the model calls tools, as its chat template tells; "hermes" if it has no template.
+
+        Raises:
+            ChatTemplateError: the chat template does not tell.
+        """
+        return format_of(self.tokenizer)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_division": None, "_engine": None}  # of this process, and of this LLM alone
 
@@ -186,7 +196,8 @@ class LLM:
             options: those of `GenerateOptions`, which says what each does (``strategy``, ``constraint``,
                 ``max_new_tokens``, ``stop``, ``stop_token_ids``, ``include_stop``, ``seed``, ``logprobs``,
                 ``trace``, ``on_length``, ``on_error``, ``max_rollbacks``, ``max_retries``, ``fast_forward``, ``masks``,
-                ``batch_size``, ``tools``, ``enable_thinking``, ``chat_template_kwargs``, ``split_special_tokens``);
+                ``batch_size``, ``tools``, ``enable_thinking``, ``chat_template_kwargs``, ``split_special_tokens``,
+                ``reasoning``, ``max_reasoning_tokens``);
                 and those of a strategy that is given by name, such as ``temperature=0.7``.
 
         Raises:
@@ -390,7 +401,7 @@ class LLM:
             ConstraintError: the constraint cannot be used.
         """
         faults += telling_of(options, []).faults(self.tokenizer)
-        return Plan.of(self.model, self.vocabulary, self._canonical, options, faults)
+        return Plan.of(self.model, self.vocabulary, self._canonical, options, faults, self.tokenizer)
 
     def request(self, prompt: Prompt, plan: Plan, seed: int | None = None) -> Request:
         """A prompt as the loops take it.
@@ -398,10 +409,17 @@ class LLM:
         Raises:
             OptionError, ChatTemplateError: it cannot be read.
         """
-        token_ids = self._encoded(prompt, plan.told, "prompt")
-        matcher = None if plan.grammar is None else plan.grammar.matcher()
         seed = plan.strategy.seed or 0 if seed is None else seed
-        return Request(token_ids, matcher, seed, negative_prompt=self._negative_prompt(plan, 0))
+        return self._begun(prompt, plan, plan.told, "prompt", seed, 0)
+
+    def _begun(self, prompt: Prompt, plan: Plan, told: Telling, at: str, seed: int, index: int) -> Request:
+        """A prompt in tokens, with the thought that its text may have, and its matcher."""
+        if plan.reasoning is not None:
+            told = plan.reasoning.told(told, prompt)
+        token_ids = self._encoded(prompt, told, at)
+        thought, matcher = plan.begun(prompt, token_ids, told)
+        negative = self._negative_prompt(plan, index)
+        return Request(token_ids, matcher, seed, negative_prompt=negative, thought=thought)
 
     def _canonical(self) -> Canonical:
         """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
@@ -418,36 +436,42 @@ class LLM:
         deadline: float | None = None,
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
-        texts: dict[int, list[str]] = {}
-        growing: dict[int, GrowingValue | None] = {}
+        texts: dict[int, GrowingText] = {}
         tries = Tries(prompts, plan.seeds, plan.options.max_retries)
         is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
         while tries.is_open:
-            requests = (self._request(one, plan, deadline) for one in tries.round())
+            requests = self._requests(tries, plan, deadline, texts)
             if plan.search is None:
                 updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
             else:
                 updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
             for update in updates:
                 index = tries.index(update.index)
-                texts.setdefault(update.index, []).append(update.text)
+                text = texts.setdefault(update.index, GrowingText(plan, None))
                 completion = None
                 if update.result is not None:
-                    ended = completed(plan, index, "".join(texts.pop(update.index)), update.result)
+                    ended = completed(plan, index, text.text + update.text, update.result, text.thought)
                     rename(ended, update.index, index)
                     completion = tries.ended(update.index, ended, self.tokenizer)
                     error = None if completion is None else completion.error
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
+                    del texts[update.index]
                 if not is_whole:
-                    if update.index not in growing:
-                        growing[update.index] = growing_of(plan)
-                    so_far = value_so_far(growing[update.index], update.text, completion)
-                    if completion is not None:
-                        del growing[update.index]
-                    yield Chunk(index, update.text, update.token_ids, completion, update.logprobs, so_far)
+                    yield text.chunk(index, update, completion)
                 elif completion is not None:
                     yield whole(plan, index, completion)
+                else:
+                    text.text += update.text
+
+    def _requests(
+        self, tries: Tries, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
+    ) -> Iterator[Request | DecodekitError]:
+        """The tries of a round as the loops take them; `texts` gets the text of each."""
+        for number, one in enumerate(tries.round()):
+            request = self._request(one, plan, deadline)
+            texts[number] = GrowingText(plan, None if isinstance(request, DecodekitError) else request.thought)
+            yield request
 
     def _request(self, one: Try, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
         """A try as the loops take it; the error of one that cannot be read, or comes too late to be."""
@@ -457,10 +481,8 @@ class LLM:
             if deadline is not None and time.monotonic() >= deadline:
                 return overdue(f"prompt {one.index}")
             told = told_again(plan.told) if one.before else plan.told
-            token_ids = self._encoded(one.prompt, told, f"prompt {one.index}")
-            matcher = None if plan.grammar is None else plan.grammar.matcher()
-            negative = self._negative_prompt(plan, one.index)
-            return Request(token_ids, matcher, one.seed, negative_prompt=negative, deadline=deadline)
+            begun = self._begun(one.prompt, plan, told, f"prompt {one.index}", one.seed, one.index)
+            return replace(begun, deadline=deadline)
         except DecodekitError as error:
             return error
 
@@ -469,18 +491,12 @@ class LLM:
         return encode(self.tokenizer, prompt, at, self.vocabulary.size, told, self._check_bytes)
 
     def _check_bytes(self, text: str, at: str) -> None:
-        """Refuse a text that cannot fit into the context by its bytes, before it is divided into tokens."""
+        """Refuse a text that cannot fit into the context; of long ones it is asked how long tokens are."""
         most_tokens = self.model.context_length
         if most_tokens is None or 4 * len(text) <= (most := _SHORT_TOKEN * most_tokens):
             return
-        num_bytes = len(text.encode(errors="replace"))
-        each = most_bytes_per_token(self.tokenizer, self.vocabulary) if num_bytes > most else None
-        if each is not None and num_bytes > (most_tokens - 1) * each:
-            cause = (
-                f"the prompt has {num_bytes:,} bytes, the context of the model {most_tokens:,} tokens of {each:,} "
-                "bytes at most: there is no room for an answer"
-            )
-            raise ContextLengthError(cause, at=at, hint="a shorter prompt, or a model with a longer context")
+        if len(text.encode(errors="replace")) > most:
+            check_bytes(text, at, most_tokens, most_bytes_per_token(self.tokenizer, self.vocabulary))
 
     def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
         """What guidance contrasts a prompt with; empty for its last token, or without guidance."""

@@ -7,13 +7,15 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from decodekit.chat.thought import Thought
 from decodekit.errors import DecodekitError
 from decodekit.generation.completion import Chunk, Completion
 from decodekit.generation.faults import fault_of
 from decodekit.generation.results import Update
 from decodekit.generation.stats import Stats
-from decodekit.llm.completions import completed, growing_of, value_so_far, whole
+from decodekit.llm.completions import GrowingText, completed, whole
 from decodekit.llm.plan import Plan
 
 _Listener = tuple[asyncio.AbstractEventLoop, asyncio.Event]
@@ -36,17 +38,24 @@ class Handle:
     Args:
         index: number of the request; errors name it.
         plan: of the request.
+        thought: with which its text may begin.
         cancel: lets the engine end it.
         check_process: raises in another process than the engine's.
     """
 
-    def __init__(self, index: int, plan: Plan, cancel: Callable[[], bool], check_process: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        index: int,
+        plan: Plan,
+        thought: Thought | None,
+        cancel: Callable[[], bool],
+        check_process: Callable[[], None],
+    ) -> None:
         self.index = index
         self._plan, self._cancel, self._check_process = plan, cancel, check_process
         self._changed = threading.Condition()
         self._chunks: list[Chunk] = []  # less the last one
-        self._growing = growing_of(plan)
-        self._held_back = ""  # text of which a strategy makes the last one, the only one
+        self._growing = GrowingText(plan, thought)
         self._end: Update | None = None  # of which the last one is made
         self._last: Chunk | None = None
         self._making = threading.Lock()
@@ -169,23 +178,22 @@ class Handle:
     def _made_of(self, update: Update) -> Chunk:
         assert update.result is not None
         try:
-            text = self._text_so_far() + self._held_back + update.text
-            completion = completed(self._plan, self.index, text, update.result)
+            text = self._growing.text + update.text
+            completion = completed(self._plan, self.index, text, update.result, self._growing.thought)
         except Exception as error:  # of a user's own type, say; the text is there
             fault = fault_of(error, "making the completion", at=f"request {self.index}")
             return self._broken_off(fault, update)
         if self._plan.choice is not None:
             return whole(self._plan, self.index, completion)
-        so_far = value_so_far(self._growing, update.text, completion)
-        return Chunk(self.index, update.text, update.token_ids, completion, update.logprobs, so_far)
+        return self._growing.chunk(self.index, update, completion)
 
     def _broken_off(self, error: DecodekitError, update: Update | None = None) -> Chunk:
         """The last chunk of a request that ends with an error which the scheduler knows nothing of."""
-        text, new = ("", ()) if update is None else (update.text, update.token_ids)
-        tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids) + new
+        update = Update(self.index, "", ()) if update is None else replace(update, logprobs=())
+        tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids) + update.token_ids
         stats = Stats(0, len(tokens), 0, None, 0.0)
-        completion = Completion(self._text_so_far() + text, tokens, None, "error", error, None, stats)
-        return Chunk(self.index, text, new, completion, (), value_so_far(self._growing, text, completion))
+        completion = Completion(self._text_so_far() + update.text, tokens, None, "error", error, None, stats)
+        return self._growing.chunk(self.index, update, completion)
 
     def _text_so_far(self) -> str:
         return "".join(chunk.text for chunk in list(self._chunks))
@@ -198,10 +206,9 @@ class Handle:
             if update.result is not None:
                 self._end = update
             elif self._plan.choice is None:
-                so_far = value_so_far(self._growing, update.text, None)
-                self._chunks.append(Chunk(self.index, update.text, update.token_ids, None, update.logprobs, so_far))
+                self._chunks.append(self._growing.chunk(self.index, update, None))
             else:
-                self._held_back += update.text
+                self._growing.text += update.text  # of which a strategy makes the last one, the only one
                 return
             self._tell()
 

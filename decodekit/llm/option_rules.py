@@ -8,18 +8,19 @@ All rules are asked before anything is raised, so that a caller hears of every f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, get_args
 
+from decodekit.chat.conversation import Telling
+from decodekit.chat.thought import Thought
 from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.tool_calls import Tools, tools
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting, warn
 from decodekit.generation import memory
-from decodekit.generation.conversation import Telling
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward, Masking, left_out_of
-from decodekit.llm.notices import warn
 from decodekit.models.causal_lm import NO_DRAFTS, CausalLM, can_verify
 from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
@@ -153,6 +154,17 @@ def seeds_fit(seed: object, num_prompts: int) -> Faults:
             yield OptionError(f"{len(seed)} seeds for {num_prompts} prompts", at="seed")
         for one in seed:
             yield from _seed_faults(one)
+
+
+def warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
+    """Warn that equal prompts get equal texts, which is a surprise where several are drawn without a seed."""
+    counts = Counter(prompt if isinstance(prompt, str) else repr(prompt) for prompt in prompts)
+    most = max(counts.values(), default=1)
+    if most > 1:
+        warn(
+            f"{most} equal prompts get {most} equal texts: without a seed, every prompt has the seed 0. "
+            "Try seed=range(len(prompts)), or num_return_sequences for several texts of one prompt."
+        )
 
 
 def timeout_fits(timeout: object) -> Faults:
@@ -310,6 +322,18 @@ def _chat(call: GenerateCall) -> Faults:
     yield from faults
 
 
+def _reasoning(call: GenerateCall) -> Faults:
+    given: object = call.options.reasoning
+    most: object = call.options.max_reasoning_tokens
+    if given is not None and given not in ("auto", "none") and not isinstance(given, Thought):
+        yield OptionError(f'reasoning={given!r:.60} is none of "auto", "none" and a Thought', at="reasoning")
+    if most is not None and not is_count(most, 0):
+        yield OptionError(f"max_reasoning_tokens={most!r:.60} is not an integer from 0 on", at="max_reasoning_tokens")
+    elif most is not None and given == "none":
+        cause = 'max_reasoning_tokens has no effect with reasoning="none"'
+        yield UselessOptionError(cause, at="max_reasoning_tokens")
+
+
 def _on_error(call: GenerateCall) -> Faults:
     given = call.options.on_error
     if not _is_one_of(given, get_args(OnError)):
@@ -391,6 +415,7 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _seed,
     _closing,
     _chat,
+    _reasoning,
 )
 """The rules, in the order in which their faults are told."""
 

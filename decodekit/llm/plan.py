@@ -7,15 +7,21 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import repeat
 from typing import Any
 
+from decodekit.chat.conversation import Telling
+from decodekit.chat.thought import Thought
+from decodekit.chat.tools import NO_TEMPLATE, in_format_of, tells_format, waits
 from decodekit.constraints import as_constraint, compile
+from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.matching.compiler import CompiledGrammar
-from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults
+from decodekit.constraints.matching.matcher import Matcher
+from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults, warn
 from decodekit.generation import memory
-from decodekit.generation.conversation import Telling
+from decodekit.generation.prompt import Prompt
 from decodekit.generation.search import Aggregation, Search
 from decodekit.generation.settings import MAX_ROLLBACKS, Settings, left_out_of
 from decodekit.generation.stopping import StoppingFunction, StopStrings
 from decodekit.llm.option_rules import GenerateCall
+from decodekit.llm.reasoning import Reasoning, reasoning_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline
@@ -40,6 +46,7 @@ class Plan:
         choice: the strategy, if it chooses among several samples.
         told: what the chat template is told beside the messages.
         recommended: what the strategy takes from the generation config of the model.
+        reasoning: how texts may reason; None if they are all answer.
     """
 
     options: GenerateOptions
@@ -51,6 +58,7 @@ class Plan:
     choice: Aggregation | None
     told: Telling
     recommended: tuple[tuple[str, Any], ...] = ()
+    reasoning: Reasoning | None = None
 
     @classmethod
     def of(
@@ -60,6 +68,7 @@ class Plan:
         canonical: Callable[[], Canonical],
         options: GenerateOptions,
         faults: list[DecodekitError],
+        tokenizer: Any = None,
     ) -> Plan:
         """Check options, then compile the constraint.
 
@@ -68,21 +77,25 @@ class Plan:
             canonical: gives how the tokenizer divides texts.
             options: of the call.
             faults: what was found before; it is raised with the rest.
+            tokenizer: with the chat template, which tells how tools are called and what a thought is; None for none.
 
         Raises:
             OptionError: with all faults; or what only the compiled constraint shows.
             ConstraintError: the constraint cannot be used.
+            ChatTemplateError: the chat template does not tell how tools are called.
         """
         call = GenerateCall.of(model, vocabulary, options, faults)
         raise_faults(faults)
         strategy = call.strategy
         assert strategy is not None
-        grammar = compile(as_constraint(call.constraint), vocabulary) if call.is_constrained else None
+        grammar = compile(_constraint(call, tokenizer), vocabulary) if call.is_constrained else None
         _check_compiled(call, grammar)
         given: object = strategy  # the type of a strategy does not say that it may be a search
         choice = given if isinstance(given, Aggregation) else None
         search = given if isinstance(given, Search) else None
-        settings = _settings(call, strategy, choice, canonical())
+        constraint = None if grammar is None else grammar.constraint
+        reasoning = reasoning_of(options, constraint, call.ending_vocabulary, tokenizer, call.told)
+        settings = _settings(call, strategy, choice, canonical(), () if reasoning is None else reasoning.texts)
         return cls(
             options,
             strategy,
@@ -93,12 +106,26 @@ class Plan:
             choice,
             call.told,
             tuple(call.recommended.items()),
+            reasoning,
         )
 
     @property
     def contrast(self) -> Contrast | None:
         """The contrast of the strategy."""
         return getattr(self.strategy, "contrast", None)
+
+    def begun(self, prompt: Prompt, token_ids: Sequence[int], told: Telling) -> tuple[Thought | None, Matcher | None]:
+        """The thought that the text behind a prompt may begin with, and the matcher of the text.
+
+        Args:
+            prompt: as it was given.
+            token_ids: of it.
+            told: what the chat template was told.
+        """
+        thought = None if self.reasoning is None else self.reasoning.thought_behind(prompt, token_ids, told)
+        if thought is not None and self.reasoning is not None:
+            return thought, self.reasoning.matcher(thought)
+        return None, None if self.grammar is None else self.grammar.matcher()
 
     @property
     def num_samples(self) -> int:
@@ -149,7 +176,24 @@ class Plan:
                     memory.check_rows(self.model, 1, 1, f"{name}={num_tokens}", 1 + min(num_tokens, longest))
 
 
-def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None, canonical: Canonical) -> Settings:
+def _constraint(call: GenerateCall, tokenizer: Any) -> Constraint:
+    """The constraint, with what the tokenizer tells of it."""
+    constraint = as_constraint(call.constraint)
+    if tokenizer is None or not waits(constraint):
+        return constraint
+    template = call.told.options.get("chat_template")
+    if not tells_format(tokenizer, template):
+        warn(NO_TEMPLATE)
+    return in_format_of(constraint, tokenizer, template)
+
+
+def _settings(
+    call: GenerateCall,
+    strategy: Strategy,
+    choice: Aggregation | None,
+    canonical: Canonical,
+    texts: Sequence[bytes | None],
+) -> Settings:
     options = call.options
     num_alternatives = int(options.logprobs) if options.logprobs is not True else 0
     needs_logprobs = bool(options.logprobs) or (choice is not None and choice.needs_logprobs)
@@ -169,6 +213,7 @@ def _settings(call: GenerateCall, strategy: Strategy, choice: Aggregation | None
         lead=lead_of(strategy),
         masks=options.masks,
         traces=options.trace,
+        texts=texts,
         proposer=call.proposer,
         verify=getattr(strategy, "verify", "coupled"),  # a search has none
         mirostat=getattr(strategy, "mirostat", None),  # beams have none

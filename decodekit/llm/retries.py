@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from decodekit.chat.conversation import Telling
 from decodekit.errors import ConstraintError, DecodekitError, GuardError, InvalidValueError, OptionError
 from decodekit.generation.completion import Completion
-from decodekit.generation.conversation import Telling
 from decodekit.generation.prompt import Prompt, encode_plain, is_messages, token_ids_of
 from decodekit.quoting import QuotedText
 from decodekit.sampling.checks import plain
@@ -53,7 +53,7 @@ class Try:
 
     def again(self, completion: Completion, tokenizer: Any) -> Try:
         """The next try of the prompt, after one with this completion."""
-        prompt = corrected(self.prompt, completion.text, reason_of(completion), tokenizer)
+        prompt = corrected(self.prompt, completion.content, reason_of(completion), tokenizer)
         return replace(self, prompt=prompt, before=(*self.before, completion))
 
     def finished(self, completion: Completion) -> Completion:
@@ -165,8 +165,13 @@ def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
 
 
 def told_again(told: Telling) -> Telling:
-    """What the template is told of a further try: nothing is gone on with."""
-    return replace(told, options={name: one for name, one in told.options.items() if name != "continue_final_message"})
+    """What the template is told of a further try."""
+    return replace(told, options=options_again(told.options))
+
+
+def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a template in a further try: nothing is gone on with."""
+    return {name: one for name, one in options.items() if name != "continue_final_message"}
 
 
 def value_error(error: Exception, text: str, at: str) -> ConstraintError:

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, Final
 
-from decodekit.errors import OptionError, TokenizerError
+from decodekit.errors import ContextLengthError, OptionError, TokenizerError
 from decodekit.quoting import QuotedText, encode_quoted
 from decodekit.vocabulary import Vocabulary
 
@@ -71,6 +71,29 @@ def encode_plain(tokenizer: Any, text: str) -> list[int]:
         TokenizerError: the tokenizer offers no way to encode a text.
     """
     return encode_text(tokenizer, text, "text", add_special_tokens=False)
+
+
+def check_bytes(text: str, at: str, most_tokens: int | None, most_bytes: int | None) -> None:
+    """Refuse a text that leaves no room for an answer by its bytes, before it is divided into tokens.
+
+    Args:
+        text: of a prompt.
+        at: the place to name in errors.
+        most_tokens: of the context of the model; None without a bound.
+        most_bytes: as `most_bytes_per_token` says; None where it is not known.
+
+    Raises:
+        ContextLengthError: it has too many.
+    """
+    if most_tokens is None or most_bytes is None or 4 * len(text) <= (most_tokens - 1) * most_bytes:
+        return
+    num_bytes = len(text.encode(errors="replace"))
+    if num_bytes > (most_tokens - 1) * most_bytes:  # more bytes are `most_tokens` tokens at least
+        cause = (
+            f"the prompt has {num_bytes:,} bytes, the context of the model {most_tokens:,} tokens of {most_bytes:,} "
+            "bytes at most: there is no room for an answer"
+        )
+        raise ContextLengthError(cause, at=at, hint="a shorter prompt, or a model with a longer context")
 
 
 def most_bytes_per_token(tokenizer: Any, vocabulary: Vocabulary) -> int | None:

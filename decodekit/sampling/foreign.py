@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError, ProcessorError
-from decodekit.sampling.base import LogitsProcessor, Stage
+from decodekit.sampling.base import LogitsProcessor, Pipeline, Stage
 from decodekit.sampling.history import History
 from decodekit.sampling.processors import MinP, RepetitionPenalty, Temperature, TopK, TopP, with_history
 
@@ -232,6 +232,11 @@ class PlainFunction(LogitsProcessor):
             cause = f"{_name(self.function)} made {kind} of logits {[*logits.shape]}"
             raise ProcessorError(cause, at=f"processor {self!r}", hint="return the changed logits")
         return made.to(logits)
+
+
+def is_function(value: object) -> bool:
+    """Whether this is called like a function and is no processor yet: a function, a method, an object with a call."""
+    return callable(value) and not isinstance(value, LogitsProcessor | Pipeline | type) and not is_foreign(value)
 
 
 def of_function(function: Any) -> LogitsProcessor:

@@ -6,7 +6,6 @@ as ``dry_base``, has no effect without it and is refused.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from decodekit.errors import DecodekitError, OptionError, UnknownNameError, Usel
 from decodekit.sampling.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
 from decodekit.sampling.base import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import is_count, is_number
-from decodekit.sampling.foreign import as_processors, is_foreign, of_function
+from decodekit.sampling.foreign import as_processors, is_foreign, is_function, of_function
 from decodekit.sampling.processors import (
     FrequencyPenalty,
     LogitBias,
@@ -235,7 +234,7 @@ def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProces
             made = plugins.make("processor", one, _is_one, at="processors") if isinstance(one, str) else one
             if is_foreign(made):
                 made = as_processors(made)
-            elif inspect.isroutine(made) or isinstance(made, partial):
+            elif is_function(made):
                 made = [of_function(made)]
             processors += made if isinstance(made, Pipeline | list) else Pipeline([made])
         except (OptionError, UnknownNameError) as error:

@@ -36,7 +36,7 @@ from decodekit import __version__
 from decodekit.errors import NotServedError
 from decodekit.serving.answers import EventStream, JsonPieces, pieces_of, size_of, told, unless_gone
 from decodekit.serving.asked import Asked
-from decodekit.serving.bodies import LARGE_BYTES, Bodies, fields_of
+from decodekit.serving.bodies import SHORT_BYTES, Bodies, fields_of
 from decodekit.serving.chat import ChatRoute
 from decodekit.serving.completions import CompletionsRoute
 from decodekit.serving.fields import ErrorReply, ReplyModel
@@ -137,7 +137,7 @@ def _add_writing_route(app: FastAPI, route: Route[Any], service: Service, bodies
 
     async def begun(data: bytes, client: Client) -> tuple[Any, Running]:
         with bodies.whole():
-            body, asked = await service.in_thread(partial(read, data)) if len(data) > LARGE_BYTES else read(data)
+            body, asked = await service.read(client, partial(read, data)) if len(data) > SHORT_BYTES else read(data)
             return body, await service.begin(asked, client)
 
     async def written(body: Any, running: Running) -> list[bytes]:

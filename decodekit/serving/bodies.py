@@ -19,8 +19,10 @@ from decodekit.serving.fields import WireModel
 from decodekit.serving.limits import Limits
 
 B = TypeVar("B", bound=WireModel)
+SHORT_BYTES: Final = 1 << 13
+"""Larger bodies are read in a thread, one after the other."""
 LARGE_BYTES: Final = 1 << 16
-"""Larger bodies are read in a thread, and share a bound of memory."""
+"""Larger bodies share a bound of memory."""
 _WORDS: Final = {
     "extra_forbidden": "is unknown or not supported",
     "missing": "is missing",
@@ -38,6 +40,7 @@ _SIGNS: Final = b"[{:"  # one for each list, object and member
 _QUOTE: Final = ord('"')
 _BACKSLASHES: Final = re.compile(rb"\\*+")
 _LOOKED_AT_ONCE: Final = 1 << 16
+_COUNTED_AT_ONCE: Final = 1 << 20  # in less time than a thread takes
 _SIZE: Final = "decodekit.body_size"
 
 
@@ -85,7 +88,10 @@ class Bodies:
             raise BodyLimitError(f"the body did not arrive within {self._limits.body_s:g} s", at="time") from None
         data = b"".join(parts)
         if size > LARGE_BYTES:
-            self._count(scope, memory_of(data, self._limits.max_values))
+            most_values = self._limits.max_values
+            is_large = size > _COUNTED_AT_ONCE
+            taken = await asyncio.to_thread(memory_of, data, most_values) if is_large else memory_of(data, most_values)
+            self._count(scope, taken)
         return data
 
     def _count(self, scope: Scope, size: int) -> None:

@@ -16,16 +16,22 @@ from __future__ import annotations
 
 import json
 import secrets
-import string
 import uuid
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from decodekit.constraints.author.members import sample_text
 from decodekit.constraints.composition.combinators import OneOf
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.growing import Document, GrowingSplit
-from decodekit.constraints.tool_calls import FORMATS, ToolResponse, Tools
+from decodekit.constraints.language.ir import matches
+from decodekit.constraints.regex.regex import Regex, full_match
+from decodekit.constraints.tool_calls import ToolFormat, ToolResponse, Tools
+from decodekit.constraints.tool_calls.literals import BLANKS, read, without_gap
 from decodekit.llm import Completion
+
+_State: TypeAlias = Literal["open", "content", "calls"]
+"""What a text is in: nothing that is certain, its content, or its calls."""
 
 
 class WrittenCall(NamedTuple):
@@ -75,36 +81,56 @@ class CallSplitter:
 
     def __init__(self, constraint: Constraint | None) -> None:
         self._tools, self._with_schema = _tools_in(constraint), constraint if isinstance(constraint, OneOf) else None
-        self._format = None if self._tools is None else FORMATS[self._tools.format]
+        self._format = None if self._tools is None else self._tools.format
         self._split: GrowingSplit | None = None
         self._num_split = None if self._with_schema is None else 0  # what it has read; None before the calls
         self._ids: list[str] = []  # of the calls that have begun
         self._told: list[list[str]] = []  # what was told of their arguments
         self._text = ""
-        self._num_told = 0
-        self._is_held = self._is_open = self._format is not None and self._format.is_alone  # open: blanks alone so far
+        self._num_told = 0  # where what is told next of the content stands in the text
+        self._num_content = 0  # characters of the content that were told
+        self._state: _State = "open"
+        self._ends: tuple[str, ...] = ()  # the first of them ends the content
+        self._gap = ""  # blanks before it, which are not the content's
+        if self._format is not None:
+            self._ends = self._format.triggers if self._with_schema is None else self._format.starts
+            self._gap = self._format.gap if self._with_schema is None else ""
         self.has_calls = self._format is not None
         """Whether the text may have calls."""
 
     def push(self, text: str) -> str:
         """Take what is new; the content that is certain now and was not before."""
-        if self._format is None:
+        if self._format is None or self._tools is None:
             return text
         self._text += text
-        trigger = self._format.trigger
-        end = self._text.find(trigger, max(0, self._num_told - len(trigger)))
-        if self._num_split is None and end >= 0:
-            self._num_split = end
-        if end < 0:
-            end = len(self._text) - _num_held(self._text, trigger)
-        if self._is_open and (first := text.lstrip()[:1]):
-            self._is_held, self._is_open = first == "{", False
-        if self._is_held:
-            end = 0
-            self._num_split = None if self._is_open else self._num_split or 0
+        if self._state == "open":
+            self._open(self._format, self._tools)
+        if self._state != "content":
+            return ""
+        found = [place for one in self._ends if (place := self._text.find(one, self._num_told)) >= 0]
+        if found:
+            self._state = "calls"
+            if self._num_split is None:
+                self._num_split = 0 if self._format.is_framed else min(found)
+        held = (_num_held(self._text, one) for one in self._ends)
+        end = min(found) if found else len(self._text) - max(held, default=0)
+        last = self._text[max(self._num_told, end - len(self._gap)) : end]
+        end -= len(last) - len(without_gap(last, self._gap))
         new = self._text[self._num_told : end]
-        self._num_told = max(self._num_told, end)
+        self._num_told, self._num_content = max(self._num_told, end), self._num_content + len(new)
         return new
+
+    def _open(self, form: ToolFormat, tools: Tools) -> None:
+        """Find out whether content begins, if that is certain now."""
+        if self._with_schema is not None:
+            self._state = "content"
+            return
+        begun = read(self._text, form.content_begin) if tools.choice == "auto" else None
+        rest = "" if begun is None else self._text[begun[0] :].lstrip(BLANKS)
+        if begun is None or (form.opener and rest.startswith(form.opener)):
+            self._state, self._num_split = "calls", 0
+        elif begun[1] and not (form.opener and form.opener.startswith(rest)):
+            self._state, self._num_told = "content", begun[0]
 
     def calls(self, ended: TextEnd | None = None) -> list[CallPiece]:
         """What is certain of the calls now and was not before; with the end of the text, the rest of them."""
@@ -112,7 +138,9 @@ class CallSplitter:
         documents: list[Document] = []
         if self._num_split is not None and self._tools is not None:
             if self._split is None:
-                calls = replace(self._tools, choice="required")  # no text comes before them any more
+                calls = self._tools
+                if not calls.format.is_framed:
+                    calls = replace(calls, choice="required")  # no text comes before them any more
                 self._split = GrowingSplit(self._with_schema or calls, is_written=True)
             self._split.push(self._text[self._num_split :])
             self._num_split = len(self._text)
@@ -137,9 +165,11 @@ class CallSplitter:
         return [one for one in pieces if one.name is not None or one.arguments]
 
     def _new_id(self) -> str:
-        if self._format is not None and self._format.has_short_ids:
-            return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
-        return f"call_{uuid.uuid4().hex[:24]}"
+        found = f"call_{uuid.uuid4().hex[:24]}"
+        pattern = None if self._format is None else self._format.id_pattern
+        if pattern is None or matches(full_match(pattern), found.encode()):
+            return found
+        return sample_text(Regex(pattern), seed=secrets.randbits(64))
 
     def end(self, completion: Completion) -> TextEnd:
         """The rest, with the last chunk. A text that is whole where it was cut is a whole one."""
@@ -155,14 +185,14 @@ class CallSplitter:
             return TextEnd(self._text[self._num_told :], [], reason)
         ids = [*self._ids, *(one.id or self._new_id() for one in value.calls[len(self._ids) :])]
         calls = [WrittenCall(id, one.name, _json(one.arguments)) for id, one in zip(ids, value.calls, strict=False)]
-        return TextEnd(value.content[self._num_told :], calls, reason)
+        return TextEnd(value.content[self._num_content :], calls, reason)
 
     def _is_json(self) -> bool:
         """Whether the text is JSON of a schema, where it might have been calls: none of it begins as a call does."""
         return (
             self._with_schema is not None
             and self._format is not None
-            and not self._text.startswith(self._format.trigger)
+            and not self._text.startswith(self._format.starts)
         )
 
 

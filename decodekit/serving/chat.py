@@ -17,6 +17,7 @@ from decodekit.serving.calls import CallSplitter, TextEnd
 from decodekit.serving.fields import (
     CallFields,
     ChatMessage,
+    Effort,
     JsonObject,
     Listed,
     Messages,
@@ -46,7 +47,11 @@ class ChatBody(TextFields):
     )
     parallel_tool_calls: bool | None = Field(None, description="`false` for one call at most.")
     chat_template_kwargs: JsonObject | None = Field(None, description="Variables of the chat template.")
-    reasoning_effort: Literal["none"] | None = Field(None, description="Models reason as their template says.")
+    reasoning_effort: Effort | None = Field(
+        None, description="A variable of the chat template, or its switch; left out, models reason as it says."
+    )
+    thinking_token_budget: int | None = Field(None, ge=0, description="Most tokens of the thought before the answer.")
+    include_reasoning: bool | None = Field(None, description="`false` leaves the thought out of the answer.")
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
     modalities: Listed[Literal["text"]] | None = Field(None, description="Text alone.")
 
@@ -57,6 +62,7 @@ class ChatMessageReply(ReplyModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None = None
+    reasoning_content: str | None = None
     tool_calls: list[CallFields] | None = None
 
 
@@ -102,7 +108,11 @@ class ChatReply(ReplyModel):
 
 
 def tools_structure(
-    tools: list[dict[str, Any]], choice: Any, parallel: bool | None, structure: Structure | None, format: str
+    tools: list[dict[str, Any]],
+    choice: Any,
+    parallel: bool | None,
+    structure: Structure | None,
+    format: str | dict[str, Any],
 ) -> Structure:
     """The constraint of a text that may call tools; with a schema, what it writes instead.
 
@@ -111,7 +121,7 @@ def tools_structure(
         choice: as the request has it; None for "auto".
         parallel: whether there may be several calls; None for what the format can write.
         structure: of the content.
-        format: how calls are written.
+        format: how calls are written, by name or as `ToolFormat.to_dict` has it.
     """
     if structure is not None and structure.kind != "json_schema":
         raise InvalidRequestError(
@@ -155,14 +165,22 @@ class ChatRoute(Route[ChatBody]):
         tools = None if body.tools is None else [one.model_dump(exclude_none=True) for one in body.tools]
         choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedToolChoice) else body.tool_choice
         if tools is not None:
-            structure = tools_structure(tools, choice, body.parallel_tool_calls, structure, limits.tool_format)
+            structure = tools_structure(tools, choice, body.parallel_tool_calls, structure, self.service.tool_format)
         elif choice not in (None, "none") or body.parallel_tool_calls is not None:
             at = "parallel_tool_calls" if choice in (None, "none") else "tool_choice"
             raise InvalidRequestError(f"{at} without tools", at=at, hint="tools")
         told = None if choice == "none" else tools
-        read = self.service.prompts.of_chat
+        prompts = self.service.prompts
+        variables, thinking = prompts.thinking(
+            body.reasoning_effort,
+            body.thinking_token_budget,
+            body.chat_template_kwargs,
+            "reasoning_effort",
+            "thinking_token_budget",
+        )
+        options |= thinking
         return Asked(
-            lambda: [read(body.messages, told, body.chat_template_kwargs)],
+            lambda: [prompts.of_chat(body.messages, told, variables)],
             size_of(body.messages),
             body.n or 1,
             options,
@@ -186,16 +204,19 @@ class ChatRoute(Route[ChatBody]):
 
     def _choice(self, body: ChatBody, running: Running, index: int, completion: Completion) -> dict[str, Any]:
         splitter = CallSplitter(running.constraint)
-        content = splitter.push(completion.text)
+        content = splitter.push(completion.content)
         outcome = splitter.end(completion)
         message: dict[str, Any] = {"role": "assistant", "content": content + outcome.rest, "refusal": None}
+        if completion.reasoning is not None and body.include_reasoning is not False:
+            message["reasoning_content"] = completion.reasoning
+        num_thought = completion.stats.num_reasoning_tokens
         if outcome.calls:
             message["content"] = message["content"] or None
             message["tool_calls"] = _calls(outcome)
         return {
             "index": index,
             "message": message,
-            "logprobs": {"content": self._entries(body, completion.logprobs or ()), "refusal": None}
+            "logprobs": {"content": self._entries(body, (completion.logprobs or ())[num_thought:]), "refusal": None}
             if body.logprobs
             else None,
             "finish_reason": outcome.finish_reason,
@@ -219,8 +240,10 @@ class ChatRoute(Route[ChatBody]):
             yield event(index, {"role": "assistant", "content": "", "refusal": None})
         ended: dict[int, Completion] = {}
         async for index, chunk in running.chunks():
-            content = splitters[index].push(chunk.text)
-            entries = self._entries(body, chunk.logprobs) if body.logprobs else []
+            content = splitters[index].push(chunk.content)
+            entries = self._entries(body, chunk.logprobs[chunk.num_reasoning_tokens :]) if body.logprobs else []
+            if chunk.reasoning and body.include_reasoning is not False:
+                yield event(index, {"reasoning_content": chunk.reasoning})
             outcome = None
             if chunk.completion is None:
                 pieces = splitters[index].calls()

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from decodekit.serving.limits import Limits
 
 _PIECE_BYTES: Final = 1 << 14  # of what is read at a time, so that no header can be larger
+_BODY_PIECE_BYTES: Final = 1 << 16  # of a body: each piece costs the loop as much, whatever its size
 _FREE_PIECES: Final = 1024
 _LEAST_BYTES: Final = 256  # of the mean piece of a body, beyond these
 
@@ -76,8 +77,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; if there are too many, in place of those that have done nothing for the longest time."""
         super().connection_made(transport)
-        if hasattr(transport, "max_size"):  # of asyncio's own: less at a time, so that many that send much take turns
-            transport.max_size = _PIECE_BYTES
+        self._read_at_a_time(_PIECE_BYTES)
         most = self._limits.max_connections
         if len(self.connections) <= most:
             return
@@ -90,15 +90,23 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what has come."""
-        before = self.cycle
-        for start in range(0, len(data), _PIECE_BYTES):
+        before, start = self.cycle, 0
+        while start < len(data):
             if self.transport.is_closing():
                 return
-            super().data_received(data[start : start + _PIECE_BYTES])
+            end = start + (_BODY_PIECE_BYTES if self._phase == 1 else _PIECE_BYTES)
+            super().data_received(data[start:end])
+            start = end
             if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) > _PIECE_BYTES:
                 self.transport.abort()  # further requests, before the first is answered
         if self.cycle is not before:
             self._since = monotonic()
+        self._read_at_a_time(_BODY_PIECE_BYTES if self._phase == 1 else _PIECE_BYTES)
+
+    def _read_at_a_time(self, num_bytes: int) -> None:
+        """So many at most, where asyncio's own transport reads, so that many that send much take turns."""
+        if hasattr(self.transport, "max_size"):
+            self.transport.max_size = num_bytes
 
     def on_response_complete(self) -> None:
         """Wait for the next request, which may be there."""

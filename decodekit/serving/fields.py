@@ -38,6 +38,9 @@ JsonObject: TypeAlias = dict[str, Any]
 EmptyList: TypeAlias = Annotated[list[Any], Field(max_length=0)]
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+"""How much a model thinks before it answers."""
+
 TOOL_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
 
 
@@ -246,6 +249,8 @@ class AssistantMessage(WireModel):
     function_call: None = None
     annotations: EmptyList | None = None
     name: str | None = None
+    reasoning_content: Annotated[str | None, Field(description="The thought, for templates that read it.")] = None
+    reasoning: Annotated[str | None, Field(description="The same, as other endpoints call it.")] = None
     parsed: Annotated[Any, Field(description="Accepted: what a client has read in the content.")] = None
 
 
@@ -271,6 +276,12 @@ class CachedTokens(ReplyModel):
     cached_tokens: int
 
 
+class ReasoningTokens(ReplyModel):
+    """Tokens of thoughts."""
+
+    reasoning_tokens: int
+
+
 class UsageReply(ReplyModel):
     """`usage` of chats and completions."""
 
@@ -278,6 +289,7 @@ class UsageReply(ReplyModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
 
 
 class ErrorFields(ReplyModel):

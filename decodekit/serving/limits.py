@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from decodekit.constraints.tool_calls import FORMATS
+from decodekit.constraints.tool_calls import AUTO, FORMATS
 from decodekit.errors import DecodekitError, OptionError, raise_faults
 
 MAX_TEXTS: Final = 128
@@ -42,7 +42,7 @@ class Limits:
         shared_prefixes: who shares what was read of prompts: "all"; "client", those with the same key, or without keys
             those with the same address; "none", the texts of one request.
         stall_s: seconds after which a step of the engine is told as one that does not end.
-        tool_format: how calls of tools are written, see `dk.tools`.
+        tool_format: the name of the format in which tools are called, see `dk.tools`.
         retry_s: what ``Retry-After`` says to those who are refused for now.
 
     Raises:
@@ -66,7 +66,7 @@ class Limits:
     max_entries: int = 1 << 18
     shared_prefixes: SharedPrefixes = "client"
     stall_s: float = 10.0
-    tool_format: str = "hermes"
+    tool_format: str = "auto"
     retry_s: int = 1
 
     @property
@@ -88,7 +88,7 @@ class Limits:
         if self.shared_prefixes not in get_args(SharedPrefixes):
             cause = f"shared_prefixes={self.shared_prefixes!r:.40} is unknown"
             faults.append(OptionError(cause, at="shared_prefixes", hint=", ".join(get_args(SharedPrefixes))))
-        if self.tool_format not in FORMATS:
+        if self.tool_format not in (AUTO.name, *FORMATS):
             cause = f"there is no format of tool calls {self.tool_format!r:.60}"
-            faults.append(OptionError(cause, at="tool_format", hint=", ".join(FORMATS)))
+            faults.append(OptionError(cause, at="tool_format", hint=", ".join((AUTO.name, *FORMATS))))
         raise_faults(faults)

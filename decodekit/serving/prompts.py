@@ -11,14 +11,20 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Final
 
+from decodekit.chat.conversation import OWN_OPTIONS, Telling
+from decodekit.chat.message_form import plain, text_of
+from decodekit.chat.template_thought import BUDGETS, EFFORT, SWITCHES, thought_of
 from decodekit.errors import ContextLengthError, InvalidRequestError, OptionError
-from decodekit.generation.conversation import OWN_OPTIONS, Telling
 from decodekit.llm import LLM
-from decodekit.models.encoding import encode_text, most_bytes_per_token
+from decodekit.models.encoding import check_bytes, encode_text, most_bytes_per_token
 from decodekit.quoting import QuotedText
-from decodekit.serving.fields import AssistantMessage, ChatMessage, ContentPart, ToolMessage
+from decodekit.serving.fields import AssistantMessage, ChatMessage
+
+_SAID: Final[Any] = {"role": True, "content": True, "name": True, "tool_call_id": True,
+                     "reasoning_content": True, "reasoning": True,
+                "tool_calls": {"__all__": {"id": True, "type": True, "function": {"name", "arguments"}}}}  # fmt: skip
 
 
 class Prompts:
@@ -38,6 +44,7 @@ class Prompts:
             raise OptionError(cause, at="chat_template", hint="a tokenizer of transformers")
         self._llm = llm
         self._own: dict[str, Any] = {} if template is None else {"chat_template": template}
+        self._thought = thought_of(llm.tokenizer, Telling(options=self._own))
         self._lock = threading.Lock()
         self._bytes_per_token = most_bytes_per_token(llm.tokenizer, llm.vocabulary)
 
@@ -50,6 +57,46 @@ class Prompts:
         """Whether chats go through a template that has a variable of this name."""
         return self.has_template and name in Telling(options=self._own).variables_of(self._llm.tokenizer)
 
+    def thinking(
+        self, effort: str | None, most_tokens: int | None, options: Mapping[str, Any] | None, at: str, most_at: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """How a request is thought about: variables of the chat template, and options of `LLM.generate`.
+
+        An effort is a variable of some templates; others have a switch. Where there is neither, a thought that the
+        model would begin is ended at once for the effort "none", and any other effort is refused.
+
+        Args:
+            effort: as OpenAI's clients give it; None for what the template does by itself.
+            most_tokens: of the thought; None for any number.
+            options: `chat_template_kwargs`, which go before.
+            at: the field of the effort.
+            most_at: the field of the tokens.
+
+        Raises:
+            InvalidRequestError: the model has no such thing.
+        """
+        told = dict(options or {})
+        chosen: dict[str, Any] = {"reasoning": self._thought or "none"}
+        if most_tokens is not None and self._thought is None:
+            raise InvalidRequestError("this model has no thoughts before its answers", at=most_at)
+        switch = next((name for name in SWITCHES if self.reads(name)), None) if effort else None
+        if effort == "none" and switch is not None:
+            told.setdefault(switch, False)
+        elif effort == "none":
+            most_tokens = None if self._thought is None else 0
+        elif effort is not None and self.reads(EFFORT):
+            told.setdefault(EFFORT, effort)
+        elif effort is not None and switch is not None:
+            told.setdefault(switch, True)
+        elif effort is not None:
+            cause = f"{at}={effort!r} has no effect: the chat template of this model does not read it"
+            raise InvalidRequestError(cause, at=at, hint="leaving it out")
+        if most_tokens is not None:
+            chosen["max_reasoning_tokens"] = most_tokens
+            for name in filter(self.reads, BUDGETS):
+                told.setdefault(name, most_tokens)
+        return told, chosen
+
     def of_text(self, text: str, at: str = "prompt") -> list[int]:
         """Token ids of a text of the field `at`, with the special tokens that the tokenizer adds.
 
@@ -61,17 +108,8 @@ class Prompts:
 
     def check_bytes(self, texts: Sequence[str], at: str = "prompt") -> None:
         """Raise the `ContextLengthError` of texts of which one has too many bytes to leave room for an answer."""
-        most_tokens, each = self._llm.model.context_length, self._bytes_per_token
-        if most_tokens is None or each is None:
-            return
-        most = (most_tokens - 1) * each  # more bytes are `most_tokens` tokens at least, see `of_ids`
         for text in texts:
-            if 4 * len(text) <= most or len(text) <= most >= len(text.encode(errors="replace")):
-                continue
-            cause = (
-                f"the prompt has {len(text):,} characters, the context of the model {most_tokens:,} tokens of {each} "
-            )
-            raise ContextLengthError(f"{cause}bytes at most: no room for an answer", at=at, hint="a shorter prompt")
+            check_bytes(text, at, self._llm.model.context_length, self._bytes_per_token)
 
     def _encoded(self, text: str, at: str, *, add_special_tokens: bool) -> list[int]:
         self.check_bytes([text], at)
@@ -121,12 +159,12 @@ class Prompts:
             InvalidRequestError: an option that is none of the template's, or arguments of a call that are no JSON.
             OptionError, ContextLengthError: as `of_ids`.
         """
-        listed = [_for_template(message, place) for place, message in enumerate(messages)]
+        listed = [_checked(message, place) for place, message in enumerate(messages)]
         if not self.has_template:
             if options:
                 cause = "this model has no chat template, so that there is nothing to set"
                 raise InvalidRequestError(cause, at="chat_template_kwargs")
-            return self.of_text(QuotedText(_plain(listed)), at)
+            return self.of_text(QuotedText(_plain(plain(listed, "", at))), at)
         telling, tokenizer = self._telling(tools or [], options or {}), self._llm.tokenizer
         written = telling.written(tokenizer, listed, at)
         if isinstance(written, str):
@@ -168,34 +206,18 @@ def arguments_of(text: str, at: str) -> Any:
         raise InvalidRequestError("the arguments are no JSON", at=at) from error
 
 
-def _for_template(message: ChatMessage, place: int) -> dict[str, Any]:
-    """A message as templates read it: the content a text, the arguments of calls a value."""
-    role = "system" if message.role == "developer" else message.role
-    found: dict[str, Any] = {"role": role, "content": _text_of(message.content)}
-    if message.name is not None:
-        found["name"] = message.name
-    if isinstance(message, ToolMessage):
-        found["tool_call_id"] = message.tool_call_id
-    if isinstance(message, AssistantMessage) and message.tool_calls:
-        found["tool_calls"] = []
-        for number, call in enumerate(message.tool_calls):
-            at = f"messages.{place}.tool_calls.{number}.function.arguments"
-            arguments = arguments_of(call.function.arguments, at)
-            function = {"name": call.function.name, "arguments": arguments}
-            found["tool_calls"].append({"id": call.id, "type": "function", "function": function})
-    return found
-
-
-def _text_of(content: str | list[ContentPart] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part.text for part in content)
+def _checked(message: ChatMessage, place: int) -> dict[str, Any]:
+    """A message in OpenAI's form; an `InvalidRequestError` where the arguments of a call are no JSON."""
+    for number, call in enumerate(message.tool_calls or () if isinstance(message, AssistantMessage) else ()):
+        arguments_of(call.function.arguments, f"messages.{place}.tool_calls.{number}.function.arguments")
+    return message.model_dump(include=_SAID, exclude_none=True)
 
 
 def _plain(messages: list[dict[str, Any]]) -> str:
     """A conversation for a model without a chat template: what was said, each time with a line end."""
     lines = []
     for message in messages:
-        lines += [message["content"]] if message["content"] or not message.get("tool_calls") else []
+        content = text_of(message["content"])
+        lines += [content] if content or not message.get("tool_calls") else []
         lines += [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
     return "".join(f"{line}\n" for line in lines)

@@ -12,13 +12,14 @@ from pydantic import Discriminator, Field, Tag
 from decodekit.errors import DecodekitError, InvalidRequestError
 from decodekit.llm import Completion
 from decodekit.serving.asked import Asked, sampling_options, seed_of
-from decodekit.serving.calls import CallPiece, CallSplitter, TextEnd, WrittenCall
+from decodekit.serving.calls import CallSplitter
 from decodekit.serving.chat import tools_structure
 from decodekit.serving.fields import (
     AnyObjectFormat,
     AssistantMessage,
     CallFields,
     ChatMessage,
+    Effort,
     EmptyList,
     FunctionCallFields,
     FunctionFields,
@@ -33,10 +34,10 @@ from decodekit.serving.fields import (
     WireModel,
 )
 from decodekit.serving.prompts import arguments_of, size_of
+from decodekit.serving.response_stream import ResponseStream, call_item, ended_response, message_item, thought_item
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running
 from decodekit.serving.structure import Structure
-from decodekit.serving.tokens import as_event
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -83,6 +84,24 @@ class InputCallOutput(WireModel):
     status: ItemStatus | None = None
 
 
+class ReasoningPart(WireModel):
+    """A part of what the model has thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class InputReasoning(WireModel):
+    """What the model has thought before a message or a call; the chat template says whether it is read."""
+
+    type: Literal["reasoning"]
+    summary: EmptyList | None = None
+    content: Listed[ReasoningPart] | None = None
+    id: str | None = None
+    encrypted_content: None = None
+    status: ItemStatus | None = None
+
+
 def _kind_of_item(value: Any) -> str:
     kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "message")
     return kind if isinstance(kind, str) else "message"
@@ -91,7 +110,8 @@ def _kind_of_item(value: Any) -> str:
 InputItem: TypeAlias = Annotated[
     Annotated[InputMessage, Tag("message")]
     | Annotated[InputCall, Tag("function_call")]
-    | Annotated[InputCallOutput, Tag("function_call_output")],
+    | Annotated[InputCallOutput, Tag("function_call_output")]
+    | Annotated[InputReasoning, Tag("reasoning")],
     Discriminator(_kind_of_item),
 ]
 
@@ -122,10 +142,10 @@ class ResponseToolChoice(WireModel):
     name: str
 
 
-class NoReasoning(WireModel):
-    """`reasoning`: models reason as their template says."""
+class ReasoningFields(WireModel):
+    """`reasoning`: how much a model thinks before it answers."""
 
-    effort: Literal["none"] | None = None
+    effort: Effort | None = Field(None, description="A variable of the chat template, or its switch.")
     summary: None = None
 
 
@@ -139,7 +159,7 @@ class ResponseBody(SamplingFields):
     tools: Listed[ResponseTool] | None = Field(None, max_length=128, description="What may be called.")
     tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = Field(None, description="`auto`.")
     parallel_tool_calls: bool | None = Field(None, description="`false` for one call at most.")
-    reasoning: NoReasoning | None = Field(None, description="Models reason as their template says.")
+    reasoning: ReasoningFields | None = Field(None, description="Left out, models reason as their template says.")
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
     background: Literal[False] | None = Field(None, description="Answers are waited for.")
     truncation: Literal["disabled"] | None = Field(None, description="Nothing is cut off a prompt.")
@@ -177,6 +197,23 @@ class OutputCallReply(ReplyModel):
     status: ItemStatus
 
 
+class ReasoningPartReply(ReplyModel):
+    """A part of the reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoningReply(ReplyModel):
+    """The reasoning before an answer."""
+
+    type: Literal["reasoning"]
+    id: str
+    summary: list[Any]
+    content: list[ReasoningPartReply]
+    status: ItemStatus
+
+
 class ResponseUsageReply(ReplyModel):
     """`usage`."""
 
@@ -195,7 +232,7 @@ class ResponseReply(ReplyModel):
     created_at: int
     status: Literal["in_progress", "completed", "incomplete", "failed"]
     model: str
-    output: list[Annotated[OutputMessageReply | OutputCallReply, Field(discriminator="type")]]
+    output: list[Annotated[OutputMessageReply | OutputCallReply | OutputReasoningReply, Field(discriminator="type")]]
     error: dict[str, Any] | None
     incomplete_details: dict[str, str] | None
     usage: ResponseUsageReply | None
@@ -219,14 +256,17 @@ class ResponsesRoute(Route[ResponseBody]):
         tools = _chat_tools(body.tools)
         if tools:
             named = choice.model_dump() if isinstance(choice, ResponseToolChoice) else choice
-            structure = tools_structure(tools, named, body.parallel_tool_calls, structure, limits.tool_format)
+            structure = tools_structure(tools, named, body.parallel_tool_calls, structure, self.service.tool_format)
         elif choice not in (None, "none", "auto"):
             raise InvalidRequestError("tool_choice without tools", at="tool_choice", hint="tools")
         messages = _messages(body)
         told = None if choice == "none" else tools
-        read = self.service.prompts.of_chat
-        size = size_of(messages)
-        return Asked(lambda: [read(messages, told, None, "input")], size, 1, options, structure, seed_of(body))
+        prompts, size = self.service.prompts, size_of(messages)
+        effort = None if body.reasoning is None else body.reasoning.effort
+        variables, thinking = prompts.thinking(effort, None, None, "reasoning.effort")
+        options |= thinking
+        read = prompts.of_chat
+        return Asked(lambda: [read(messages, told, variables, "input")], size, 1, options, structure, seed_of(body))
 
     def _head(self, body: ResponseBody) -> dict[str, Any]:
         return {
@@ -244,7 +284,7 @@ class ResponsesRoute(Route[ResponseBody]):
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": {"type": "text"}}
@@ -263,22 +303,25 @@ class ResponsesRoute(Route[ResponseBody]):
         """See `Route`."""
         (completion,) = completions
         splitter = CallSplitter(running.constraint)
-        content = splitter.push(completion.text)
+        content = splitter.push(completion.content)
         outcome = splitter.end(completion)
         content += outcome.rest
-        output = [_message(_new_id("msg"), content, outcome.status)] if content or not outcome.calls else []
-        output += [_call(_new_id("fc"), one) for one in outcome.calls]
-        return _ended(self._head(body), output, outcome, running, completion)
+        output = [thought_item(completion.reasoning)] if completion.reasoning else []
+        output += [message_item(content, outcome.status)] if content or not outcome.calls else []
+        output += [call_item(one) for one in outcome.calls]
+        return ended_response(self._head(body), output, outcome, running, completion)
 
     async def events(self, body: ResponseBody, running: Running) -> AsyncGenerator[bytes]:
         """See `Route`."""
-        stream = _Stream(self._head(body))
+        stream = ResponseStream(self._head(body))
         yield stream.event("response.created", response=stream.head)
         yield stream.event("response.in_progress", response=stream.head)
         splitter = CallSplitter(running.constraint)
         try:
             async for _, chunk in running.chunks():
-                content = splitter.push(chunk.text)
+                for event in stream.think(chunk.reasoning):
+                    yield event
+                content = splitter.push(chunk.content)
                 outcome = None
                 if chunk.completion is None:
                     pieces = splitter.calls()
@@ -299,94 +342,6 @@ class ResponsesRoute(Route[ResponseBody]):
             yield stream.event("response.failed", response={**stream.head, "status": "failed", "error": failed})
 
 
-class _Stream:
-    """The events of one response: each has its number, and items have their places."""
-
-    def __init__(self, head: dict[str, Any]) -> None:
-        self.head = head
-        self.text = ""
-        self._message_id: str | None = None
-        self._call: dict[str, Any] | None = None  # that is open
-        self._output: list[dict[str, Any]] = []  # the items that are done
-        self._num_calls = 0
-        self._number = 0
-
-    def event(self, type: str, **fields: Any) -> bytes:
-        made = as_event({"type": type, "sequence_number": self._number, **fields}, type)
-        self._number += 1
-        return made
-
-    def write(self, text: str) -> list[bytes]:
-        """The events of new content."""
-        events = []
-        if self._message_id is None:
-            self._message_id = _new_id("msg")
-            item = {"type": "message", "id": self._message_id, "role": "assistant", "status": "in_progress",
-                    "content": []}  # fmt: skip
-            events.append(self.event("response.output_item.added", output_index=0, item=item))
-            events.append(self._of_part("response.content_part.added", part=_part("")))
-        self.text += text
-        if text:
-            events.append(self._of_part("response.output_text.delta", delta=text, logprobs=[]))
-        return events
-
-    def _of_part(self, type: str, **fields: Any) -> bytes:
-        return self.event(type, item_id=self._message_id, output_index=0, content_index=0, **fields)
-
-    def call(self, piece: CallPiece) -> list[bytes]:
-        """The events of what is new of a call."""
-        events: list[bytes] = []
-        if piece.id is not None and piece.name is not None:
-            events += [*self._end_message("completed"), *self._end_call("completed")]
-            item = _call(_new_id("fc"), WrittenCall(piece.id, piece.name, ""))
-            self._call, self._num_calls = item, self._num_calls + 1
-            begun = {**item, "status": "in_progress"}
-            events.append(self.event("response.output_item.added", output_index=len(self._output), item=begun))
-        if piece.arguments and self._call is not None:
-            self._call["arguments"] += piece.arguments
-            events.append(self._of_call("response.function_call_arguments.delta", delta=piece.arguments))
-        return events
-
-    def _of_call(self, type: str, **fields: Any) -> bytes:
-        assert self._call is not None
-        return self.event(type, item_id=self._call["id"], output_index=len(self._output), **fields)
-
-    def _end_call(self, status: str) -> list[bytes]:
-        """The events behind the last piece of a call, if one is open."""
-        item = self._call
-        if item is None:
-            return []
-        item["status"] = status
-        told = {name: item[name] for name in ("name", "arguments")}
-        events = [
-            self._of_call("response.function_call_arguments.done", **told),
-            self.event("response.output_item.done", output_index=len(self._output), item=item),
-        ]
-        self._output.append(item)
-        self._call = None
-        return events
-
-    def _end_message(self, status: str) -> list[bytes]:
-        """The events behind the last content, if a message is open."""
-        if self._message_id is None or self._output:
-            return []
-        item = _message(self._message_id, self.text, status)
-        events = [
-            self._of_part("response.output_text.done", text=self.text, logprobs=[]),
-            self._of_part("response.content_part.done", part=_part(self.text)),
-            self.event("response.output_item.done", output_index=0, item=item),
-        ]
-        self._output.append(item)
-        return events
-
-    def end(self, outcome: TextEnd, running: Running, completion: Completion) -> list[bytes]:
-        """The events behind the last piece. A call that was broken off is incomplete."""
-        events = self._end_message(outcome.status)
-        events += self._end_call("completed" if self._num_calls == len(outcome.calls) else "incomplete")
-        ended = _ended(self.head, self._output, outcome, running, completion)
-        return [*events, self.event(f"response.{ended['status']}", response=ended)]
-
-
 def _structure_of(text: ResponseText | None) -> Structure | None:
     given = None if text is None else text.format
     if isinstance(given, ResponseSchemaFormat):
@@ -403,10 +358,14 @@ def _chat_tools(tools: Listed[ResponseTool] | None) -> list[dict[str, Any]] | No
 def _messages(body: ResponseBody) -> list[ChatMessage]:
     """The conversation as chats have it."""
     found: list[ChatMessage] = []
+    thought: str | None = None
     if body.instructions is not None:
         found.append(SpokenMessage(role="system", content=body.instructions))
     items = [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     for place, item in enumerate(items):
+        if isinstance(item, InputReasoning):
+            thought = "".join(part.text for part in item.content or ()) or None
+            continue
         if isinstance(item, InputCallOutput):
             found.append(ToolMessage(role="tool", content=_plain_text(item.output), tool_call_id=item.call_id))
         elif isinstance(item, InputCall):
@@ -414,53 +373,18 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
             function = FunctionCallFields(name=item.name, arguments=item.arguments)
             call = CallFields(id=item.call_id, type="function", function=function)
             last = found[-1] if found else None
-            if isinstance(last, AssistantMessage):  # calls that were made together
+            if isinstance(last, AssistantMessage) and thought is None:  # calls that were made together
                 last.tool_calls = [*(last.tool_calls or ()), call]
             else:
-                found.append(AssistantMessage(role="assistant", tool_calls=[call]))
+                found.append(AssistantMessage(role="assistant", reasoning_content=thought, tool_calls=[call]))
         elif item.role == "assistant":
-            found.append(AssistantMessage(role="assistant", content=_plain_text(item.content)))
+            content = _plain_text(item.content)
+            found.append(AssistantMessage(role="assistant", reasoning_content=thought, content=content))
         else:
             found.append(SpokenMessage(role=item.role, content=_plain_text(item.content)))
+        thought = None
     return found
 
 
 def _plain_text(content: str | list[InputPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
-def _new_id(kind: str) -> str:
-    return f"{kind}_{uuid.uuid4().hex}"
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _message(id: str, text: str, status: str) -> dict[str, Any]:
-    return {"type": "message", "id": id, "role": "assistant", "status": status, "content": [_part(text)]}
-
-
-def _call(id: str, call: WrittenCall) -> dict[str, Any]:
-    return {"type": "function_call", "id": id, "call_id": call.id, "name": call.name, "arguments": call.arguments,
-            "status": "completed"}  # fmt: skip
-
-
-def _ended(
-    head: dict[str, Any], output: list[dict[str, Any]], outcome: TextEnd, running: Running, completion: Completion
-) -> dict[str, Any]:
-    usage = running.usage([completion])
-    is_cut = outcome.finish_reason == "length"
-    return {
-        **head,
-        "status": "incomplete" if is_cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "output": output,
-        "usage": {
-            "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"],
-            "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": usage["total_tokens"],
-        },
-    }

@@ -2,6 +2,7 @@
 
 What takes long is done where nobody waits for it but who asked for it, and others of the same kind in turn:
 
+    bodies      of more than some kilobytes, from bytes to fields: one at a time, with rests for those who decode
     threads     for what is short: prompts of up to `LONG` characters, the handing over to the engine
     long        prompts that are longer, answers that are larger
     reading     constraints that nobody has asked for before, in processes (`compiler`)
@@ -18,9 +19,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+from decodekit.chat.tools import format_of
+from decodekit.constraints import turns
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.memory import DEFAULT_LIMIT, memory_limit
+from decodekit.constraints.tool_calls import AUTO, FORMATS, ToolFormat
 from decodekit.errors import (
+    ChatTemplateError,
     DecodekitError,
     EngineClosedError,
     InvalidRequestError,
@@ -93,11 +98,29 @@ class Service:
         """Whether the engine did not come back from its last step when it was closed."""
         self._speculate = speculate
         self._pool = ThreadPoolExecutor(_THREADS, "decodekit-serve")
+        self._bodies = Turns("decodekit-read", 1, limits.max_connections)
         self._long = Turns("decodekit-long", _LONG_THREADS, limits.max_readings)
         self._reading = Turns("decodekit-compile", max(1, limits.compile_workers), limits.max_readings)
         self._making = Turns("decodekit-make", _MAKING_THREADS, self.most_requests)
         self._readings: dict[Hashable, tuple[asyncio.Task[None], list[None]]] = {}
         self.constraints = Constraints()
+        self._tool_format: ToolFormat | ChatTemplateError
+        try:
+            is_told = limits.tool_format == AUTO.name
+            self._tool_format = format_of(llm.tokenizer, template) if is_told else FORMATS[limits.tool_format]
+        except ChatTemplateError as error:  # of no use to those who call no tools
+            self._tool_format = error
+
+    @property
+    def tool_format(self) -> dict[str, Any]:
+        """The format in which tools are called, as a value of JSON.
+
+        Raises:
+            ChatTemplateError: the chat template does not tell.
+        """
+        if isinstance(self._tool_format, ChatTemplateError):
+            raise self._tool_format
+        return self._tool_format.to_dict()
 
     def check_open(self) -> None:
         """Raise the `ShutdownError` of an endpoint that takes nothing more."""
@@ -112,6 +135,10 @@ class Service:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do some short work without holding up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def read(self, client: Client, work: Callable[[], T]) -> T:
+        """Read a body that is not short, when it is the turn of the client."""
+        return await self._bodies.run(client, partial(turns.uncut, work))
 
     async def aside(self, client: Client, num_characters: int, work: Callable[[], T]) -> T:
         """The same for work about so many characters; where these are many, when it is the turn of the client.
@@ -201,8 +228,8 @@ class Service:
         if not self.is_stuck:
             self.end_texts(drain=drain)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for turns in (self._long, self._reading, self._making):
-            turns.close()
+        for line in (self._bodies, self._long, self._reading, self._making):
+            line.close()
         self.compiler.close()
 
     def end_texts(self, *, drain: bool = False) -> None:
@@ -389,12 +416,14 @@ class Running:
         each = self.asked.num_samples
         num_prompt = sum(one.stats.num_prompt_tokens for one in completions[::each])
         num_new = sum(one.stats.num_generated_tokens for one in completions)
+        num_thought = sum(one.stats.num_reasoning_tokens for one in completions)
         num_cached = sum(one.stats.num_reused_tokens for one in completions[::each])
         return {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_new,
             "total_tokens": num_prompt + num_new,
             "prompt_tokens_details": {"cached_tokens": num_cached},
+            "completion_tokens_details": {"reasoning_tokens": num_thought},
         }
 
 

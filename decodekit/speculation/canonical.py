@@ -15,6 +15,9 @@ side of a boundary do not depend on the other side (Sennrich et al. 2016). So th
 divisions of T and of every such T[:p] have in common; p is a place from which on the rest of T is the beginning of a
 longer token. A tokenizer that splits words before it merges looks at the kind of the next character, too, so T is also
 divided with one character of every kind after it.
+
+SentencePiece tokenizers put a space before a text. A text that begins with none is divided as behind a line break:
+``The`` is the token ``The`` there, and not ``·The``, whatever the prompt ends with.
 """
 
 from __future__ import annotations
@@ -43,6 +46,11 @@ class Canonical:
         self._encode = encode
         self.token_bytes = vocabulary.token_bytes
         self._divide = lru_cache(maxsize=4096)(self._divide_anew)
+
+    @cached_property
+    def _adds_space(self) -> bool:
+        """Whether the tokenizer puts a space before a text."""
+        return b"".join(self.token_bytes[token] or b"" for token in self._encode("a")) == b" a"
 
     @cached_property
     def _tokens(self) -> list[bytes]:
@@ -101,10 +109,12 @@ class Canonical:
         if num_left <= 0:
             return ()
         try:
+            if self._adds_space:  # the one that the text begins with, or one before a line break
+                whole = whole[1:] if whole.startswith(" ") else "\n" + whole
             ids = self._encode(whole)
         except DecodekitError:  # a tokenizer that only decodes
             return ()
-        # Counted from the end: some tokenizers put a space before the text.
+        # Counted from the end: what the tokenizer and this put before the text is none of it.
         tokens: list[int] = []
         for token in reversed(ids):
             if num_left <= 0:

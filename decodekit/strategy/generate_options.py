@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
 
+from decodekit.chat.thought import Thought
 from decodekit.generation.settings import FastForward, Masking
 from decodekit.models.derived.contrast import Contrast
 from decodekit.sampling.checks import plain
@@ -26,6 +27,7 @@ from decodekit.strategy.base import Strategy
 
 OnLength: TypeAlias = Literal["error", "return", "close"]
 OnError: TypeAlias = Literal["return", "raise"]
+ReasoningLike: TypeAlias = Literal["auto", "none"] | Thought | None
 StrategyLike: TypeAlias = str | Strategy | Processors
 Stops: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None
 Seeds: TypeAlias = int | Iterable[int] | None
@@ -126,6 +128,8 @@ class GenerateKeywords(StrategyKeywords, total=False):
     enable_thinking: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
     split_special_tokens: bool | None
+    reasoning: ReasoningLike
+    max_reasoning_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,13 @@ class GenerateOptions:
             ``chat_template`` is another template.
         split_special_tokens: whether special tokens that a prompt spells, such as ``<|im_end|>``, are text. By default
             those of messages are, and those of a plain text are not.
+        reasoning: whether texts may begin with a thought, behind which constraint and value begin. ``"auto"``: as the
+            chat template has it, by its own marks; where the prompt has not begun the thought, the model may also
+            answer without one. A `Thought` says the marks. ``"none"``: a text is all answer. None: ``"auto"`` for
+            conversations with a constraint whose prompt ends inside of a thought, else ``"none"``. The thought is
+            `Completion.reasoning`, the rest `Completion.content`.
+        max_reasoning_tokens: after so many tokens of a thought its end is written, and the answer begins; 0 for no
+            thought. A template that has a variable for it is told. With ``"auto"``, which it stands for.
         strategy_options: options of a strategy that is given by name, such as ``{"temperature": 0.7}``. As keywords of
             `LLM.generate` they stand beside the others.
     """
@@ -207,6 +218,8 @@ class GenerateOptions:
     enable_thinking: bool | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     split_special_tokens: bool | None = None
+    reasoning: ReasoningLike = None
+    max_reasoning_tokens: int | None = None
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -217,6 +230,7 @@ class GenerateOptions:
             "logprobs",
             "max_rollbacks",
             "max_retries",
+            "max_reasoning_tokens",
             "batch_size",
         ):
             value = plain(getattr(self, name))

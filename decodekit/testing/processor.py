@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +26,7 @@ from decodekit.sampling import (
     TopK,
 )
 from decodekit.sampling.certificates import Standing
-from decodekit.sampling.foreign import of_function
+from decodekit.sampling.foreign import is_function, of_function
 from decodekit.sampling.wide import WIDE
 from decodekit.testing.laws import Subject, check_value
 
@@ -75,8 +74,8 @@ def check_processor(
         AssertionError: a law is broken; with its name and the place.
     """
     subject = Subject(processor, PROCESSOR_LAWS)
-    is_function = inspect.isroutine(processor)
-    processor = of_function(processor) if is_function else cast("LogitsProcessor", processor)
+    is_plain = is_function(processor)
+    processor = of_function(processor) if is_plain else cast("LogitsProcessor", processor)
     ends = [vocab_size - 1] if end_ids is None else [*end_ids]
     resolved = _for_vocabulary(subject, processor, vocab_size, ends)
     _check_small_vocabulary(subject, processor, seed)
@@ -101,7 +100,7 @@ def check_processor(
         width = 2 * WIDE
         wide = _ProcessorCase(subject, _for_vocabulary(subject, processor, width, [width - 1]), *_rows(width, seed))
         wide.check_fused(_history(len(wide.rows), width, seed))
-    if not is_function:  # which is equal to itself alone
+    if not is_plain:  # which is equal to itself alone
         check_value(subject)
 
 

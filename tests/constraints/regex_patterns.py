@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import sys
+import unicodedata
 import warnings
 from functools import lru_cache
 
@@ -19,6 +21,59 @@ def compiled(pattern: str, flags: str = "") -> re.Pattern[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes that may mean something else one day
         return re.compile(pattern, sum(FLAGS[flag] for flag in set(flags)))
+
+
+_TOKENS = re.compile(
+    r"\\[pP](?P<name>\w|\{\w+\})|\\[ux]\{(?P<digits>[0-9a-fA-F]+)\}|\\(?P<escaped>.)|(?P<set>\[\^?\]?)|(?P<open>\(\?<(?![=!]))"
+    r"|(?P<flags>\(\?[aimsux-]+\))|(?P<group>\()|(?P<bar>\|)|(?P<close>\))|(?P<end>\])|(?P<other>.)",
+    re.DOTALL,
+)
+
+
+def as_re(pattern: str) -> str:
+    r"""A pattern with what `re` refuses, written out: ``a(?i)b|c`` is ``(?i:a(?i:b)|(?i:c))``; ``\p{L}`` is a class.
+
+    Not understood are comments, and ``\P`` in a class.
+    """
+    parts: list[str] = []
+    flags: list[list[str]] = [[]]  # that hold from somewhere on, for each group that is open
+    in_set = False
+    for token in _TOKENS.finditer(pattern):
+        kind, text = token.lastgroup, token[0]
+        if kind == "name":
+            ranges = by_category(token["name"].strip("{}"), is_negated=in_set and text[1] == "P")
+            members = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
+            text = members if in_set else f"[{'^' * (text[1] == 'P')}{members}]"
+        elif kind == "digits":
+            text = f"\\U{int(token['digits'], 16):08x}"
+        elif kind == "escaped":
+            text = {"\\z": "\\Z"}.get(text, text)
+        elif in_set:
+            in_set = text[-1] != "]"
+        elif kind == "set":
+            in_set = True
+        elif kind in ("open", "group"):
+            text = "(?P<" if kind == "open" else text
+            flags.append([])
+        elif kind == "flags":
+            text = text[:-1] + ":"
+            flags[-1].append(text)
+        elif kind == "bar":
+            text = ")" * len(flags[-1]) + text + "".join(flags[-1])
+        elif kind == "close":
+            text = ")" * len(flags.pop()) + text if len(flags) > 1 else text
+        parts.append(text)
+    return "".join(parts) + ")" * len(flags[0])
+
+
+@lru_cache(maxsize=64)
+def by_category(name: str, is_negated: bool) -> tuple[tuple[int, int], ...]:
+    """The ranges of code points whose general category begins so in `unicodedata`, or of all others."""
+    found: list[tuple[int, int]] = []
+    for point in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(point)).startswith(name) != is_negated:
+            found.append((found.pop()[0] if found and found[-1][1] == point - 1 else point, point))
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)

@@ -36,7 +36,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=made.monotonic, sleep=made.sleep))
+    made_time = SimpleNamespace(monotonic=made.monotonic, thread_time=made.monotonic, sleep=made.sleep)
+    monkeypatch.setattr(turns, "time", made_time)
     monkeypatch.setattr(turns, "_next_turn", 0.0)
     monkeypatch.setattr(turns, "_thread", turns._Thread())
     return made
@@ -115,6 +116,31 @@ def test_threads_that_compile_have_their_turns_one_after_the_other(clock: Clock)
             clock.now = 0.0  # as if they had come at once
     distances = [later - earlier for earlier, later in pairwise(begins)]
     assert min(distances) >= turns.TURN_S + turns.REST_S - 2 * clock.tick
+
+
+def test_work_that_cannot_be_cut_has_its_share(clock: Clock) -> None:
+    """Of the time beside those who decode; alone it rests for nobody."""
+
+    def read() -> None:
+        clock.now += 0.1
+
+    for _ in range(3):
+        turns.uncut(read)
+    assert clock.rests == []
+    began = clock.now
+    with somebody_decodes():
+        for _ in range(5):
+            turns.uncut(read)
+        assert clock.now - began >= 0.1 * (1 + 4 * turns.SHARE)
+        with pytest.raises(ZeroDivisionError):
+            turns.uncut(lambda: (read(), 1 // 0))
+        before = clock.now
+        work(10)  # those that compile rest behind it as well
+        assert clock.now - before >= 0.1 * (turns.SHARE - 1)
+        turns.uncut(lambda: None)
+        before = sum(clock.rests)
+        turns.uncut(lambda: None)  # of what is short several have one turn
+        assert sum(clock.rests) == before
 
 
 def test_num_steps_tells_whether_somebody_decoded() -> None:

@@ -324,7 +324,7 @@ def test_free_text_is_not_tried_to_end_at_each_character(text: str, monkeypatch:
             super().__init__(*given)
 
     monkeypatch.setattr(splitting, "Leaf", Counted)
-    rules: list[Composed] = [tools([{"name": "f"}]), Concat(Text(), OneOf("<a>", "<b>"), Regex("[xy]*"))]
+    rules: list[Composed] = [tools([{"name": "f"}], "hermes"), Concat(Text(), OneOf("<a>", "<b>"), Regex("[xy]*"))]
     for rule, ending in zip(rules, (text, f"{text}<b>xyx"), strict=True):
         numbers = []
         for before in ("", "word " * 400):
@@ -393,7 +393,7 @@ def test_special_tokens_are_matched_by_id_and_parsed_by_name() -> None:
     matcher = compile(thinking, SPECIAL).matcher()
     bitmask = allocate_bitmask(1, SPECIAL.size)
     matcher.fill_bitmask(bitmask)
-    assert ids_from_bitmask(bitmask[0]).tolist() == [257]
+    assert ids_from_bitmask(bitmask[0]).tolist() == [9, 10, 13, 32, 257]
     assert not matcher.accept(259) and not matcher.accept(ord("<"))  # the same characters are not the token
     tokens = [257, *b"so <think> ", 258, ord("\n"), 260]
     assert matcher.validate(tokens) == len(tokens)
@@ -404,6 +404,25 @@ def test_special_tokens_are_matched_by_id_and_parsed_by_name() -> None:
     assert tagged.parse("a<think>b</think>") == ("a", TagValue("<think>", "b"))
     assert compile(tagged, SPECIAL).matcher().validate([97, 257, 98, 258, 257, 258, 257, 257]) == 7
     assert compile(tagged, SPECIAL).matcher().validate([97, 259]) == 1  # free text does not hold a name either
+
+
+def test_reasoning_between_several_markers_and_behind_blanks() -> None:
+    """GLM 4.5 writes a line break before ``<think>``; gpt-oss ends its reasoning with several tokens."""
+    check_language(
+        Reasoned(Choices(["1"])),
+        accepts=["<think></think>1", "\n<think>x</think>\n1", "  <think>\n</think>1"],
+        rejects=["1", "\n1", "x<think></think>1", "\n" * 17 + "<think></think>1"],
+    )
+    assert Reasoned(Choices(["1"])).parse("\n<think> x</think>\n1") == (" x", "1")
+    check_language(Reasoned(Choices(["1"]), begin=""), accepts=["</think>1", "\n</think> 1"], rejects=["1"])
+    marks = Special("</think>"), "so", Special("<think>")
+    answer = Reasoned(Choices(["ab"]), begin=(Special("<think>"), "ab"), end=list(marks))
+    assert answer == Reasoned(Choices(["ab"]), begin=(Special("<think>"), "ab"), end=marks) and hash(answer)
+    matcher = compile(answer, SPECIAL).matcher()
+    tokens = [257, 260, ord("x"), 258, *b"so", 257, 260]
+    assert matcher.validate(tokens) == len(tokens)
+    assert matcher.validate([257, 260, 258, *b"x"]) == 3
+    assert answer.parse("<think>abx</think>so<think>ab") == ("x", "ab")
 
 
 def test_guards_are_asked_where_special_tokens_stand_between_parts() -> None:
@@ -484,6 +503,8 @@ def test_structural_tags_that_cannot_be_read(change: dict[str, object], message:
         (lambda: Tagged(Tag("<b>", Text()), Tag("<c>", Text()), triggers=["<b"]), "'<c>' begins with no trigger"),
         (lambda: Tagged(Tag("<b>", Text()), triggers="<b>"), "several texts"),
         (lambda: Reasoned(Text(), end=""), "empty text"),
+        (lambda: Reasoned(Text(), end=[]), "no text at all"),
+        (lambda: Reasoned(Text(), begin=["<a>", ""]), "empty text"),
         (lambda: Reasoned(3.5), "float is no constraint"),
         (lambda: Reasoned(Text(), max_chars=-1), "max_chars=-1"),
     ],

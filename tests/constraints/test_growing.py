@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -15,7 +17,9 @@ from pydantic import BaseModel
 import decodekit as dk
 from decodekit.constraints import Constraint, as_constraint
 from decodekit.constraints.growing import MAX_DIVISIONS, GrowingSplit, GrowingValue
-from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolResponse
+from decodekit.constraints.json_schema.notation import Values
+from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolFormat, ToolResponse
+from decodekit.constraints.tool_calls.format import JsonArguments
 from tests.reference.growing_json import goes_on
 
 NUMBER = dk.JsonSchema({"type": "integer", "minimum": 0, "maximum": 120})
@@ -127,49 +131,29 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def call_text(format: str, name: str, arguments: dict[str, Any], id: str | None, compact: bool) -> str:
-    text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":") if compact else (", ", ": "))
-    gap = "" if compact else " "
-    key = "parameters" if format == "llama3" else "arguments"
-    as_json = f'{{"name":{gap}"{name}",{gap}"{key}":{gap}{text}'
-    if format == "hermes":
-        return f"<tool_call>\n{as_json}}}\n</tool_call>"
-    if format == "llama3":
-        return as_json + "}"
-    if format == "function":
-        return f"<function={name}>{text}</function>"
-    if format == "mistral":
-        return as_json + ("" if id is None else f',{gap}"id":{gap}"{id}"') + "}"
-    if format == "mistral-v11":
-        return f"[TOOL_CALLS]{name}" + ("" if id is None else f"[CALL_ID]{id}") + f"[ARGS]{text}"
-    if format == "mistral-v13":
-        return f"[TOOL_CALLS]{name}[ARGS]{text}"
-    elements = "".join(
-        f"<parameter={key}>\n{one if isinstance(one, str) else json.dumps(one)}\n</parameter>\n"
-        for key, one in arguments.items()
+def compact(form: ToolFormat) -> ToolFormat:
+    """The same without blanks that may be left out."""
+
+    def without(text: Any) -> Any:
+        return re.sub(r"(?<!\w)[ \n]|[ \n](?!\w)", "", text) if isinstance(text, str) else text
+
+    call = tuple(tuple(map(without, part)) if isinstance(part, tuple) else without(part) for part in form.call)
+    arguments = form.arguments
+    if isinstance(arguments, JsonArguments):
+        arguments = JsonArguments(Values(item=",", key=":"))
+    return replace(
+        form, call=call, arguments=arguments, opening=without(form.opening), separator=without(form.separator)
     )
-    return f"<tool_call>\n<function={name}>\n{elements}</function>\n</tool_call>"
 
 
-def tool_texts(format: str, rng: random.Random, num_texts: int) -> list[str]:
+def tool_texts(form: ToolFormat, rng: random.Random, num_texts: int) -> list[str]:
     found = []
     for _ in range(num_texts):
-        names = [
-            rng.choice([*ARGUMENTS]) for _ in range(rng.randrange(3) if FORMATS[format].has_many else rng.randrange(2))
-        ]
+        names = [rng.choice([*ARGUMENTS]) for _ in range(rng.randrange(3 if form.max_calls is None else 2))]
         ids = [rng.choice([None, "abcdef123"]) for _ in names]
-        compact = rng.random() < 0.5
-        calls = [
-            call_text(format, name, rng.choice(ARGUMENTS[name]), id, compact)
-            for name, id in zip(names, ids, strict=True)
-        ]
-        content = (
-            rng.choice(["", "I look <tool", "[TOOL {} <func"]) if not FORMATS[format].is_alone or not calls else ""
-        )
-        if format == "mistral" and calls:
-            found.append(content + "[TOOL_CALLS][" + (", " if not compact else ",").join(calls) + "]")
-        else:
-            found.append(content + ("\n" if format in ("hermes", "function", "qwen3-coder") else "").join(calls))
+        calls = [ToolCall(name, rng.choice(ARGUMENTS[name]), id) for name, id in zip(names, ids, strict=True)]
+        content = rng.choice(["", "I look <tool", "[TOOL {} <func"]) if not form.is_alone or not calls else ""
+        found.append((compact(form) if rng.random() < 0.5 else form).written(content, calls))
     return found
 
 
@@ -182,7 +166,7 @@ def plain_calls(calls: Iterable[ToolCall]) -> list[Any]:
 def test_calls_so_far(format: str) -> None:
     """Of every format: what is shown is kept, the arguments are told as the text that the whole call has."""
     constraint = dk.tools(TOOLS, format)
-    texts = tool_texts(format, random.Random(3), 25)
+    texts = tool_texts(FORMATS[format], random.Random(3), 25)
     responses: dict[str, Any] = {text: constraint.parse(text) for text in texts}
     num_calls = 0
     for text, response in responses.items():
@@ -206,7 +190,7 @@ def test_calls_so_far(format: str) -> None:
 
 def test_arguments_come_in_pieces() -> None:
     """An example that one can look at, with the arguments as elements."""
-    text = call_text("qwen3-coder", "get", {"city": "Bern\n<", "days": 12}, None, False)
+    text = FORMATS["qwen3-coder"].written("", [ToolCall("get", {"city": "Bern\n<", "days": 12})])
     split, told = GrowingSplit(dk.tools(TOOLS, "qwen3-coder"), is_written=True), list[str]()
     for character in text:
         split.push(character)
@@ -227,10 +211,10 @@ def move(point: Point, steps: int = 1) -> None:
 
 def test_calls_of_typed_tools_have_partial_arguments() -> None:
     text = '<tool_call>{"name":"move","arguments":{"point":{"x":3,"name":"ab"},"steps":4}}</tool_call>'
-    values = shown(dk.tools([move]), text)
+    values = shown(dk.tools([move], "hermes"), text)
     arguments = [value[0].arguments for value in values if value]
     assert arguments[0] == {} and repr(arguments[-1]) == "{'point': PartialPoint(x=3, name='ab'), 'steps': 4}"
-    half = shown(dk.tools([Point]), '<tool_call>{"name":"Point","arguments":{"x":3,"name":"a')
+    half = shown(dk.tools([Point], "hermes"), '<tool_call>{"name":"Point","arguments":{"x":3,"name":"a')
     assert repr(half[-1]) == "[ToolCall(name='Point', arguments=PartialPoint(x=3, name='a'), id=None)]"
 
 

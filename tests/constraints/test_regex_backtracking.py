@@ -32,6 +32,7 @@ OTHERWISE = [
     (r"^(?:(?<x>a)|(?<x>b))\k<x>$", ["aa", "bb"], ["ab", "a"]),
     (r"^(?:a*)*$", ["", "aaaa"], ["b"]),
     (r"^(a)\12$", ["a\n"], ["aa2"]),
+    (r"^(?<x>\p{Script=Greek}|\p{Lu})\k<x>(?!\P{Alphabetic})", ["αα", "AA", "ααa"], ["aa", "αβ", "αα1"]),
 ]
 """What ECMA-262 reads otherwise: a group that holds nothing is found anywhere, and each round begins without any."""
 

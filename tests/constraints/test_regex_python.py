@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import sys
+import warnings
 from collections import Counter
 
 import pytest
 
+from decodekit.constraints.regex import syntax
 from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.errors import DecodekitError, ResourceLimitError, UnsupportedSchemaError
 from decodekit.testing import check_language
@@ -139,3 +142,98 @@ def test_flags_in_the_pattern_are_flags_beside_it() -> None:
         found = accepted(beside, "aAbBé\n", 3)
         assert found and found == accepted(inside, "aAbBé\n", 3)
         assert found != accepted(full_match(pattern), "aAbBé\n", 3)
+
+
+LETTERS = "aAbBα1_\n"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flags", "in_re", "wrong"),
+    [
+        ("(?<x>a)(?<été>b)", "", "(?P<x>a)(?P<été>b)", "(?P<x>a)"),
+        (r"\x{61}\u{000062}\u0061", "", "aba", "ab"),
+        (r"[\x{61}-\u{62}\x41]", "", "[abA]", "[a-b]"),
+        (r"a\n?\z", "", r"a\n?\Z", "a$"),
+        # Flags hold up to the end of the group, in its other alternatives too.
+        ("a(?i)b|a", "", "a(?i:b)|(?i:a)", "a(?i:b)|a"),
+        ("(a(?i)b|a)b", "", "(?:a(?i:b)|(?i:a))b", "(?i:ab|a)b"),
+        ("a(?-i)b", "i", "(?i:a)b", "(?i:ab)"),
+        ("(?i)a(?-i)b(?i:a)", "", "(?i:a)b(?i:a)", "(?i)aba"),
+        ("a(?i)", "", "a", "(?i)a"),
+        ("(?:b(?s)).(?s).", "", "b.(?s:.)", "b(?s:..)"),
+        ("(?a)a(?u).|\\w", "", "a.|\\w", "(?a)a.|\\w"),
+        ("a(?x) b # c\n1", "", "ab1", "ab"),
+        (r"\p{L}", "", r"[^\W\d_]", r"\w"),
+        (r"\p{Lu}\P{Lu}", "", r"[AB][^AB]", "[AB]."),
+        (r"\pL\PL", "", r"[^\W\d_][\W\d_]", r"\w[\W\d_]"),
+        (r"\p{Lu}\P{Lu}", "i", r"[^\W\d_][\W\d_]", r"[AB][^AB]"),
+        (r"[\p{N}\p{sc=Greek}]+", "", "[1α]+", "[1a]+"),
+        (r"[^\P{greek}]", "", "α", "[^α]"),
+        (r"(?a)\p{Alphabetic}", "", r"[^\W\d_]", r"(?a)[^\W\d_]"),
+        (r"(?i)\p{Lower}", "a", "[aAbBα]", "[abα]"),
+    ],
+)
+def test_what_other_dialects_write(pattern: str, flags: str, in_re: str, wrong: str) -> None:
+    with pytest.raises(re.error):
+        compiled(pattern, flags)
+    node = full_match(pattern, "python", flags)
+    assert not differences(node, compiled(in_re), LETTERS, 3)
+    assert differences(node, compiled(wrong), LETTERS, 3)
+
+
+def test_masks_of_what_other_dialects_write() -> None:
+    check_language(
+        Regex(r"(?<name>\p{Script=Greek}+)(?i)x\z"), accepts=["αβx", "Ωx", "ωX"], rejects=["αβ", "ax", "αx\n", "αxx"]
+    )
+    check_language(Regex(r"(?<!\p{L})\p{Nd}(?=\p{Greek})."), accepts=["1α", "٣Ω"], rejects=["1a", "αα", "1"])
+
+
+def readings(pattern: str) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Regex(pattern)
+    assert all(warning.filename == __file__ and warning.category is UserWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        ("[[:alpha:]]", "a class in a class"), ("[_[:alpha:]]+", "a class in a class"),
+        ("x[[a-z]0-9]", "a class in a class"), ("[^[a]b]", "a class in a class"),
+        ("[a-z&&b]", "an intersection"), ("[a-z--b]", "a difference"), ("[+--b]", "a difference"),
+        ("[a~~b]", "a symmetric difference"), ("[a||b]", "a union"),
+    ],
+)  # fmt: skip
+def test_warnings_of_sets_in_sets(pattern: str, what: str) -> None:
+    (said,) = readings(pattern)
+    assert said.startswith(what) and "as `re` reads it" in said and pattern in said
+
+
+@pytest.mark.parametrize("pattern", ["[[]", r"[+*/(\[]", "[([]x", "[]a]", "[-a]", "[a-]", r"[a\--]", "[&]", r"[\[a]]"])
+def test_no_warning_where_all_dialects_agree_or_others_refuse(pattern: str) -> None:
+    assert not readings(pattern)
+
+
+def test_warnings_are_those_of_re_where_other_dialects_read_a_class() -> None:
+    """Over all short classes: `re` warns of the same, and of brackets that close nothing elsewhere."""
+    counts: Counter[str] = Counter()
+    for letters in itertools.product("[]^a-&", repeat=5):
+        pattern = "[" + "".join(letters) + "]"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            re.purge()
+            try:
+                re.compile(pattern)
+            except re.error:
+                continue
+        theirs = Counter(str(warning.message).split(" at ")[0] for warning in caught)
+        ours = Counter(reading.split(" of other")[0] for reading in syntax.other_readings(pattern))
+        assert ours["a difference"] == theirs["Possible set difference"], pattern
+        assert ours["an intersection"] == theirs["Possible set intersection"], pattern
+        counts.update({"both": bool(ours["a class in a class"] and theirs["Possible nested set"])})
+        counts.update({"ours": ours["a class in a class"] > theirs["Possible nested set"]})
+        counts.update({"theirs": ours["a class in a class"] < theirs["Possible nested set"]})
+        if ours["a class in a class"]:
+            assert pattern.count("[") > 1 and pattern.count("]") > 1, pattern
+    assert min(counts.values()) > 20

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import json
 import pickle
 import random
+import uuid
 from typing import Any
 
 import jsonschema
@@ -90,6 +92,21 @@ CALLS: dict[str, tuple[str, list[str]]] = {
         "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
         ["<tool_call><function=now></tool_call>", "<tool_call><function=get_weather></function></tool_call>"],
     ),
+    "kimi-k2": (
+        "Let me see.\n<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Bern <b>"}<|tool_call_end|><|tool_call_begin|>functions.now:1'
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        [
+            "<|tool_calls_section_begin|><|tool_calls_section_end|>",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:01<|tool_call_argument_begin|>{}"
+            "<|tool_call_end|><|tool_calls_section_end|>",
+        ],
+    ),
+    "granite": (
+        'Let me see.\n<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Bern <b>"}}, '
+        '{"name": "now", "arguments": {}}]',
+        ["<|tool_call|>", "<|tool_call|>[]", '<|tool_call|>{"name": "now", "arguments": {}}'],
+    ),
 }
 
 
@@ -105,8 +122,10 @@ SPECIAL = Vocabulary(
 
 
 def expected(format: str) -> ToolResponse:
-    id = "a1B2c3D4e" if format in ("mistral", "mistral-v11") else None
-    calls = (ToolCall("get_weather", BERN, id), ToolCall("now", {}))
+    ids: tuple[str | None, str | None] = ("a1B2c3D4e" if format in ("mistral", "mistral-v11") else None, None)
+    if format == "kimi-k2":
+        ids = ("functions.get_weather:0", "functions.now:1")
+    calls = (ToolCall("get_weather", BERN, ids[0]), ToolCall("now", {}, ids[1]))
     return ToolResponse("", calls[:1]) if format == "llama3" else ToolResponse("Let me see.\n", calls)
 
 
@@ -151,11 +170,11 @@ def test_formats(format: str) -> None:
     check_texts(
         tools(TOOLS, format, "required", parallel=False), *([calls], []) if format == "llama3" else ([], [calls])
     )
-    check_texts(tools(TOOLS, format, "none"), ["", "Hello."], [calls, spec.trigger])
+    check_texts(tools(TOOLS, format, "none"), ["", "Hello."], [calls, spec.starts[0]])
     named = tools(TOOLS, format, {"type": "function", "function": {"name": "now"}})
     assert named == tools(TOOLS, format, "now") and named.max_calls == 1
     once = named.parse(dk.Vocabulary.decode(*_completion(named)).decode())
-    assert once == ToolResponse("", (ToolCall("now", {}),))
+    assert once == ToolResponse("", (ToolCall("now", {}, "functions.now:0" if format == "kimi-k2" else None),))
 
 
 def _completion(constraint: Tools) -> tuple[Vocabulary, tuple[int, ...]]:
@@ -167,8 +186,10 @@ def test_between_the_parts_stands_at_most_what_templates_write(format: str) -> N
     """Nowhere in a text of calls may two blanks stand, or a tab: a model that loops in them would never end."""
     constraint = tools([{"name": "now"}], format, "required")
     text = BYTES.decode(compile(constraint, BYTES).matcher().completion()).decode()
-    if format == "mistral":
-        text = f"{text[:-1]},{text.removeprefix('[TOOL_CALLS][')}"
+    opening, closing = constraint.format.opening.replace(" ", ""), constraint.format.closing
+    if closing:
+        separator = constraint.format.separator.strip()
+        text = f"{text.removesuffix(closing)}{separator}{text.removeprefix(opening)}"
     elif format != "llama3":
         text += text
     grammar = compile(constraint, BYTES)
@@ -183,7 +204,7 @@ def test_between_the_parts_stands_at_most_what_templates_write(format: str) -> N
 def test_a_cut_text_has_the_calls_that_are_whole(format: str) -> None:
     """Wherever it is cut; the content is there as soon as it is written, and no part of a call is taken for content."""
     text, _ = CALLS[format]
-    whole, trigger = expected(format), FORMATS[format].trigger
+    whole, trigger = expected(format), FORMATS[format].starts[0]
     for choice, cut in (("auto", text), ("required", text.removeprefix("Let me see.\n"))):
         constraint = tools([WEATHER, {"name": "now"}], format, choice)
         found = [constraint.parse_cut(cut[:end]) for end in range(len(cut) + 1)]
@@ -208,13 +229,13 @@ def test_calls_of_llama3_may_follow_its_tag_and_other_texts_do_not_begin_with_a_
 
 def test_how_many_calls() -> None:
     one = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    check_texts(tools(TOOLS, parallel=2), ["a", one, one * 2], [one * 3])
-    check_texts(tools(TOOLS, parallel=False), ["a", one], [one * 2])
-    check_texts(tools(TOOLS, tool_choice="now", parallel=True), [one, one * 3], ["", "a" + one])
+    check_texts(tools(TOOLS, "hermes", parallel=2), ["a", one, one * 2], [one * 3])
+    check_texts(tools(TOOLS, "hermes", parallel=False), ["a", one], [one * 2])
+    check_texts(tools(TOOLS, "hermes", tool_choice="now", parallel=True), [one, one * 3], ["", "a" + one])
 
 
 def test_arguments_of_python_tools_have_their_types() -> None:
-    constraint = tools([add, Search])
+    constraint = tools([add, Search], "hermes")
     text = '<tool_call>{"name": "%s", "arguments": %s}</tool_call>'
     (call,) = constraint.parse(text % ("add", '{"a": 2, "unit": "fahrenheit"}')).calls
     assert call == ToolCall("add", {"a": 2, "unit": Unit.F}) and add(**call.arguments) == 3.0
@@ -226,7 +247,7 @@ def test_arguments_of_python_tools_have_their_types() -> None:
 
 
 def test_definitions_are_those_of_openai() -> None:
-    constraint = tools(TOOLS)
+    constraint = tools(TOOLS, "hermes")
     weather, plus, search, now = constraint.definitions
     assert weather["function"] == {name: value for name, value in WEATHER["function"].items() if name != "strict"}
     assert plus["function"]["description"] == "Add two numbers." and plus["function"]["parameters"]["required"] == ["a"]
@@ -249,11 +270,11 @@ def test_requests_are_taken() -> None:
 
 
 def test_tools_are_parts_of_compositions() -> None:
-    answer = Reasoned(tools([{"name": "now"}], tool_choice="required"))
+    answer = Reasoned(tools([{"name": "now"}], "hermes", tool_choice="required"))
     text = '<think>the time?</think>\n\n<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     check_language(answer, accepts=[text], rejects=[text.replace("now", "nov"), "<think></think>a"])
     assert answer.parse(text) == ("the time?", ToolResponse("", (ToolCall("now", {}),)))
-    assert Concat(tools([{"name": "now"}]), "!", Text(max_chars=0)).parse("a!") == (ToolResponse("a"), "")
+    assert Concat(tools([{"name": "now"}], "hermes"), "!", Text(max_chars=0)).parse("a!") == (ToolResponse("a"), "")
 
 
 def test_guards_of_arguments_are_asked() -> None:
@@ -352,13 +373,10 @@ def test_strings_as_they_are_hold_no_mark_of_the_format(mark: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "at"),
     [
-        ({"properties": {"x": {"type": ["string", "null"]}}}, "f#/properties/x"),
-        ({"properties": {"x": {}}}, "f#/properties/x"),
-        ({"properties": {"x": {"type": "string", "not": {"const": "a"}}}}, "f#/properties/x"),
         ({"properties": {"x": {"const": "</function>"}}}, "f#/properties/x"),
+        ({"properties": {"x": {"type": ["string", "array"], "uniqueItems": True}}}, "f#/properties/x"),
         ({"properties": {"x": False}, "required": ["x"]}, "f#/properties/x"),
         ({"properties": {"x>": {"type": "string"}}}, "f#/properties/x>"),
-        ({"properties": {"x": {"type": "integer"}}, "minProperties": 1}, "f#/minProperties"),
         ({"required": ["x"]}, "f#/required"),
     ],
     ids=str,
@@ -367,6 +385,93 @@ def test_elements_that_cannot_be_written(parameters: dict[str, Any], at: str) ->
     with pytest.raises(ConstraintError) as caught:
         tools([{"name": "f", "parameters": parameters}], "qwen3-coder")
     assert caught.value.at == at
+
+
+NULL, ANY = {"type": ["string", "null"]}, dict[str, Any]()
+READINGS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    # the schema of a parameter, values by the texts that are read as them, texts that nothing is written as
+    (NULL, {"null": None, "None": None, "": "", "7": "7", '"a"': '"a"', "nul": "nul", "[1]": "[1]", "True": "True"},
+     []),
+    (ANY, {"null": None, "7": 7, "7.": "7.", '"a"': '"a"', "[1, 2]": [1, 2], "[1,  2]": "[1,  2]", "{": "{",
+           "true": True, "True": True, "on": "on"}, ["a</parameter>"]),
+    ({"type": ["string", "integer"]}, {"7": 7, "07": "07", "7.5": "7.5", "true": "true"}, []),
+    ({"type": "boolean"}, {"true": True, "True": True, "false": False, "False": False}, ["TRUE", "None", "null", "0"]),
+    ({"const": None}, {"null": None, "None": None}, ["none", ""]),
+    ({"type": "string"}, {"null": "null", "None": "None", "7": "7", "a\nb\n": "a\nb\n"}, []),
+    ({"type": "string", "not": {"const": "a"}}, {"b": "b", "aa": "aa"}, ["a"]),
+    ({"enum": ["a", "1", 1, None, True]}, {"a": "a", "1": 1, "None": None, "True": True}, ["2", "b", "False"]),
+    ({"type": "string", "pattern": "^.[\\\\\"\n]$"}, {'a"': 'a"', "a\\": "a\\", "é\n": "é\n"}, ["a", "ab", 'ab"']),
+    ({"type": ["string", "null"], "maxLength": 3}, {"abc": "abc", "null": None, "None": None}, ["abcd"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "values", "rejects"), READINGS, ids=str)
+def test_what_elements_are_read_as(schema: dict[str, Any], values: dict[str, Any], rejects: list[str]) -> None:
+    """As the parsers of the families read them; all that is accepted is read as a value that the schema admits."""
+    constraint = tools([{"name": "f", "parameters": {"properties": {"x": schema}}}], "qwen3-coder", "required")
+    check_texts(
+        constraint, [call_of(element("x", text)) for text in values], [call_of(element("x", one)) for one in rejects]
+    )
+    for text, value in values.items():
+        (call,) = constraint.parse(call_of(element("x", text))).calls
+        assert call.arguments == {"x": value} and type(call.arguments["x"]) is type(value)
+        jsonschema.Draft202012Validator(schema).validate(value)
+
+
+def lend(until: datetime.date, to: uuid.UUID, note: str | None = None, much: str | int = 1) -> None:
+    """A tool with everyday types."""
+
+
+def test_elements_of_everyday_types() -> None:
+    constraint = tools([lend], "qwen3-coder", "required")
+    number = "12345678-1234-5678-1234-567812345678"
+    first = [element("until", "2024-02-29"), element("to", number)]
+    begin = "<tool_call>\n<function=lend>\n%s</function>\n</tool_call>"
+    texts = {
+        "": {},
+        element("note", "None"): {"note": None},
+        element("note", "a\nb") + element("much", "7"): {"note": "a\nb", "much": 7},
+        element("much", "7 or 8"): {"much": "7 or 8"},
+    }
+    whole = {begin % ("".join(first) + text): arguments for text, arguments in texts.items()}
+    rejects = [begin % "".join([element("until", "2023-02-29"), first[1]]), begin % first[0]]
+    check_texts(constraint, list(whole), rejects)
+    for text, arguments in whole.items():
+        (call,) = constraint.parse(text).calls
+        assert call.arguments == {"until": datetime.date(2024, 2, 29), "to": uuid.UUID(number)} | arguments
+
+
+def test_elements_are_judged_together() -> None:
+    """What the schema says of the object as a whole; the parameters may be declared in its branches."""
+    properties = {"a": {"type": "integer"}, "b": {"type": "string"}}
+    shapes: list[tuple[dict[str, Any], list[list[str]], list[list[str]]]] = [
+        ({"properties": properties, "minProperties": 1}, [["a", "1"], ["b", "x"]], [[]]),
+        ({"properties": properties, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, [["a", "1"]], [[]]),
+        (
+            {"properties": properties, "dependentRequired": {"a": ["b"]}},
+            [["a", "1", "b", "x"], ["b", "x"]], [["a", "1"]],
+        ),
+        (
+            {"oneOf": [{"properties": {"a": {"const": 1}, "c": {"type": "boolean"}}, "required": ["a", "c"]},
+                       {"properties": {"a": {"const": 2}}, "required": ["a"]}]},
+            [["a", "1", "c", "true"], ["a", "2"]], [["a", "1"], []],
+        ),
+        (
+            {"$ref": "#/$defs/P", "$defs": {"P": {"properties": properties, "required": ["a"], "maxProperties": 1}}},
+            [["a", "1"]], [[], ["a", "1", "b", "x"]],
+        ),
+    ]  # fmt: skip
+    for schema, accepts, rejects in shapes:
+        constraint = tools([{"name": "f", "parameters": schema}], "qwen3-coder", "required")
+        texts = [[call_of(*map(element, one[::2], one[1::2])) for one in some] for some in (accepts, rejects)]
+        for text in texts[0]:
+            constraint.parse(text)
+        for text in texts[1]:
+            with pytest.raises(ValueError, match="is no text of"):
+                constraint.parse(text)
+        grammar = compile(constraint, BYTES)
+        ended = grammar.matcher()
+        assert all(map(ended.accept, texts[0][0].encode())) and ended.is_accepting
 
 
 # -- special tokens
@@ -470,7 +575,7 @@ def test_the_first_token_of_a_required_call() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text().filter(lambda text: "<tool_call>" not in text))
 def test_the_text_before_a_call_is_free(text: str) -> None:
-    constraint = tools([{"name": "now"}])
+    constraint = tools([{"name": "now"}], "hermes")
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     for whole, calls in ((text, ()), (text + call, (ToolCall("now", {}),))):
         matcher = compile(constraint, BYTES).matcher()
@@ -514,10 +619,11 @@ def random_response(rng: random.Random, constraint: Tools, vocabulary: Vocabular
     """A text drawn under the masks, uniformly among the allowed tokens, then ended by the completion."""
     matcher = compile(constraint, vocabulary).matcher()
     tokens: list[int] = []
-    if constraint.choice == "auto" and constraint.format != "llama3":  # a call is not met by chance
-        begin = [*"é<b ".encode(), *FORMATS[constraint.format].trigger.encode()]
-        if vocabulary is SPECIAL and constraint.format != "function":
-            begin[-len(FORMATS[constraint.format].trigger) :] = [MARKERS[FORMATS[constraint.format].trigger]]
+    if constraint.choice == "auto" and not constraint.format.is_alone:  # a call is not met by chance
+        (trigger,) = constraint.format.triggers
+        begin = [*"é<b ".encode(), *trigger.encode()]
+        if vocabulary is SPECIAL and trigger in MARKERS:
+            begin[-len(trigger) :] = [MARKERS[trigger]]
         assert all(map(matcher.accept, begin))
         tokens += begin
     bitmask = allocate_bitmask(1, vocabulary.size)
@@ -618,7 +724,7 @@ def any_number(*values: int) -> None:
         ({"tools": TOOLS, "special_tokens": "yes"}, "'yes' is neither", "special_tokens"),
         ({"tools": [{"name": "a b"}], "format": "function"}, "cannot write the name 'a b'", "a b"),
         ({"tools": [{"name": "a[ARGS]"}], "format": "mistral-v13"}, "it holds '['", "a[ARGS]"),
-        ({"tools": [{"name": "\ud800"}]}, "surrogate", "ud800"),
+        ({"tools": [{"name": "\ud800"}], "format": "hermes"}, "surrogate", "ud800"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str, at: str) -> None:
@@ -642,7 +748,7 @@ def test_all_faults_at_once_and_near_names() -> None:
 
 def test_names_that_are_quoted_may_be_any_text() -> None:
     name = 'say "é"\n'
-    constraint = tools([{"name": name}], tool_choice="required")
+    constraint = tools([{"name": name}], "hermes", tool_choice="required")
     text = f'<tool_call>{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {{}}}}</tool_call>'
     check_language(constraint, accepts=[text], rejects=[text.replace("say", "Say")])
     assert constraint.parse(text).calls[0].name == name

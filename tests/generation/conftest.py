@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -33,7 +32,7 @@ def ahead(over_pages: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
     slot of a table.
     """
     monkeypatch.setattr(paged, "LONGEST", 128)
-    monkeypatch.setattr(over_pages.model.paged, "_steps", WeakKeyDictionary())  # type: ignore[attr-defined]
+    monkeypatch.setattr(over_pages.model.paged, "_rows", None)  # type: ignore[attr-defined]
     return over_pages
 
 

@@ -6,7 +6,6 @@ the two ways are compared with each other, what they cost is counted, and what m
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -22,17 +21,13 @@ from torch import Tensor
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.generation import asking, samples
-from decodekit.generation.best_allowed import best_allowed
 from decodekit.generation.results import Result
 from decodekit.generation.sequence import Request
-from decodekit.generation.sequence import Sequence as Row
 from decodekit.generation.settings import Settings
 from decodekit.sampling import (
     Epsilon,
     Eta,
-    LogitBias,
     MinP,
-    RepetitionPenalty,
     Temperature,
     TopA,
     TopK,
@@ -42,7 +37,7 @@ from decodekit.sampling import (
 )
 from decodekit.sampling.scores import Scores
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
-from decodekit.strategy import Beam, Greedy, Mirostat, Sample, Strategy, can_redraw
+from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.generation.test_scheduler import TOKENS, VOCABULARY, V, settings_of
 from tests.reference.generation import Law, ToyLM, hashed_law
@@ -367,84 +362,3 @@ def test_what_a_leader_relies_on_has_to_come_in_time(monkeypatch: pytest.MonkeyP
     assert texts("asked") == texts("always")
     monkeypatch.setattr(asking, "_may_be_given", lambda *given: True)
     assert texts("asked") != texts("always")
-
-
-BEAMS = [
-    Beam(2),
-    Beam(4, num_return_sequences=4),
-    Beam(3, 0.0, "never"),
-    Beam(4, num_beam_groups=2, diversity_penalty=0.7),
-    Beam(4, do_sample=True, temperature=1.3, seed=5),
-    Beam(3, processors=LogitBias({1: -math.inf, 2: 1.5}) | RepetitionPenalty(1.3)),
-]
-
-
-def beams_of(beam: Beam, constraint: Constraint, masks: str, salt: int, law: Law | None = None) -> list[Result]:
-    """The texts of the beams of one prompt, best first."""
-    request = Request((salt % V, 3), compile(constraint, VOCABULARY).matcher(), seed=salt)
-    model = ToyLM(law or hashed_law(V, salt=salt), V)
-    [update] = beam.decode(model, settings_of(beam, masks=masks), 1, [request])
-    assert update.result is not None
-    return [update.result, *(other.result for other in update.result.others if other.result is not None)]
-
-
-def scored(found: Sequence[Result]) -> list[Any]:
-    return [(one.token_ids, one.score, one.finish_reason, str(one.error)) for one in found]
-
-
-@pytest.mark.parametrize("beam", BEAMS, ids=repr)
-def test_beams_that_ask_are_those_with_masks(beam: Beam, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The constraints refuse most of the sixteen tokens, so that more refusals are borne than there are else."""
-    monkeypatch.setattr("decodekit.generation.best_allowed.MAX_REFUSED", 8)
-    num_masks = [0, 0]
-    for salt, constraint in enumerate(CONSTRAINTS * 4):
-        asked, masked = (beams_of(beam, constraint, masks, salt) for masks in ("asked", "always"))
-        assert scored(asked) == scored(masked)
-        assert masked[0].stats.num_questions == 0
-        for way, found in enumerate((asked, masked)):
-            num_masks[way] += sum(one.stats.num_masks for one in found)
-    assert num_masks[0] < 0.9 * num_masks[1]
-
-
-def test_beams_behind_a_truncation_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A top-k looks at what a mask leaves. The control asks all the same, and finds other beams."""
-    beam = Beam(3, processors=TopK(3))
-    assert all(one.stats.num_questions == 0 for one in beams_of(beam, CONSTRAINTS[0], "asked", 3))
-    masked = [scored(beams_of(beam, CONSTRAINTS[0], "always", salt)) for salt in range(12)]
-    monkeypatch.setattr("decodekit.sampling.base.Pipeline.is_tokenwise", True)
-    assert masked != [scored(beams_of(beam, CONSTRAINTS[0], "asked", salt)) for salt in range(12)]
-
-
-@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 9), st.sampled_from([0.0, 0.3]), st.booleans())
-def test_the_best_allowed_are_those_of_masked_rows(
-    seed: int, num_rows: int, num_wanted: int, gap: float, is_coarse: bool
-) -> None:
-    """Beside sorted lists; nothing is said of allowed keys that are too near for an order, or after many refusals."""
-    rng = random.Random(seed)
-    grammar = compile(rng.choice(CONSTRAINTS[:4]), VOCABULARY)
-    rows = [Row(0, Request((3,), grammar.matcher()), 9, settings_of()) for _ in range(num_rows)]
-    keys = torch.tensor([[rng.gauss(0, 3) for _ in range(V)] for _ in range(num_rows)])
-    keys = keys.round() if is_coarse else keys
-    for _ in range(rng.randint(0, V)):
-        keys[rng.randrange(num_rows), rng.randrange(V)] = -math.inf
-    found = best_allowed(keys, rows, num_wanted, gap)
-    matcher = grammar.matcher()
-    allowed = [
-        (float(keys[row, token]), row * V + token)
-        for row in range(num_rows)
-        for token in range(V)
-        if keys[row, token] > -math.inf and matcher.validate([token])
-    ]
-    allowed.sort(key=lambda one: -one[0])
-    if found is not None:
-        assert found == [place for _, place in allowed[:num_wanted]]
-        values = [key for key, _ in allowed[: num_wanted + 1]]
-        assert all(one - other > gap for one, other in itertools.pairwise(values))
-
-
-def test_equal_sums_of_beams_are_left_to_masks() -> None:
-    """All letters are equally likely: which of them are best has no answer, whoever asks."""
-    law = torch.zeros(V)
-    asked, masked = (beams_of(Beam(2), CONSTRAINTS[0], masks, 0, lambda prefix: law) for masks in ("asked", "always"))
-    assert scored(asked) == scored(masked)
-    assert [one.stats.num_masks for one in asked] == [one.stats.num_masks for one in masked]

@@ -272,6 +272,33 @@ def test_a_guard_that_refuses_everything_fails_the_row(answer: bool | str) -> No
     assert all(result.error is None or isinstance(result.error, DeadEndError) for _, result in results[4:])
 
 
+@dataclass(frozen=True)
+class OnlyThree(Constraint):
+    """``[3]``: the mask says a digit in brackets, the guard does not say where a text is wrong."""
+
+    def root(self) -> Frame:
+        return Regex(r"\[[123]\]").root()
+
+    def parse(self, text: str) -> object:
+        return json.loads(text)
+
+    def guard(self) -> Guard:
+        return self
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        return None if text == b"[3]" else Refusal(0, "the text", "not [3]")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_a_token_without_an_alternative_is_not_the_one_that_is_banned(strategy: Strategy) -> None:
+    for text, result in run(requests_of(OnlyThree(), 12), settings_of(strategy)):
+        assert (text, result.finish_reason) == ("[3]", "complete"), result.error
+    num_taken_back = [
+        result.stats.num_rollbacks for _, result in run(requests_of(OnlyThree(), 12), settings_of(strategy))
+    ]
+    assert 0 < max(num_taken_back) <= 8
+
+
 def test_a_guard_that_raises_fails_its_row_alone() -> None:
     def raises(text: str) -> bool:
         raise KeyError(text)

@@ -136,6 +136,7 @@ def poison(llm: LLM, monkeypatch: pytest.MonkeyPatch, position: int, value: floa
     """Let the model give nothing but a value behind a position of the second row, in steps of every kind."""
     model: Any = llm.model.paged  # type: ignore[attr-defined]
     read, run = model.read, model._run_eagerly
+    model.new_cache(1, 64)  # makes the tables
     gc.collect()
     model._rows.collect()
     row = model._rows._free_rows[-2]  # of the tables, which the next cache takes

@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 import decodekit as dk
+from decodekit.chat.conversation import Telling
 from decodekit.errors import OptionError, TokenizerError
-from decodekit.generation.conversation import Telling
 from decodekit.generation.prompt import encode
 from decodekit.jobs.prompt import Prompt
 from decodekit.llm.retries import corrected
@@ -38,8 +38,8 @@ PARTS = (
 )
 TOOLS = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}{% for m in messages %}"
-    "<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}"
-    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+    "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
 )
 
 

@@ -94,7 +94,7 @@ def test_a_step_that_bakes_a_position_is_not_captured(
         monkeypatch.setattr(model, "_step_of", baked)
     prompt = "Once upon a time"
     assert ahead.generate(prompt, max_new_tokens=12).text == plain.generate(prompt, max_new_tokens=12).text
-    programs = [one for steps in model._steps.values() for one in steps.programs.values()]
+    programs = model.steps_over(model._rows).programs.values()
     [step] = [one for one in programs if isinstance(one, DecodeStep) and one.shape.width == 1]
     assert (step._run is None) == step._proof.is_refused == is_baked
 

@@ -319,7 +319,7 @@ def test_a_link_that_leads_out_of_a_folder_is_left_out_and_named(tmp_path: Path,
     assert found.outside == ["docs/chain.txt", "docs/notes.txt", "docs/up.txt"]
     out = tmp_path / "out"
     done = Result("extract", docs, "-o", out, *FIELDS)
-    assert done.code == console.DONE and "left out 3 links out of their folders, such as" in done.err
+    assert done.code == console.DONE and "left out 3 links out of their folders or to nothing, such as" in done.err
     assert "my secret" not in (out / "report.html").read_text() and "secret" not in (out / "results.jsonl").read_text()
     (docs / "a.txt").unlink()
     (docs / "inside.txt").unlink()
@@ -328,6 +328,20 @@ def test_a_link_that_leads_out_of_a_folder_is_left_out_and_named(tmp_path: Path,
     assert [entry.read() for entry in scan([Input(str(docs / "notes.txt"))]).entries] == ["my secret"]  # as it is named
     found = scan([Input(f"file://{docs}")], is_lookup=True, gone=[])
     assert len(found.outside) == 3 and not found.entries
+
+
+def test_what_is_named_as_a_text_and_is_no_file_is_left_out_and_named(tmp_path: Path, llm: FakeLLM) -> None:
+    docs = tmp_path / "docs"
+    (docs / "folder.txt").mkdir(parents=True)
+    os.mkfifo(docs / "pipe.txt")
+    (docs / "gone.txt").symlink_to("nowhere.txt")
+    (docs / "round.txt").symlink_to("round.txt")
+    with pytest.raises(JobError, match=r"1 \.txt\. 2 links out of it or to nothing"):
+        scan([Input("docs", folder=str(tmp_path))])
+    (docs / "a.txt").write_text("one")
+    found = scan([Input("docs", folder=str(tmp_path))])
+    assert [entry.id for entry in found.entries] == ["docs/a.txt"]
+    assert (found.skipped, found.outside) == (["docs/pipe.txt"], ["docs/gone.txt", "docs/round.txt"])
 
 
 def test_a_file_keeps_its_bound_in_another_process() -> None:

@@ -159,7 +159,7 @@ def test_odd_tables(tmp_path: Path) -> None:
     assert csv.field_size_limit() == limit
     for data, said in [
         (b"", "holds no document"),
-        (b"id,text\n", "holds no document"),
+        (b"id,text\n", "holds no document.\n  try a table has rows below its heading"),
         (b"id,text,text\na,b,c\n", "has 2 columns 'text'"),
         ("id,text\na,b\n".encode("utf-16"), "the text is UTF-16"),
         (b"id,text\na\n", "no row of"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +33,34 @@ def test_the_reason_is_told_by_the_doctor(monkeypatch: pytest.MonkeyPatch) -> No
 def test_programs_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(programs.OFF, "off")
     assert programs.missing() == "switched off by DECODEKIT_KERNELS=off"
+
+
+def test_a_gpu_without_what_starts_programs_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No compiler, no headers of Python, an old card: the twins run, and the doctor tells why."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    capability = [(9, 0)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability[0])
+    compilers: list[str] = []
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in compilers else None)
+    include = {"include": str(tmp_path)}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: include)
+
+    def missing() -> str | None:
+        programs.missing.cache_clear()
+        return programs.missing()
+
+    assert missing() == "triton needs a C compiler: apt install gcc"
+    assert doctor._kernels()["triton"].startswith("triton needs a C compiler")
+    compilers.append("clang")
+    assert missing() == f"triton needs {tmp_path}/Python.h: apt install python3-dev"
+    (tmp_path / "Python.h").touch()
+    assert missing() is None
+    capability[0] = (7, 0)
+    assert missing() == "triton knows GPUs of compute capability 7.5 and later, this one has 7.0"
 
 
 def test_the_operations_need_no_triton() -> None:

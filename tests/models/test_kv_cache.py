@@ -7,11 +7,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decodekit.collector import memory_bytes
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from tests.reference.models import ListCache
 
 CPU = torch.device("cpu")
+
+
+@pytest.mark.skipif(not memory_bytes(), reason="the system does not tell it")
+def test_a_cache_takes_memory_for_what_is_written() -> None:
+    """Of 256 MiB, when it is made and when it has grown, with a few tokens in each row."""
+    shape = plane(4, 32)
+    cache = RaggedCache({number: LayerShape(shape, shape) for number in range(8)}, 32, 512, CPU)
+    before = memory_bytes()
+    new = torch.ones(32, 4, 8, 32)
+    step = cache.begin([8] * 32, None)
+    for layer in range(8):
+        cache.append(layer, new, new, step)
+    cache.commit(step, None)
+    cache.grow(1023)
+    written = 8 * 32 * cache.num_bytes // (32 * 1024)
+    assert cache.num_bytes == 256 << 20 and written == 2 << 20
+    assert memory_bytes() - before < 16 * written
 
 
 def plane(num_heads: int, head_dim: int) -> PlaneShape:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -199,7 +201,7 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     new = new.to(torch.int32)
     counted = copy.copy(model.paged)
     assert counted is not None and counted.capture is not None
-    replay = counted._steps[rows_of(model)].captured[4, 1]
+    replay = counted.steps_over(rows_of(model)).captured[4, 1]
     assert replay is not None and replay.proof.is_proven
     with torch.inference_mode():
         out = replay.run()
@@ -207,6 +209,110 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     with Watch():
         model.forward(new, [1, 1, 1], cache, None, "last")
     assert made == ["copy_"]
+
+
+def wrong_entries(rows: PagedRows) -> list[tuple[int, int]]:
+    """Rows and slots whose page on the device is not the one on the host, though nothing is pending."""
+    return [
+        (row, slot)
+        for group in rows.groups
+        for row, pages in enumerate(group.rows)
+        for slot, page in enumerate(pages)
+        if page >= 0 and (row, slot) not in group.entries and int(group.table[row, slot]) != page
+    ]
+
+
+@torch.inference_mode()
+def test_a_step_without_an_upload_leaves_the_tables_of_others() -> None:
+    """Its last upload brought an entry of another row, which has another page by now."""
+    model = runner()
+    ours, other = model.new_cache(1, 64), model.new_cache(1, 64)
+    rows = rows_of(model)
+    [group] = rows.groups
+    ours.reach([1], None)
+    other.reach([1], None)
+    state, theirs = StepState(rows, 1, 1), StepState(rows, 1, 1)
+    token = np.array([[7]], dtype=np.int32)
+    state.fill([ours.places[0]], [0], [1], token)
+    assert not group.entries and not wrong_entries(rows)
+    other.reset([0])
+    group.store.take(1)
+    other.reach([1], None)
+    theirs.fill([other.places[0]], [0], [1], token)
+    state.pages()
+    assert not wrong_entries(rows)
+    group.table[other.places[0], 0] += 1  # negative control
+    assert wrong_entries(rows) == [(other.places[0], 0)]
+
+
+@torch.inference_mode()
+def test_entries_are_pending_until_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = runner()
+    cache = model.new_cache(1, 64)
+    cache.reach([1], None)
+    rows, token = rows_of(model), np.array([[7]], dtype=np.int32)
+    [group] = rows.groups
+    state, pending = StepState(rows, 1, 1), dict(group.entries)
+
+    def fails(*_: object, **__: object) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tensor, "index_put_", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            state.fill(cache.places, [0], [1], token)
+    assert group.entries == pending
+    state.fill(cache.places, [0], [1], token)
+    assert not group.entries and not wrong_entries(rows)
+
+
+def decode(model: RaggedModel, num_rows: int, num_steps: int = 6) -> None:
+    cache = model.new_cache(num_rows, 64)
+    for step in range(num_steps):
+        model.forward(torch.full((num_rows, 1), step), [1] * num_rows, cache, None, "last")
+
+
+def test_tables_end_with_their_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where steps over them were captured; what is captured refers to them and they to it."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model = runner(capture=RecordedCapture())
+    decode(model, 1)
+    assert model.paged is not None and model.paged.num_replays
+    old = weakref.ref(rows_of(model))
+    model.new_cache(paged.MAX_ROWS + 1, 64)
+    assert old() is None and rows_of(model).num_rows > paged.MAX_ROWS
+
+
+def test_any_number_of_rows_is_captured_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(paged, "ROW_BUCKETS", (1, 2, 4))
+    monkeypatch.setattr(paged, "ROWS_BEYOND", 3)
+    assert [paged.row_bucket(number) for number in range(1, 11)] == [1, 2, 4, 4, 6, 6, 9, 9, 9, 12]
+    model = runner(capture=RecordedCapture())
+    for num_rows in (5, 6, 7, 9):
+        decode(model, num_rows, 2)
+    assert model.paged is not None
+    assert [*model.paged.steps_over(rows_of(model)).captured] == [(6, 1), (9, 1)] and model.paged.num_replays == 8
+
+
+def test_a_capture_without_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: one that fails for another reason is not."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(paged, "TRY_AGAIN_AFTER", 3)
+    for error, num_replays in (torch.OutOfMemoryError(), 5), (RuntimeError("a wait"), 0):
+
+        class FailsOnce(RecordedCapture):
+            failure: Exception | None = error
+
+            def __call__(self, run: Any) -> Any:
+                failure, self.failure = self.failure, None
+                if failure is not None:
+                    raise failure
+                return super().__call__(run)
+
+        model = runner(capture=FailsOnce())
+        decode(model, 1, 9)  # one without memory, three that wait, and five
+        assert model.paged is not None and model.paged.num_replays == num_replays
 
 
 def test_copied_rows_part_where_they_write() -> None:

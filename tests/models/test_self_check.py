@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from decodekit.models.caches import kv_cache
 from decodekit.models.caches.kv_cache import RaggedCache, Step
 from decodekit.models.checks import known
-from decodekit.models.checks.self_check import TOLERANCES, Plain, largest_error, small_windows
+from decodekit.models.checks.self_check import TOLERANCES, Plain, SelfCheck, largest_error, small_windows
 from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers.attention import ragged_attention
@@ -252,6 +252,28 @@ def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyP
     known.forget(model)
     use_attention(monkeypatch, widened)
     assert "differ from the model's own" in HuggingFaceLM(model).tier.refused[0]
+
+
+def test_the_check_is_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a user has asked for faster products, which stay theirs."""
+    seen: set[str] = set()
+    logits = Plain.logits
+
+    def noted(self: Plain, tokens: Any) -> Tensor:
+        seen.add(torch.get_float32_matmul_precision())
+        return logits(self, tokens)
+
+    monkeypatch.setattr(Plain, "logits", noted)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        model = architectures.build("llama")
+        check = SelfCheck(model, CONTEXT_LENGTH)
+        seen.clear()  # what its making looks at is no comparison
+        assert check.verdict(RaggedModel, RaggedModel(model)).is_right and seen == {"highest"}
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_what_a_twin_keeps() -> None:

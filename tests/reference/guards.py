@@ -43,6 +43,11 @@ def guarded_decode(
     bans: dict[tuple[int, ...], set[int]] = {}  # by prefix; forgotten when the text goes back behind it
     num_rollbacks = 0
 
+    def num_allowed(matcher: Any, text: list[int]) -> int:
+        here = matcher.fork()
+        assert all(here.accept(token) for token in text)
+        return sum(bool(here.validate([token])) for token in range(vocabulary.size))
+
     def distance_back(number: int) -> int:
         lubys = [1]
         while len(lubys) < number:
@@ -89,7 +94,9 @@ def guarded_decode(
         if not tokens or num_rollbacks == max_rollbacks:
             return tokens, "dead_end", num_rollbacks
         num_rollbacks += 1
-        place = max(0, place - distance_back(num_rollbacks) + 1)
+        begin, end = max(0, place - distance_back(num_rollbacks) + 1), place if token < 0 else len(tokens)
+        with_choice = [n for n in range(end + 1) if n == len(tokens) or num_allowed(matcher, tokens[:n]) > 1]
+        place = next((n for n in with_choice if n >= begin), max(with_choice, default=0))  # ahead, or else before
         bans = {prefix: ids for prefix, ids in bans.items() if len(prefix) <= place}
         bans.setdefault(tuple(tokens[:place]), set()).add([*tokens, token][place])
         tokens = tokens[:place]

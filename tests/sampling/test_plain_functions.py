@@ -12,6 +12,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.errors import OptionError, ProcessorError
 from decodekit.sampling import History
+from decodekit.testing import check_processor
 from tests.test_llm import EOS, toy
 
 BANNED = 100
@@ -33,15 +34,29 @@ def moved(shift: float, input_ids: Tensor, scores: Tensor) -> Tensor:
     return by_tokens(input_ids, scores) + shift
 
 
+class Moved:
+    """An object that is called as a function is."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return by_tokens(input_ids, scores)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_both_kinds_give_the_same_texts(seed: int) -> None:
     options: dict[str, Any] = {"strategy": "sample", "seed": seed, "max_new_tokens": 12}
     prompts = ["the", "a longer one"]
     texts = [
         [one.token_ids for one in toy().generate(prompts, processors=given, **options)]
-        for given in ([by_history], by_history, [by_tokens], partial(moved, 0.0), [lambda logits, history: logits])
+        for given in (
+            [by_history],
+            by_history,
+            [by_tokens],
+            partial(moved, 0.0),
+            Moved(),
+            [lambda logits, history: logits],
+        )
     ]
-    assert texts[0] == texts[1] == texts[2] == texts[3] != texts[4]
+    assert texts[0] == texts[1] == texts[2] == texts[3] == texts[4] != texts[5]
     assert all(max(tokens) < BANNED for tokens in texts[0])
     drafting = toy().generate(prompts, processors=[by_history], speculate="suffix", **options)
     assert [one.token_ids for one in drafting] == texts[0]
@@ -66,3 +81,12 @@ def test_what_a_function_does_wrong_is_named(function: Any, says: str) -> None:
 def test_a_function_of_other_things(function: Any) -> None:
     with pytest.raises(OptionError, match="is no processor"):
         dk.Sample(processors=[function])
+
+
+def test_the_laws_of_what_is_called_as_a_function() -> None:
+    def scaled(by: float, logits: Tensor, history: History) -> Tensor:
+        return logits * by
+
+    check_processor(partial(scaled, 0.5))
+    with pytest.raises(AssertionError, match="breaks the law 'rows'"):
+        check_processor(lambda logits, history: logits - logits.clamp(min=-50).mean())

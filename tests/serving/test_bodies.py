@@ -8,6 +8,7 @@ import json
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,8 +19,8 @@ import pytest
 from decodekit.errors import BodyLimitError, InvalidRequestError
 from decodekit.llm import LLM
 from decodekit.serving import app as app_module
-from decodekit.serving import bodies
-from decodekit.serving.bodies import LARGE_BYTES, check_values, fields_of
+from decodekit.serving import bodies, structure
+from decodekit.serving.bodies import LARGE_BYTES, SHORT_BYTES, check_values, fields_of
 from decodekit.serving.chat import ChatBody
 from decodekit.serving.completions import CompletionBody
 from decodekit.serving.limits import Limits
@@ -128,7 +129,7 @@ def test_values_are_counted_as_by_the_slow_twin(size: int, monkeypatch: pytest.M
     assert min(outcomes.values()) > 500
 
 
-def test_large_bodies_are_read_in_a_thread(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_are_not_short_are_read_in_a_thread(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[bool] = []
 
     def noted(*given: Any) -> Any:
@@ -137,9 +138,56 @@ def test_large_bodies_are_read_in_a_thread(endpoint: Endpoint, monkeypatch: pyte
 
     monkeypatch.setattr(app_module, "fields_of", noted)
     for path, name in ((CHAT, "messages"), (COMPLETIONS, "prompt"), (RESPONSES, "input")):
-        for size in (10, LARGE_BYTES):
+        for size in (10, SHORT_BYTES):
             assert endpoint.post(path, {name: [None], "x": "a" * size}).status_code == 400
     assert threads == [True, False] * 3
+
+
+def test_bodies_are_read_one_at_a_time(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads that read would have all turns at the interpreter but one."""
+    num_together, most = 0, list[int]()
+
+    def noted(*given: Any) -> Any:
+        nonlocal num_together
+        num_together += 1
+        most.append(num_together)
+        time.sleep(0.002)
+        num_together -= 1
+        return fields_of(*given)
+
+    monkeypatch.setattr(app_module, "fields_of", noted)
+
+    async def act() -> None:
+        async with endpoint.client() as client:
+            wrong = {"messages": [None], "x": "a" * LARGE_BYTES}
+            answers = await asyncio.gather(*(client.post(CHAT, json=wrong) for _ in range(12)))
+        assert {one.status_code for one in answers} == {400}
+
+    asyncio.run(act())
+    assert most == [1] * 12
+
+
+def test_the_size_of_a_constraint_is_that_of_the_slow_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the slow twin counts it, which is asked for what the fast one does not write."""
+    dumps, num_slow = json.dumps, 0
+
+    def slow(*given: Any, **options: Any) -> str:
+        nonlocal num_slow
+        num_slow += 1
+        return dumps(*given, **options)
+
+    monkeypatch.setattr(json, "dumps", slow)
+    deep: Any = []
+    for _ in range(600):
+        deep = [deep]
+    values: list[Any] = ['ä€𝐚\n"\\/\x7f', {"a b": [1, True, None, -7]}, {"enum": [f"{n}" for n in range(99)]}]
+    for number, value in enumerate([*values, "\ud800", deep]):
+        size = len(dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass"))
+        asked = structure.Structure("json_schema", value, "guided_json")
+        asked.check_size(size)
+        with pytest.raises(BodyLimitError, match=f"{size:,} bytes as JSON"):
+            asked.check_size(size - 1)
+        assert num_slow == 2 * max(0, number + 1 - len(values))
 
 
 def test_the_memory_of_bodies_under_way() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import h11
@@ -244,6 +245,27 @@ def test_a_body_in_many_pieces() -> None:
             body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
             with one.connect(request(COMPLETIONS, body, "Connection: close", chunked=True)) as client:
                 assert answer_to(client).startswith(b"HTTP/1.1 200")
+
+
+def test_bodies_are_taken_in_larger_pieces_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece costs the same whatever its size; of a header no more is taken than there may be."""
+    sizes: list[tuple[int, int]] = []
+    receive = Connection.data_received
+
+    def noted(connection: Connection, data: bytes) -> None:
+        sizes.append((connection.transport.max_size, len(data)))  # type: ignore[attr-defined]
+        receive(connection, data)
+
+    monkeypatch.setattr(Connection, "data_received", noted)
+    body = json.dumps({"prompt": "abc", "max_tokens": 1}).encode().ljust(1 << 20)
+    with listening(replace(SMALL, max_body_bytes=1 << 21)) as one, one.connect() as client:
+        for _ in range(2):
+            sizes.clear()
+            client.sendall(request(COMPLETIONS, body))
+            while not client.recv(1 << 16).startswith(b"HTTP/1.1 200"):
+                pass
+            assert sizes[0][0] == 1 << 14 and {most for most, _ in sizes[1:]} == {1 << 16}
+            assert sum(size for _, size in sizes) > len(body)
 
 
 def test_the_work_of_pieces_is_counted() -> None:

@@ -323,7 +323,7 @@ def decodekit_error() -> type[Exception]:
 
 
 def test_content_is_told_as_soon_as_it_is_certain() -> None:
-    splitter = CallSplitter(tools([{"name": "now"}]))
+    splitter = CallSplitter(tools([{"name": "now"}], "hermes"))
     told = [splitter.push(piece) for piece in ("I look", " it <t", "ool> up <tool_", "call>\n{", '"name"')]
     assert told == ["I look", " it ", "<tool> up ", "", ""]
     alone = CallSplitter(tools([{"name": "now"}], "llama3"))

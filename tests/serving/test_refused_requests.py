@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import decodekit.errors
+from decodekit.chat.conversation import Telling
 from decodekit.errors import ChatTemplateError, InvalidRequestError, OptionError
-from decodekit.generation.conversation import Telling
 from decodekit.llm import LLM
 from decodekit.serving.bodies import field_of
 from decodekit.serving.fields import SpokenMessage

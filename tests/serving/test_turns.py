@@ -188,7 +188,7 @@ def test_what_cannot_fit_is_not_divided(
         return divide(tokenizer, text, *given, **options)
 
     monkeypatch.setattr("decodekit.serving.prompts.encode_text", counted)
-    monkeypatch.setattr("decodekit.generation.conversation.encode_text", counted)
+    monkeypatch.setattr("decodekit.chat.conversation.encode_text", counted)
     answer = tiny.post(path, body("word and " * 200_000))
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "DK304") and sum(divided) < 10
     answer = tiny.post(path, body("word and " * 1_200))  # which is told by its tokens, as it was before

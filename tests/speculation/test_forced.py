@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema.corpora import needs_corpus, sample
 from tests.generation.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
-from tests.speculation.test_canonical import canonical
+from tests.reference.vocabularies import tekken_tokenizer
+from tests.speculation.test_canonical import Hasty, canonical
 
 # The law of objects whose scaffolding comes in runs of several forced tokens
 
@@ -192,6 +194,44 @@ def test_walks_by_hand() -> None:
     assert found["noncanonical_runs"] == 2 and found["unseen"] == 2
 
 
+SENTENCE = "The unit price of item ab is 12.50 euros, the total price is 40 euros."
+FIELDS: dict[str, Any] = {
+    "number": {"type": "string"},
+    "total": {"type": "number"},
+    "currency": {"enum": ["EUR", "USD"]},
+}
+INVOICE = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_the_sentence", "of_the_object"),
+    [
+        ("mistral", [26, 26, 0, 2], [20, 20, 15, 12]),
+        ("tekken", [24, 13, 0, 2], [20, 20, 15, 12]),
+        ("tiny", [39, 16, 0, 2], [29, 16, 13, 11]),
+    ],
+)
+def test_passes_by_tokenizer(kind: str, of_the_sentence: list[int], of_the_object: list[int]) -> None:
+    """The table of docs/forced-tokens.md: tokens, passes with `exact`, with `canonical`, with `GrammarDraft`."""
+    real = tekken_tokenizer()
+    encode: Callable[[str], list[int]]
+    own, encode = canonical(kind) if kind != "tekken" else (None, functools.partial(real.encode, bos=False, eos=False))
+    vocabulary = Vocabulary.from_tokenizer(real) if own is None else Vocabulary(own.token_bytes, ())
+    division = Canonical(encode, vocabulary)
+    for text, constraint, expected in (
+        (SENTENCE, Regex(re.escape(SENTENCE)), of_the_sentence),
+        ('{"number":"A-17","total":40.2,"currency":"EUR"}', dk.JsonSchema(INVOICE), of_the_object),
+    ):
+        tokens = division.after((), text.encode())
+        assert vocabulary.decode(tokens) == text.encode()
+        counts = [
+            walk_matcher(way, compile(constraint, vocabulary).matcher(), tokens, division)
+            for way in ("forced", "canonical", "draft")
+        ]
+        assert all(count is not None and not count.get("num_noncanonical_runs") for count in counts)
+        assert [len(tokens), *((count or {}).get("num_forwards", 0) for count in counts)] == expected
+
+
 def test_a_draft_that_ends_the_text_saves_its_last_token_no_pass() -> None:
     count = walk([1, 2, 3], lambda token: True, lambda text: (), lambda text: [1, 2, 3][len(text) :])
     assert count is not None and (count["num_accepted"], count["num_forwards"]) == (2, 1)
@@ -224,17 +264,10 @@ def test_what_escapes_cost() -> None:
         assert matcher.validate(needless) == (len(needless) if escapes == "any" else 0)
 
 
-class Hasty(Canonical):
-    """Holds nothing back."""
-
-    def settled_after(self, text: Sequence[int], following: bytes) -> tuple[int, ...]:
-        return self.after(text, following)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @needs_corpus
-@pytest.mark.parametrize("kind", ["tiny", "gpt4"])
+@pytest.mark.parametrize("kind", ["tiny", "gpt4", "mistral"])
 def test_no_run_is_noncanonical_on_real_schemas(kind: str) -> None:
     """100 schemas, without needless escapes too, so that there are many runs. Without holding back some are wrong."""
     own, encode = canonical(kind)
@@ -253,7 +286,7 @@ def test_no_run_is_noncanonical_on_real_schemas(kind: str) -> None:
                 )
                 for escapes in ESCAPES
             ]
-            texts = [encode(text) for text in itertools.islice(instances(row["tests"], "compact"), 3)]
+            texts = [own.after((), text.encode()) for text in itertools.islice(instances(row["tests"], "compact"), 3)]
             for grammar, tokens in itertools.product(grammars, texts):
                 total.update(walk_matcher("canonical", grammar.matcher(), tokens, own) or {})
             for tokens in texts:

@@ -26,7 +26,7 @@ from tests.reference.generation import ToyLM
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer, tekken_tokenizer
 from tests.sizes import thinned
-from tests.speculation.test_canonical import KINDS, canonical, pieces
+from tests.speculation.test_canonical import KINDS, SPACED, canonical, pieces
 from tests.speculation.test_draft_model import acceptance
 from tests.speculation.test_extraction import documents, schema_of
 
@@ -151,6 +151,7 @@ class Encodes:
 def test_a_text_that_grows_is_divided_as_a_whole(kind: str, prompt: str, texts: list[tuple[int, str]]) -> None:
     """Also where it was taken back in between: the tokens are those of the tokenizer itself for all of it."""
     own, encode = canonical(kind)
+    prompt = prompt or "\n" * (kind in SPACED)  # of a text without a prompt they make one that begins with a space
     row, text = _DraftText(prompt.encode(), Encodes(kind), own), ""
     for num_lost, more in texts:
         text = text[: max(0, len(text) - num_lost)] + more

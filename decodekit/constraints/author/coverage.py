@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from decodekit.constraints.completion.longest import most_bytes
 from decodekit.constraints.composition.guarded import Guarded
@@ -20,6 +20,9 @@ from decodekit.constraints.json_schema.strings.formats import GUARDED, JSON_STRI
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.wire import as_constraint, json_schema_in
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsatisfiableError
+
+if TYPE_CHECKING:
+    from decodekit.constraints.json_schema.validators import AskedValidator
 
 MAX_QUESTIONS: Final = 2_000
 """Sub-schemas that `check` asks whether a value fits; `Coverage.is_complete` tells whether there were more."""
@@ -42,22 +45,6 @@ class KeywordCoverage:
     status: Status
     error: ConstraintError | None = None
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class ValidatorCoverage:
-    """A validator of a Python type that the mask knows nothing of.
-
-    Attributes:
-        name: what it is called, or what it asks for.
-        pointer: the schema of the values that it is asked about, as a URI fragment.
-        status: ``"guard"``: asked before a text is finished, which may be taken back; ``"end"``: asked when the text
-            has ended, so that what it refuses is an `InvalidValueError`.
-    """
-
-    name: str
-    pointer: str
-    status: Literal["guard", "end"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ class Coverage:
     least_tokens: int | None = None
     most_tokens: int | None = None
     warnings: tuple[str, ...] = ()
-    validators: tuple[ValidatorCoverage, ...] = ()
+    validators: tuple[AskedValidator, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -161,7 +148,7 @@ def check(
         least_tokens=least,
         most_tokens=most,
         warnings=tuple(warnings),
-        validators=tuple(ValidatorCoverage(one.name, one.pointer, one.when) for one in constraint.asked),
+        validators=constraint.asked,
     )
 
 

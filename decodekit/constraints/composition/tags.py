@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from decodekit.constraints.composition.combinators import Part, check_bounds, rounds
 from decodekit.constraints.composition.composed import Composed, Special, checked_text, part_of, row
@@ -17,6 +17,9 @@ from decodekit.errors import InvalidConstraintError
 
 MAX_GAP: Final = 16
 """Most blanks, in bytes, where any number may stand: an end for a model that loops in them."""
+
+Markers: TypeAlias = "str | Special | tuple[str | Special, ...]"
+"""What opens or closes reasoning: a text, a special token, or several of them."""
 
 BLANKS: Final[Expression] = Repeated(Terminal(ir.byte_set(b" \t\r\n"), "blank"), 0, MAX_GAP)
 
@@ -187,12 +190,12 @@ class Reasoned(Composed):
         dk.Reasoned(Invoice)                # <think>... and so the total is 40.20.</think>{"number": ...}
         dk.Reasoned(Invoice, begin="")      # where the chat template has begun the reasoning
 
-    Blanks may stand before the value, and do not belong to it.
+    Blanks may stand before the begin and before the value, and belong to neither.
 
     Args:
         constraint: as a part of `Concat`.
-        begin: a str, empty for none, or a `Special` token.
-        end: a str, or a `Special` token. The reasoning ends where it comes first.
+        begin: a str, empty for none, or a `Special` token; or several of them, one after the other.
+        end: a str, or a `Special` token; or several of them. The reasoning ends where the first of them comes first.
         max_chars: largest number of characters (code points) of the reasoning; None for no bound.
 
     Raises:
@@ -200,30 +203,32 @@ class Reasoned(Composed):
     """
 
     constraint: Part
-    begin: str | Special
-    end: str | Special
+    begin: Markers
+    end: Markers
     max_chars: int | None
 
     def __init__(
         self,
         constraint: object,
-        begin: str | Special = "<think>",
-        end: str | Special = "</think>",
+        begin: str | Special | Sequence[str | Special] = "<think>",
+        end: str | Special | Sequence[str | Special] = "</think>",
         max_chars: int | None = None,
     ) -> None:
         check_bounds(0, max_chars, "0", "max_chars")
-        part, checked = part_of(constraint, "the value of Reasoned"), _marker(begin, "begin")
-        last = _marker(end, "end", may_be_empty=False)
+        part, checked = part_of(constraint, "the value of Reasoned"), _markers(begin, "begin")
+        last = _markers(end, "end", may_be_empty=False)
         set_fields(self, constraint=part, begin=checked, end=last, max_chars=max_chars)
 
     def expression(self) -> Expression:
-        """Begin, free text, end, blanks, the value."""
-        word = name_of(self.end)
-        return row(self.begin, before(word, [word], self.max_chars), self.end, BLANKS, self.constraint)
+        """Blanks, begin, free text, end, blanks, the value."""
+        begin, end = each_marker(self.begin), each_marker(self.end)
+        word = name_of(end[0])
+        reasoning = before(word, [word], self.max_chars)
+        return row(BLANKS if begin != ("",) else "", row(*begin), reasoning, row(*end), BLANKS, self.constraint)
 
     def value(self, parts: object) -> tuple[str, object]:
         """The reasoning and the value."""
-        _, reasoning, _, _, value = cast("list[Any]", parts)
+        _, _, reasoning, _, _, value = cast("list[Any]", parts)
         return reasoning, value
 
 
@@ -241,6 +246,19 @@ def _rest(tag: Tag, trigger: str | Special) -> Expression:
     """What follows the trigger: the rest of the begin, the content, the end."""
     rest = tag.begin[len(trigger) :] if isinstance(trigger, str) and isinstance(tag.begin, str) else ""
     return row(rest, tag.constraint, tag.end)
+
+
+def each_marker(markers: Markers) -> tuple[str | Special, ...]:
+    """Markers that stand one after the other."""
+    return markers if isinstance(markers, tuple) else (markers,)
+
+
+def _markers(given: object, at: str, may_be_empty: bool = True) -> Markers:
+    if not isinstance(given, list | tuple):
+        return _marker(given, at, may_be_empty)
+    if not given:
+        raise InvalidConstraintError("no text at all", at=at, hint="a text, or a Special token")
+    return tuple(_marker(one, at, may_be_empty=False) for one in given)
 
 
 def _marker(marker: object, at: str, may_be_empty: bool = True) -> str | Special:

@@ -8,8 +8,8 @@ A composition may divide a text in several ways, and which one counts may show l
 are followed side by side, character by character, in the order in which `splitting` tries them; a part has begun, or
 has ended, when all of them say so. Most of the time there is one. JSON that it is in is read in large pieces.
 
-The arguments of a call are a document like any other, with the name of the tool. Where they are written as elements,
-what is read is the JSON that stands for them.
+The arguments of a call are a document like any other, with the name of the tool. Where they are not written as JSON,
+what is read is the JSON that stands for them: of elements in pieces, of values in another notation when they are whole.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ from decodekit.constraints.grammar.rules import (
 )
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.growing_json import GrowingJson
+from decodekit.constraints.json_schema.notation import Notated
+from decodekit.constraints.json_schema.translation import GrowingTranslation
 from decodekit.constraints.special import written
-from decodekit.constraints.tool_calls.elements import LINE_BREAK, XmlArguments
-from decodekit.constraints.tool_calls.formats import CALL_ID
+from decodekit.constraints.tool_calls.calls import CALL_ID
+from decodekit.constraints.tool_calls.elements import RAW, Elements, Unquoted, Words
+from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.response import Tools
+from decodekit.constraints.tool_calls.written import Quoted
 
 MAX_DIVISIONS: Final = 64
 """A text that divides in more ways than these at once is followed no further: no more of its value is told."""
@@ -120,8 +124,9 @@ class GrowingSplit(Split):
         self._element: _Event | None = None  # the one that is open
         self._num_elements = 0  # that have begun
         self._num_told = 0  # where the next character of it stands
-        self._is_id_first = False
-        self._id: str | None = None  # of the call that comes
+        self._translation: GrowingTranslation | None = None  # of what is open, if that is no JSON
+        self._format: ToolFormat | None = None  # of the calls that come
+        self._id: str | None = None  # what tells the identifier of the call that comes
         self._divisions = list(self._begun(self._before(root, None), 0, None, set()))
         self._settle()
 
@@ -294,12 +299,16 @@ class GrowingSplit(Split):
             else:
                 self._end(event, event.end)
         begun = [after for after in (_first_after(one.last, certain) for one in self._divisions) if after is not None]
-        if self._element is not None:
+        if self._element is not None and not _is_told_whole(self._element.item):
             self._tell(min([self.num_read, *(after.end for after in begun if after.end is not None)]))
         if not self._elements and self._undecided is None:
             self._share()
         starts = [after.start for after in begun if after.item.name is not None]
-        if certain is not None and certain.end is None and certain.item.name == CALL_ID:
+        if (
+            certain is not None
+            and certain.end is None
+            and (certain.item.name == CALL_ID or _is_told_whole(certain.item))
+        ):
             starts.append(certain.start)
         starts += [] if self._element is None else [self._num_told]
         kept = max(self._offset, min([self.num_read, *starts]))
@@ -310,65 +319,93 @@ class GrowingSplit(Split):
         reader = self._divisions[0].state
         is_shared = len(self._divisions) > 1 and isinstance(reader, GrowingJson) and reader.num_read > 0
         if is_shared and all(one.state is reader and one.last is not self._certain for one in self._divisions):
-            self._undecided = Document(reader, None, id=self._id)
+            self._undecided = Document(reader, None)
 
     def _begin(self, event: _Event) -> None:
         item = event.item
         part = inner(item.constraint) if isinstance(item, Inline) else None
         if isinstance(part, Tools):
-            self._is_id_first = part.is_id_first
-        elif isinstance(part, XmlArguments):
-            self._elements = Document(
-                GrowingJson(is_written=self._is_written), part.tool.arguments(), item.name, self._id
-            )
-            self._documents.append(self._elements)
+            self._format = part.format
+        elif isinstance(part, Elements):
+            self._elements = self._begun_document(GrowingJson(is_written=self._is_written), part.tool.arguments(), item)
             self._elements.json.push("{")
             self._num_elements = 0
         elif self._elements is not None:
-            if item.name != LINE_BREAK:
-                self._element, self._num_told = event, event.start
-                comma = ", " if self._num_elements else ""
-                self._num_elements += 1
-                quote = '"' if isinstance(item, Terminal) else ""
-                self._elements.json.push(f"{comma}{json.dumps(item.name)}: {quote}")
+            self._element, self._num_told = event, event.start
+            comma = ", " if self._num_elements else ""
+            self._num_elements += 1
+            self._translation = _translation_of(part)
+            quote = '"' if _is_raw(part) else ""
+            self._elements.json.push(f"{comma}{json.dumps(item.name, ensure_ascii=False)}: {quote}")
         elif isinstance(part, JsonSchema):
             assert event.reader is not None
-            if self._undecided is not None and self._undecided.json is event.reader:
-                self._undecided.constraint, self._undecided.name = part, item.name
-                self._documents.append(self._undecided)
-            else:
-                self._documents.append(Document(event.reader, part, item.name, self._id))
+            if self._undecided is not None and self._undecided.json is not event.reader:
+                self._undecided = None
+            self._begun_document(event.reader, part, item)
             self._undecided = None
+        elif isinstance(part, Quoted | Notated):
+            self._begun_document(GrowingJson(is_written=self._is_written), part.schema, item)
+            if isinstance(part, Notated):
+                self._element, self._num_told, self._translation = event, event.start, _translation_of(part)
+
+    def _begun_document(self, reader: GrowingJson, constraint: JsonSchema, item: Inline | Terminal) -> Document:
+        """The document that begins, or the undecided one of that reader, of which all is known now."""
+        document = self._undecided or Document(reader, None)
+        document.constraint, document.name = constraint, item.name
+        if self._id is not None:
+            document.id = self._identifier(document, self._id)
+        self._documents.append(document)
+        return document
+
+    def _identifier(self, document: Document, found: str) -> str:
+        assert self._format is not None and document.name is not None
+        return self._format.identifier_of(document.name, found)
 
     def _end(self, event: _Event, end: int) -> None:
         item = event.item
         part = inner(item.constraint) if isinstance(item, Inline) else None
-        if isinstance(part, XmlArguments):
+        if isinstance(part, Elements):
             assert self._elements is not None
             self._elements.json.push("}")
             self._elements = self._id = None
         elif self._elements is not None:
-            if item.name != LINE_BREAK:
-                self._tell(end)
-                self._elements.json.push('"' if isinstance(item, Terminal) else " ")  # a number ends with it
-                self._element = None
+            if _is_told_whole(item):
+                assert part is not None
+                self._elements.json.push(json.dumps(part.parse(self._text_of(event.start, end)), ensure_ascii=False))
+            else:
+                self._tell(end, is_last=True)
+            self._elements.json.push('"' if _is_raw(part) else " ")  # a number ends with it
+            self._element = None
         elif isinstance(part, JsonSchema):
             assert event.reader is not None
             event.reader.end(end - event.start)
             self._id = None
+        elif isinstance(part, Quoted):
+            self._documents[-1].json.push(part.json(self._text_of(event.start, end)))
+            self._id = None
+        elif isinstance(part, Notated):
+            self._tell(end, is_last=True)
+            self._element = self._id = None
         elif item.name == CALL_ID:
-            found = self._text[event.start - self._offset : end - self._offset]
-            if self._is_id_first:
+            assert self._format is not None
+            found = self._text_of(event.start, end)
+            if self._format.is_id_first:
                 self._id = found
             else:
-                self._documents[-1].id = found
+                self._documents[-1].id = self._identifier(self._documents[-1], found)
 
-    def _tell(self, end: int) -> None:
-        """Tell the arguments more of the element that is open."""
-        assert self._element is not None and self._elements is not None
-        piece = self._text[self._num_told - self._offset : end - self._offset]
-        is_text = isinstance(self._element.item, Terminal)
-        self._elements.json.push(json.dumps(piece, ensure_ascii=False)[1:-1] if is_text else piece)
+    def _text_of(self, start: int, end: int) -> str:
+        return self._text[start - self._offset : end - self._offset]
+
+    def _tell(self, end: int, *, is_last: bool = False) -> None:
+        """Tell the arguments more of the element that is open, or of themselves."""
+        assert self._element is not None
+        piece = self._text_of(self._num_told, end)
+        if self._translation is not None:
+            piece = self._translation.push(piece, is_last=is_last)
+        elif isinstance(self._element.item, Inline) and _is_raw(self._element.item.constraint):
+            piece = json.dumps(piece, ensure_ascii=False)[1:-1]
+        self._documents[-1].json.push(piece)
         self._num_told = end
 
 
@@ -400,6 +437,24 @@ def _first_after(last: _Event | None, certain: _Event | None) -> _Event | None:
         assert last is not None
         found, last = last, last.before
     return found
+
+
+def _is_told_whole(item: Inline | Terminal) -> bool:
+    """Whether a part is a value that is written otherwise than in JSON, and is told when it is whole."""
+    part = inner(item.constraint) if isinstance(item, Inline) else None
+    return isinstance(part, Quoted | Unquoted | Words)
+
+
+def _translation_of(part: Constraint | None) -> GrowingTranslation | None:
+    """What reads a part that is neither JSON nor a string as it is."""
+    if not isinstance(part, Notated) or _is_raw(part):
+        return None
+    return GrowingTranslation(part.values.outside, part.values.inside)
+
+
+def _is_raw(part: Constraint | None) -> bool:
+    """Whether a part is a string that is written as it is."""
+    return isinstance(part, Notated) and part.values == RAW
 
 
 def inner(constraint: Constraint) -> Constraint:

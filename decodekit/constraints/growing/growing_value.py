@@ -12,7 +12,8 @@ from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expr
 from decodekit.constraints.growing.growing_split import Document, GrowingSplit, inner
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.growing_json import ABSENT, Mark
-from decodekit.constraints.tool_calls.response import ToolCall, Tools
+from decodekit.constraints.tool_calls.response import Tools
+from decodekit.constraints.tool_calls.tool import ToolCall
 
 _LOCK: Final = threading.Lock()  # chunks may be shared between threads; one lock for all, so that they can be pickled
 

@@ -359,9 +359,9 @@ class _Shapes:
             return self._whole(schema, config)
         listed = inside["fields"]
         by_name = listed if isinstance(listed, dict) else {one["name"]: one for one in listed}
-        fields = {_key_of(name, one): (name, self.of(one["schema"], config)) for name, one in by_name.items()}
+        fields = {_key_of(name, one, config): (name, self.of(one["schema"], config)) for name, one in by_name.items()}
         defaults = {name: made for name, one in by_name.items() if (made := _default_of(one["schema"])) is not None}
-        required = [_key_of(name, one) for name, one in by_name.items() if one["schema"]["type"] != "default"]
+        required = [_key_of(name, one, config) for name, one in by_name.items() if one["schema"]["type"] != "default"]
         extra = inside.get("extra_behavior", config.get("extra_fields_behavior"))
         make: Callable[[dict[str, Any]], Any] = dict
         if inside["type"] == "model-fields":
@@ -373,8 +373,10 @@ class _Shapes:
         return _Fields(fields, defaults, frozenset(required), make, extra == "allow")
 
 
-def _key_of(name: str, field: _Core) -> str:
-    """The key of a field in JSON: its alias, as `json_schema_of` writes it."""
+def _key_of(name: str, field: _Core, config: _Core) -> str:
+    """The key of a field in JSON: its alias, as `json_schema_of` writes it, unless the class reads names alone."""
+    if config.get("validate_by_alias") is False:
+        return name
     alias = field.get("validation_alias", name)
     if isinstance(alias, str):
         return alias

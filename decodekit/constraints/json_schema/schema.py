@@ -18,6 +18,7 @@ from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.messages import describing
 from decodekit.constraints.json_schema.strings.escapes import Escapes
 from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
+from decodekit.constraints.json_schema.strings.notations import JSON, Notation
 from decodekit.constraints.json_schema.values.numbers import MAX_DIGITS
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.memory import on_shortage
@@ -39,8 +40,8 @@ class JsonSchema(Constraint):
     Args:
         schema_or_type: a JSON Schema (a mapping or a bool; drafts 4, 6, 7, 2019-09 and 2020-12 by ``$schema``, 2020-12
             without it), or a Pydantic model, dataclass, TypedDict, Enum, ``Literal``, ``list[int]`` and the like.
-        format: ``"assert"`` enforces the formats that are known, ``"annotate"`` none, as the standard has it. For a
-            Python type the formats are enforced as Pydantic reads them, whatever is said here.
+        format: ``"assert"`` enforces the formats that are known, ``"annotate"`` none, as the standard has it;
+            ``"python"`` as Pydantic reads them, which holds for a Python type whatever is said here.
         whitespace: ``"natural"``: no whitespace, or one space after each comma and colon, or one indentation by 2, 4
             or a tab (see the module `layout`), of a piece; ``"any"``: up to `layout.MAX_GAP` bytes in a gap;
             ``"compact"``: none; a number or a tab: as the indentation of `json.dumps`. Never any around the whole text.
@@ -95,7 +96,7 @@ class JsonSchema(Constraint):
         escapes: Escapes = "needed",
         numbers: Numbers = "short",
     ) -> None:
-        _check_choice("format", format, ("annotate", "assert"), "is no treatment of formats")
+        _check_choice("format", format, ("annotate", "assert", "python"), "is no treatment of formats")
         _check_choice("order", order, ("declared", "any"), "is no order of properties")
         _check_choice("escapes", escapes, ("any", "needed"), "are no escapes")
         _check_choice("numbers", numbers, ("any", "short"), "is no way to write numbers")
@@ -140,9 +141,9 @@ class JsonSchema(Constraint):
             )
         return JsonSchema(**self._arguments() | options)
 
-    def network(self) -> SchemaNetwork:
-        """The network of the schema; shared by equal constraints."""
-        return _network(self._key)
+    def network(self, notation: Notation = JSON) -> SchemaNetwork:
+        """The network of the schema in a notation; shared by equal constraints."""
+        return _network(self._key, notation)
 
     def unchecked_network(self) -> SchemaNetwork:
         """A network of its own, of which nothing is known yet: neither that it is supported nor that a value fits."""
@@ -165,13 +166,14 @@ class JsonSchema(Constraint):
         """About how much memory the network takes."""
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
-    def guard(self) -> Guard | None:
+    def guard(self, notation: Notation = JSON) -> Guard | None:
         """What judges the keywords that the mask does not say all of; None if it does. See the module `guarding`.
 
-        Of a Python type also what asks its validators, where these are Pydantic's own (see `validators`).
+        Of a Python type also what asks its validators, where these are Pydantic's own (see `validators`). In every
+        notation it reads JSON.
         """
-        guard = _guard(self._key)
-        if all(one.when == "end" for one in self.asked):
+        guard = _guard(self._key, notation)
+        if all(one.status == "end" for one in self.asked):
             return guard
         from decodekit.constraints.json_schema.guard.validating import TypeGuard
 
@@ -226,8 +228,8 @@ _TOO_LONG: Final = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 
 
 @lru_cache(maxsize=_NUM_NETWORKS)
-def _network(key: _Key) -> SchemaNetwork:
-    network = _load(key)
+def _network(key: _Key, notation: Notation) -> SchemaNetwork:
+    network = _load(key, notation)
     network.semantics.left.update(support.refuse_unsupported(network.library, key[1]))
     if not network.is_inhabited(network.root_goal):
         from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
@@ -238,8 +240,8 @@ def _network(key: _Key) -> SchemaNetwork:
 
 
 @lru_cache(maxsize=_NUM_NETWORKS)
-def _guard(key: _Key) -> Guard | None:
-    texts, network = f"{key[0]}{key[4]}", _network(key)
+def _guard(key: _Key, notation: Notation) -> Guard | None:
+    texts, network = f"{key[0]}{key[4]}", _network(key, notation)
     is_exact = network.is_told and not network.semantics.left
     if is_exact and "uniqueItems" not in texts and not (key[1] == "assert" and any(name in texts for name in GUARDED)):
         network.semantics.may_leave = False
@@ -258,17 +260,18 @@ def _release_networks() -> None:
     _network.cache_clear()
 
 
-def _load(key: _Key) -> SchemaNetwork:
+def _load(key: _Key, notation: Notation = JSON) -> SchemaNetwork:
     text, formats, whitespace, order, registry, escapes, numbers = key
     documents = {uri: json.loads(document) for uri, document in registry}
     if _TOO_LONG.search(text) or any(_TOO_LONG.search(document) for _, document in registry):
         numbers = "any"  # the guard may ask for a number that is longer than the mask can tell
-    return SchemaNetwork(json.loads(text), documents, formats, whitespace, order, escapes, numbers, describing)
+    schema = json.loads(text)
+    return SchemaNetwork(schema, documents, formats, whitespace, order, escapes, numbers, describing, notation)
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, str], fault: str) -> None:
+def _check_choice(name: str, value: object, choices: tuple[str, ...], fault: str) -> None:
     if not isinstance(value, str) or value not in choices:
-        raise OptionError(f"{value!r:.60} {fault}", at=name, hint=f'"{choices[0]}" or "{choices[1]}"')
+        raise OptionError(f"{value!r:.60} {fault}", at=name, hint=" or ".join(f'"{choice}"' for choice in choices))
 
 
 def _to_text(schema: object) -> str:

@@ -26,14 +26,15 @@ class AskedValidator(NamedTuple):
     """A validator that the mask knows nothing of.
 
     Attributes:
-        pointer: the schema whose values it is asked about.
-        name: what it is called.
-        when: "guard": before a text is finished, so that what it refuses is taken back; "end": when it has ended.
+        pointer: the schema of the values that it is asked about, as a URI fragment.
+        name: what it is called, or what it asks for.
+        status: ``"guard"``: asked before a text is finished, which may be taken back; ``"end"``: asked when the text
+            has ended, so that what it refuses is an `InvalidValueError`.
     """
 
     pointer: str
     name: str
-    when: Literal["guard", "end"]
+    status: Literal["guard", "end"]
 
 
 def marks_of(schema: Any) -> tuple[Any, tuple[AskedValidator, ...]]:
@@ -72,8 +73,8 @@ def with_patterns(found: Json, patterns: Iterable[str]) -> Json:
 
 
 def base64(letter: str) -> str:
-    """The pattern of bytes in base64, with a class for its letters."""
-    return f"^({letter}{{4}})*({letter}{{2}}==|{letter}{{3}}=)?$"
+    """The pattern of bytes in base64, with a class for its letters. The bits that pad the last byte are zero."""
+    return f"^({letter}{{4}})*({letter}[AQgw]==|{letter}{{2}}[AEIMQUYcgkosw048]=)?$"
 
 
 def _base64_text(letters: str) -> str:

@@ -205,14 +205,17 @@ class WrittenValues(GenerateJsonSchema):
         """A number within the limits of a Decimal, which Pydantic would read from a string as well.
 
         Of ``max_digits=6, decimal_places=2`` there are at most four digits before the point; of ``max_digits=3`` alone
-        one, two or three.
+        one, two or three. Zero has a digit before the point, so it is none of ``max_digits=3, decimal_places=3``.
         """
         parts: list[Json] = [{name: _json_number(bound)} for name, bound in _bounds(schema)]
         if schema.get("multiple_of"):
             parts.append({"multipleOf": _json_number(schema["multiple_of"])})
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
         if digits is not None and places is not None:
-            parts.append(_within(10 ** max(0, digits - places)))
+            places = min(places, digits)
+            parts.append(_within(10 ** (digits - places)))
+            if places == digits:
+                parts.append({"not": {"const": 0}})
         elif digits is not None:
             parts.append({"anyOf": [{**_within(10**whole), **_places(digits - whole)} for whole in range(digits + 1)]})
         if places is not None:

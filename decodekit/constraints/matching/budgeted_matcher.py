@@ -8,6 +8,7 @@ from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.explain.explanation import Explanation
+from decodekit.constraints.matching.cut_matcher import CutMatcher
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.slices import WorkBudget
@@ -57,7 +58,7 @@ class BudgetedMatcher:
         """Whether the text is whole and nothing can follow; a guard is asked last."""
         inner = self.inner
         with self._budget:
-            if isinstance(inner, GuardedMatcher):
+            if isinstance(inner, GuardedMatcher | CutMatcher):
                 return inner.is_complete
             return inner.is_accepting and not inner.can_continue
 
@@ -90,7 +91,7 @@ class BudgetedMatcher:
     def ending_tokens(self) -> list[int]:
         """The tokens that the language allows and with which the text ends, if a guard is asked about them."""
         with self._budget:
-            return self.inner.ending_tokens() if isinstance(self.inner, GuardedMatcher) else []
+            return self.inner.ending_tokens() if isinstance(self.inner, GuardedMatcher | CutMatcher) else []
 
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole."""

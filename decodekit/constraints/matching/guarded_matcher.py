@@ -18,7 +18,7 @@ from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, 
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.matching.verdicts import GuardAnswer, Verdicts
 from decodekit.constraints.slices import SLICE, STEPS, charge, check
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work, done, noted
 from decodekit.errors import DecodekitError, ResourceLimitError
 
 MAX_STEPS: Final = 10_000_000
@@ -175,16 +175,14 @@ class GuardedMatcher:
 
     def _checked(self, work: Work[_Answer], is_counted: bool = False) -> Work[_Answer]:
         """Work that fails where it is too much for the text; `is_counted`: by who does it."""
-        while True:
-            try:
-                num_steps = next(work)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+
+        def note(num_steps: int) -> None:
             self._num_steps += 0 if is_counted else num_steps
             self._check()
             charge(num_steps // _STEPS_OF_MASKS)
             check()
-            yield num_steps
+
+        return noted(work, note)
 
     def _check(self) -> None:
         """Refuse to judge more than a text may cost."""

@@ -10,7 +10,7 @@ from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.matching.brackets import closing_tokens_of, completing_tokens_of
 from decodekit.constraints.special import is_text, spellings
-from decodekit.constraints.work import Work
+from decodekit.constraints.work import Work, noted
 from decodekit.errors import DecodekitError
 from decodekit.vocabulary import Vocabulary
 
@@ -75,21 +75,16 @@ class Verdicts:
         if known is not None:
             return known
         found: Refusal | DecodekitError | None
-        num_steps, work = 0, judging_of(self._guard, text)
+        steps: list[int] = []
         try:
-            while True:
-                steps = next(work)
-                num_steps += steps
-                yield steps
-        except StopIteration as end:
-            found = end.value
+            found = yield from noted(judging_of(self._guard, text), steps.append)
         except DecodekitError as error:
             found = error
         if len(self._verdicts) >= MAX_VERDICTS or self._num_bytes >= MAX_VERDICT_BYTES:
             self._verdicts.clear()
             self._num_bytes = 0
         self._num_bytes += len(text)
-        verdict = self._verdicts[text] = GuardAnswer(found, num_steps)
+        verdict = self._verdicts[text] = GuardAnswer(found, sum(steps))
         return verdict
 
     def closers(self, state: State) -> tuple[int, ...]:

@@ -3,13 +3,11 @@ r"""Named sets of code points: the escapes ``\d \w \s``, the dot, and Unicode pr
 from __future__ import annotations
 
 import re
-import unicodedata
 from array import array
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from decodekit.constraints.language.utf8 import EVERYTHING, MAX_CODE_POINT, Ranges, invert, normalise
+from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, normalise
 
 DIGIT: Final[Ranges] = ((0x30, 0x39),)
 WORD: Final[Ranges] = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -38,75 +36,85 @@ _LONG_NAMES: Final = {
 CATEGORIES: Final = tuple(sorted(set(_LONG_NAMES.values())))
 """The short names of all general categories."""
 
+# ECMA-262, table 69, but Changes_When_NFKC_Casefolded.
+_SHORT_NAMES: Final = {
+    "AHex": "ASCII_Hex_Digit", "Alpha": "Alphabetic", "Bidi_C": "Bidi_Control", "Bidi_M": "Bidi_Mirrored",
+    "CI": "Case_Ignorable", "CWCF": "Changes_When_Casefolded", "CWCM": "Changes_When_Casemapped",
+    "CWL": "Changes_When_Lowercased", "CWT": "Changes_When_Titlecased", "CWU": "Changes_When_Uppercased",
+    "DI": "Default_Ignorable_Code_Point", "Dep": "Deprecated", "Dia": "Diacritic", "EComp": "Emoji_Component",
+    "EMod": "Emoji_Modifier", "EBase": "Emoji_Modifier_Base", "EPres": "Emoji_Presentation",
+    "ExtPict": "Extended_Pictographic", "Ext": "Extender", "Gr_Base": "Grapheme_Base", "Gr_Ext": "Grapheme_Extend",
+    "Hex": "Hex_Digit", "IDSB": "IDS_Binary_Operator", "IDST": "IDS_Trinary_Operator", "IDC": "ID_Continue",
+    "IDS": "ID_Start", "Ideo": "Ideographic", "Join_C": "Join_Control", "LOE": "Logical_Order_Exception",
+    "Lower": "Lowercase", "NChar": "Noncharacter_Code_Point", "Pat_Syn": "Pattern_Syntax",
+    "Pat_WS": "Pattern_White_Space", "QMark": "Quotation_Mark", "RI": "Regional_Indicator",
+    "STerm": "Sentence_Terminal", "SD": "Soft_Dotted", "Term": "Terminal_Punctuation", "UIdeo": "Unified_Ideograph",
+    "Upper": "Uppercase", "VS": "Variation_Selector", "space": "White_Space", "XIDC": "XID_Continue",
+    "XIDS": "XID_Start",
+}  # fmt: skip
+_BINARY: Final = {*_SHORT_NAMES.values(), "Any", "ASCII", "Assigned", "Cased", "Dash", "Emoji", "Math", "Radical"}
+_NAMES: Final = {name: name for name in (*_BINARY, *CATEGORIES)} | _SHORT_NAMES | _LONG_NAMES
+_VALUED: Final = {
+    "General_Category": "gc", "gc": "gc", "Script": "sc", "sc": "sc", "Script_Extensions": "scx", "scx": "scx",
+}  # fmt: skip
+_SCRIPT: Final = re.compile("[A-Z][a-z]*(_[A-Z][a-z]*)*|SignWriting")  # how Unicode spells the names of scripts
+
+
+def _loosely(name: str) -> str:
+    return re.sub("[ _-]", "", name).lower()
+
+
+_LOOSE_NAMES: Final = {_loosely(name): one for name, one in _NAMES.items()}
+_LOOSELY_VALUED: Final = {_loosely(name): one for name, one in _VALUED.items()}
+
+
+def unicode_property(name: str, *, is_loose: bool = False) -> Ranges | None:
+    r"""The code points of ``\p{name}``, from the Unicode tables of the package `regex`; None if it names nothing known.
+
+    Known are the general categories, also behind ``gc=`` or ``General_Category=``; scripts behind ``sc=``, ``Script=``,
+    ``scx=`` or ``Script_Extensions=``; and the binary properties of ECMA-262, table 69, but
+    Changes_When_NFKC_Casefolded. Each has its long and its short name.
+
+    Args:
+        name: what stands in the braces.
+        is_loose: names as Rust's `regex` has them: case, blanks, hyphens and underscores do not matter, a colon may
+            stand for the sign of equality, and a script may stand alone.
+    """
+    key, sign, value = (name.replace(":", "=", 1) if is_loose else name).partition("=")
+    if is_loose:
+        key, value = _loosely(key), _loosely(value)
+    names = _LOOSE_NAMES if is_loose else _NAMES
+    if not sign and key in names:
+        return _points(names[key])
+    kind = (_LOOSELY_VALUED if is_loose else _VALUED).get(key) if sign else "sc" if is_loose else None
+    if kind == "gc":
+        return _points(names[value]) if names.get(value) in CATEGORIES else None
+    value = value if sign else key
+    is_script = value.isalpha() and value.isascii() if is_loose else _SCRIPT.fullmatch(value)
+    return _points(f"{kind}={value}") if kind and is_script else None
+
+
+@lru_cache(maxsize=1024)  # all names there are
+def _points(name: str) -> Ranges | None:
+    import regex  # type: ignore[import-untyped]
+
+    try:
+        return _runs(regex.compile(rf"\p{{{name}}}+"))
+    except regex.error:
+        return None
+
+
+def _runs(pattern: Any) -> Ranges:
+    """The runs of code points, in their order, that a pattern finds."""
+    return tuple((found.start(), found.end() - 1) for found in pattern.finditer(_everything()))
+
 
 @lru_cache(maxsize=1)
-def _categories() -> dict[str, list[tuple[int, int]]]:
-    """Ranges by two-letter general category, from the Unicode tables of this Python."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    start, current = 0, unicodedata.category("\0")
-    for point in range(1, MAX_CODE_POINT + 1):
-        category = unicodedata.category(chr(point))
-        if category != current:
-            found.setdefault(current, []).append((start, point - 1))
-            start, current = point, category
-    found.setdefault(current, []).append((start, MAX_CODE_POINT))
-    return found
-
-
-def _is_noncharacter(char: str) -> bool:
-    return 0xFDD0 <= ord(char) <= 0xFDEF or ord(char) & 0xFFFE == 0xFFFE
-
-
-def _begins_name(char: str) -> bool:
-    return char.isidentifier() and char != "_"
-
-
-def _continues_name(char: str) -> bool:
-    return ("a" + char).isidentifier()
-
-
-# Binary properties of ECMA-262, table 69, as far as this Python knows them.
-_PREDICATES: Final[dict[str, Callable[[str], bool]]] = {
-    "Lowercase": str.islower, "Lower": str.islower, "Uppercase": str.isupper, "Upper": str.isupper,
-    "XID_Start": _begins_name, "XIDS": _begins_name, "XID_Continue": _continues_name, "XIDC": _continues_name,
-    "Noncharacter_Code_Point": _is_noncharacter, "NChar": _is_noncharacter,
-}  # fmt: skip
-_WHITE_SPACE: Final = normalise([*ECMA_SPACE[:-1], (0x85, 0x85)])  # without U+FEFF
-_SMALL_PROPERTIES: Final[dict[str, Ranges]] = {
-    "Any": EVERYTHING, "ASCII": ((0, 0x7F),),
-    "ASCII_Hex_Digit": ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)), "AHex": ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)),
-    "White_Space": _WHITE_SPACE, "space": _WHITE_SPACE,
-}  # fmt: skip
-
-
-@lru_cache(maxsize=128)
-def unicode_property(name: str) -> Ranges | None:
-    r"""The code points of ``\p{name}``, from the Unicode tables of this Python.
-
-    Known are the general categories, short or long, with or without ``gc=`` or ``General_Category=``, and the binary
-    properties `Any`, `ASCII`, `Assigned`, `Lowercase`, `Uppercase`, `White_Space`, `ASCII_Hex_Digit`, `XID_Start`,
-    `XID_Continue` and `Noncharacter_Code_Point`, with their short names.
-
-    None if the name is none of these: Python has no tables of scripts and of the other binary properties.
-    """
-    if name in _SMALL_PROPERTIES:
-        return _SMALL_PROPERTIES[name]
-    if name in _PREDICATES:
-        holds = _PREDICATES[name]
-        return normalise((point, point) for point in range(MAX_CODE_POINT + 1) if holds(chr(point)))
-    if name == "Assigned":
-        return invert(_categories()["Cn"])
-    for prefix in ("gc=", "General_Category="):
-        name = name.removeprefix(prefix)
-    name = _LONG_NAMES.get(name, name)
-    parts = {"Ll", "Lt", "Lu"} if name == "LC" else {key for key in _categories() if key == name or key[0] == name}
-    if not parts:
-        return None
-    return normalise(bounds for part in parts for bounds in _categories()[part])
+def _everything() -> str:
+    return array("I", range(MAX_CODE_POINT + 1)).tobytes().decode("utf-32", errors="surrogatepass")
 
 
 @lru_cache(maxsize=3)
 def python_class(letter: str) -> Ranges:
     r"""``\d``, ``\w`` or ``\s`` of `re` without the flag ``a``, as `re` itself finds them among all code points."""
-    everything = array("I", range(MAX_CODE_POINT + 1)).tobytes().decode("utf-32", errors="surrogatepass")
-    return tuple((found.start(), found.end() - 1) for found in re.finditer(rf"\{letter}+", everything))
+    return _runs(re.compile(rf"\{letter}+"))

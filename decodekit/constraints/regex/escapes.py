@@ -21,6 +21,7 @@ _OCTAL: Final = "01234567"
 _HEX: Final = "0123456789abcdefABCDEF"
 _NUMBER: Final = re.compile("[0-9]*")
 _CONTROL: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+_SET_SIGNS: Final = {"--": "a difference", "&&": "an intersection", "~~": "a symmetric difference", "||": "a union"}
 _SYNTAX: Final = "^$\\.*+?()[]{}|/"  # what the flag u of ECMA-262 lets be escaped
 _INSIDE_EMPTY: Final = sys.version_info >= (3, 14)  # since when \B of `re` holds in the empty text
 
@@ -38,6 +39,8 @@ class PatternReader:
         self.references: list[tuple[int | str, Reference]] = []
         self.num_strays = 0
         """Numbers behind a backslash that are those of no group, where groups are kept."""
+        self.other_readings: list[str] = []
+        """What other dialects would not read as it is read here."""
 
     @property
     def is_at_end(self) -> bool:
@@ -95,6 +98,15 @@ class PatternReader:
         self.position += 1
         return self.pattern[self.position - 1]
 
+    def note(self, what: str, place: int) -> None:
+        """Other dialects read something else here."""
+        after, self.position = self.position, place
+        self.other_readings.append(
+            f"{what} of other dialects is read as `re` reads it, character by character\n  at  {self._place(0)}\n"
+            "  try a backslash before it where the characters are meant, else \\p{...} or an alternative"
+        )
+        self.position = after
+
     # --- escapes and classes ---
 
     def chars(self, ranges: Ranges) -> Chars:
@@ -136,9 +148,9 @@ class PatternReader:
             return Assertion("boundary", self.word())
         if char == "B":
             return Assertion("inside", self.word(), self.is_ecma or _INSIDE_EMPTY)
-        if not self.is_ecma and char in "AZ":
+        if not self.is_ecma and char in "AZz":
             return Assertion("start" if char == "A" else "end")
-        if char == "k" and self.is_ecma and (self.is_strict or self.peek("<")):
+        if char == "k" and (self.is_strict or self.peek("<")):
             return self.reference(None)
         if char in "123456789":
             if self.keeps_groups and (number := self.group_number(char)) is not None:
@@ -208,10 +220,10 @@ class PatternReader:
             return _CONTROL[char]
         if char in _OCTAL and (char == "0" or not self.is_strict):
             return self.octal(char)
+        if char == "u" or (char == "x" and not self.is_ecma and self.peek("{")):
+            return self.unicode_escape()
         if char == "x":
             return self.hexadecimal(2)
-        if char == "u":
-            return self.unicode_escape()
         if not self.is_ecma and char in "aUN":
             return 0x07 if char == "a" else self.hexadecimal(8) if char == "U" else self.named_character()
         if char == "c" and self.is_ecma:
@@ -251,11 +263,11 @@ class PatternReader:
         return self.code_point(int(text, 16))
 
     def unicode_escape(self) -> int:
-        r"""What follows ``\u``: four digits; in ECMA also digits in braces, or two halves of a pair of surrogates."""
-        if self.is_ecma and self.take("{"):
+        r"""What follows ``\u``: four digits, digits in braces, or in ECMA two halves of a pair of surrogates."""
+        if self.take("{"):
             digits = self.take_until("}", "a Unicode escape")
             if not digits or not set(digits) <= set(_HEX) or len(digits) > 16:
-                self.fail("a Unicode escape is \\u{ hexadecimal digits }", "1 to 6 digits in the braces")
+                self.fail("between these braces stand hexadecimal digits", "1 to 6 of them")
             return self.code_point(int(digits, 16))
         unit = self.hexadecimal(4)
         if self.is_ecma and 0xD800 <= unit <= 0xDBFF and self.peek("\\u"):
@@ -286,17 +298,18 @@ class PatternReader:
 
     def unicode_property(self, is_negated: bool) -> Ranges:
         r"""What follows ``\p`` or ``\P``."""
-        if not self.is_ecma:
-            self.refuse("the escape \\p is", 'flavour="ecma", which has Unicode properties', 2)
         if self.take("{"):
             name = self.take_until("}", "a Unicode property")
         else:
             if self.is_strict:
                 self.fail("a Unicode property is \\p{its name}", "\\p{L} for \\pL")
             name = self.next("a Unicode property")  # \pL, as other dialects write it
-        ranges = charclasses.unicode_property(name)
+        ranges = charclasses.unicode_property(name, is_loose=not self.is_ecma)
         if ranges is None:
-            self.refuse(f"the Unicode property {name!r:.80} is", "a general category such as L, Lu, Nd, P or Letter")
+            hint = "a general category (L, Lu, Nd), a script (Script=Greek), or a property such as Alphabetic or Emoji"
+            self.refuse(f"the Unicode property {name!r:.80} is", hint)
+        if not self.is_ecma:  # as in Rust, whose ``(?i)\P{Lu}`` matches no letter with a case
+            ranges = self.folded(ranges)
         return invert(ranges) if is_negated else ranges
 
     def char_class(self) -> Chars:
@@ -312,8 +325,12 @@ class PatternReader:
             if self.peek("]") and not (is_first and not self.is_ecma):  # in Python, a first ] is a member
                 self.position += 1
                 break
+            if not self.is_ecma and not is_first and self.pattern[self.position : self.position + 2] in _SET_SIGNS:
+                self.note(_SET_SIGNS[self.pattern[self.position : self.position + 2]], self.position)
             is_first = False
             ranges += self.class_range()
+        if not self.is_ecma and _end_of_nested(self.pattern, opening) not in (None, self.position):
+            self.note("a class in a class", opening)
         members = normalise(ranges)
         return Chars(invert(members) if is_negated else members)
 
@@ -323,6 +340,8 @@ class PatternReader:
         if not self.peek("-") or self.peek("-]") or self.position + 1 == len(self.pattern):
             return self.folded_member(low)
         self.position += 1
+        if self.peek("-") and not self.is_ecma:
+            self.note(_SET_SIGNS["--"], self.position - 1)
         high = self.class_member()
         if _is_one(low) and _is_one(high):
             if high[0][0] < low[0][0]:
@@ -343,6 +362,16 @@ class PatternReader:
         if char == "-" and self.is_strict:
             return one(ord(char))
         return self.class_escape(char)
+
+
+def _end_of_nested(pattern: str, opening: int) -> int | None:
+    """The place behind a class in which classes may stand, as in Rust and in UTS #18; None if it is not closed."""
+    depth = 0
+    for found in re.compile(r"\\.|\[\^?\]?|\]", re.DOTALL).finditer(pattern, opening):
+        depth += {"[": 1, "]": -1}.get(found[0][0], 0)
+        if not depth:
+            return found.end()
+    return None
 
 
 def one(point: int) -> Ranges:

@@ -13,9 +13,9 @@ from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.regex.escapes import Flavour
 from decodekit.constraints.regex.lowering import Encode, Lowering
 from decodekit.constraints.regex.lowering import Loop as Loop
-from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse
+from decodekit.constraints.regex.syntax import MOST_CHARACTERS, other_readings, parse
 from decodekit.constraints.regex.tree import Tree
-from decodekit.errors import InvalidConstraintError
+from decodekit.errors import InvalidConstraintError, warn
 
 _BYTES_PER_CHARACTER: Final = 256  # measured with tracemalloc on alternatives of random words
 
@@ -26,11 +26,14 @@ class Regex(Constraint):
 
     Args:
         pattern: the pattern.
-        flavour: ``"python"``, the syntax of `re`, or ``"ecma"``, ECMA-262, as in JSON Schema.
+        flavour: ``"python"``, the syntax of `re` and of what other dialects have besides (``\p{L}``, ``(?<name>a)``,
+            ``a(?i)b``), or ``"ecma"``, ECMA-262, as in JSON Schema.
         flags: letters. Python: ``i`` (case does not matter), ``m`` (``^`` and ``$`` at every line), ``s`` (the dot
             matches line ends), ``x`` (blanks and comments), ``a`` (``\d \w \s \b`` and the case know only ASCII) or
             ``u`` (all of Unicode: the default). ECMA: ``i``, ``m``, ``s``, and ``u`` (its strict syntax and its case
             folding; patterns are over code points in any case).
+
+    What other dialects read otherwise, as ``[[:alpha:]]`` and ``[a&&b]``, is read as in `re`, with a warning.
 
     As in `re`, ``\d`` matches the digits of every script: ``flags="a"`` or ``[0-9]`` if the text is read by a program.
     The known differences from `re` are inconsistencies there, all with the flag ``i`` and beyond U+FFFF: a capital
@@ -53,7 +56,8 @@ class Regex(Constraint):
                 raise InvalidConstraintError(
                     f"{name}={getattr(self, name)!r:.60} is no text", at=name, hint='Regex("[0-9]+")'
                 )
-        parse(self.pattern, self.flavour, self.flags)
+        for reading in other_readings(self.pattern, self.flavour, self.flags):
+            warn(reading)
 
     @property
     def num_bytes(self) -> int:

@@ -1,9 +1,11 @@
 r"""The syntax of regular expressions: from a pattern to a tree over sets of code points.
 
 Two flavours. ``"python"`` is the syntax of `re` for `str`, where ``\d \w \s \b`` are about all of Unicode unless the
-flag ``a`` is set. ``"ecma"`` is ECMA-262 over code points, where they are ASCII; without the flag ``u`` it has the
-older leniency for stray braces, brackets and escapes (annex B.1.2), which is what patterns in JSON Schemas use. What is
-not regular, or not yet understood, is refused by name with its place; nothing is ignored.
+flag ``a`` is set, with what `re` refuses and Rust's `regex` and other dialects have: Unicode properties, groups as
+``(?<name>a)``, flags that hold from where they stand, ``\x{61}``, ``\u{61}`` and ``\z``. ``"ecma"`` is ECMA-262 over
+code points, where ``\d \w \s \b`` are ASCII; without the flag ``u`` it has the older leniency for stray braces,
+brackets and escapes (annex B.1.2), which is what patterns in JSON Schemas use. What is not regular, or not yet
+understood, is refused by name with its place; nothing is ignored.
 """
 
 from __future__ import annotations
@@ -46,13 +48,22 @@ _BLANKS: Final = " \t\n\r\v\f"  # what the flag x ignores
 _COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-@remembered(MOST_CHARACTERS)
 def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     """The tree of a pattern.
 
     Arguments and errors are those of `Regex`. A pattern is too long with more than `MAX_PATTERN_LENGTH` characters, too
     deep with more than `MAX_GROUP_DEPTH` groups in each other; a count is at most `MAX_REPEAT`.
     """
+    return _read(pattern, flavour, flags)[0]
+
+
+def other_readings(pattern: str, flavour: Flavour = "python", flags: str = "") -> tuple[str, ...]:
+    """What in a pattern of Python other dialects read otherwise: that for which `re` warns of sets in sets."""
+    return _read(pattern, flavour, flags)[1]
+
+
+@remembered(MOST_CHARACTERS)
+def _read(pattern: str, flavour: Flavour, flags: str) -> tuple[Tree, tuple[str, ...]]:
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
     if len(pattern) > MAX_PATTERN_LENGTH:
@@ -61,7 +72,7 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
     tree = parser.alternatives()
     if not parser.is_at_end:
         parser.fail("this ')' closes no group", "\\) for the character itself", 0)
-    return tree
+    return tree, tuple(parser.other_readings)
 
 
 @remembered(MOST_CHARACTERS)
@@ -131,18 +142,17 @@ class _PatternParser(PatternReader):
         self.names: set[str] = set()
         self.numbers: dict[str, list[int]] = {}  # of the groups that are kept, by name
         self.num_kept = 0
-        self.may_set_flags = not self.is_ecma  # flags for the whole pattern stand before everything else
 
     def alternatives(self) -> Tree:
         options = [self.sequence()]
         while self.take("|"):
-            self.may_set_flags = False
             options.append(self.sequence())
         return options[0] if len(options) == 1 else Alternation(tuple(options))
 
     def sequence(self) -> Tree:
         """Items up to a bar or the end of the group."""
         items: list[Tree] = []
+        target: Tree | None = None  # of a quantifier
         is_repeated = False
         while not self.is_at_end and self.pattern[self.position] not in "|)":
             if self.skip():
@@ -150,13 +160,12 @@ class _PatternParser(PatternReader):
             start = self.position
             bounds = self.bounds()
             if bounds is not None:
-                items[-1:] = [self.repeated(items[-1] if items else None, is_repeated, bounds, start)]
+                items[-1:] = [self.repeated(target, is_repeated, bounds, start)]
                 is_repeated = True
                 continue
-            item = self.atom()
-            if item is not None:
-                self.may_set_flags = is_repeated = False
-                items.append(item)
+            target, is_repeated = self.atom(), False
+            if target is not None:
+                items.append(target)
         return items[0] if len(items) == 1 else Concatenation(tuple(items))
 
     def skip(self) -> bool:
@@ -267,7 +276,6 @@ class _PatternParser(PatternReader):
             self.num_kept += 1
         if kind == "flags":
             return None
-        self.may_set_flags = False
         self.depth += 1
         if self.depth > MAX_GROUP_DEPTH:
             self.refuse(f"groups nested deeper than {MAX_GROUP_DEPTH} are", "fewer groups", error=ResourceLimitError)
@@ -300,7 +308,7 @@ class _PatternParser(PatternReader):
                 return "?" + kind
         if not self.is_ecma and self.take(">"):
             return "?>"
-        if self.take("<" if self.is_ecma else "P<"):
+        if self.take("<") or (not self.is_ecma and self.take("P<")):
             self.name()
             return ""
         if self.peek("P="):
@@ -311,8 +319,7 @@ class _PatternParser(PatternReader):
             self.refuse("atomic groups are", "a plain group", 2)
         if not self.is_at_end and (self.peek("-") or self.pattern[self.position].isalpha()) and not self.peek("P"):
             return self.set_flags()
-        named = self.peek("<") and not self.is_ecma
-        return self.refuse("this kind of group is", "(?P<name>...)" if named else "a plain group, (?:...)", 2)
+        return self.refuse("this kind of group is", "a plain group, (?:...)", 2)
 
     def name(self) -> None:
         name = self.take_until(">", "the name of a group")
@@ -324,7 +331,7 @@ class _PatternParser(PatternReader):
         self.numbers.setdefault(name, []).append(self.num_kept)
 
     def set_flags(self) -> str:
-        """Flags for the group, or for the whole pattern from its beginning on."""
+        """Flags for the group, or for what follows in the group around them."""
         start = self.position
         added, removed = self.letters(), ""
         has_minus = self.take("-")
@@ -336,25 +343,15 @@ class _PatternParser(PatternReader):
             self.fail("a flag is turned on and off", "each flag once", 0)
         if {"a", "u"} <= set(added):
             self.fail("the flags 'a' and 'u' exclude each other", "one of them", 0)
-        if not has_minus and self.take(")"):
-            self.set_global_flags(frozenset(added), start)
-            return "flags"
-        if not self.take(":"):
+        holds_from_here = self.take(")")
+        if holds_from_here and self.is_ecma:
+            self.position = start
+            self.refuse("inline flags for a whole pattern are", "(?i:...), or the argument flags of Regex")
+        if not holds_from_here and not self.take(":"):
             self.fail("flags must be followed by ':'", "(?i:...)", 0)
         kept = self.flags - {"a", "u"} if {"a", "u"} & set(added) and not self.is_ecma else self.flags
         self.flags = (kept | set(added)) - set(removed)
-        return "?:"
-
-    def set_global_flags(self, added: frozenset[str], start: int) -> None:
-        """Flags for the whole pattern; they were read from `start` on."""
-        if self.is_ecma or not self.may_set_flags:
-            self.position = start
-            if self.is_ecma:
-                self.refuse("inline flags for a whole pattern are", "(?i:...), or the argument flags of Regex")
-            self.fail("flags for the whole pattern may stand at its beginning only", "(?i:...)", 2)
-        self.flags |= added
-        if {"a", "u"} <= self.flags:
-            self.fail("the flags 'a' and 'u' exclude each other", "one of them")
+        return "flags" if holds_from_here else "?:"
 
     def letters(self, is_removed: bool = False) -> str:
         allowed = "ims" if self.is_ecma else "imsx" if is_removed else "aimsux"

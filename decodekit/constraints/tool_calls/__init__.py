@@ -1,7 +1,8 @@
 """Calls of tools: free text, then calls in the format of a family of models, each with the arguments that it takes."""
 
-from decodekit.constraints.tool_calls.formats import FORMATS
-from decodekit.constraints.tool_calls.response import ToolCall, ToolResponse, Tools, tools, tools_of_request
-from decodekit.constraints.tool_calls.tool import Tool
+from decodekit.constraints.tool_calls.format import ToolFormat
+from decodekit.constraints.tool_calls.formats import AUTO, FORMATS
+from decodekit.constraints.tool_calls.response import ToolResponse, Tools, tools, tools_of_request
+from decodekit.constraints.tool_calls.tool import Tool, ToolCall
 
-__all__ = ["FORMATS", "Tool", "ToolCall", "ToolResponse", "Tools", "tools", "tools_of_request"]
+__all__ = ["AUTO", "FORMATS", "Tool", "ToolCall", "ToolFormat", "ToolResponse", "Tools", "tools", "tools_of_request"]

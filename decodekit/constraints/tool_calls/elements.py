@@ -1,73 +1,144 @@
-"""Arguments of a call as elements, one for each parameter: the format of Qwen3-Coder."""
+r"""Arguments of a call one by one, as elements: ``<parameter=city>\nBern\n</parameter>``, ``city="Bern"``.
+
+Where strings stand as they are, a text says by itself what it is, as the parsers that the families publish read it:
+
+    of the schema                   a text                              is read as
+    strings alone                   7   null   "a"                      itself
+    no strings                      7   null   [1]                      JSON
+    both, or anything               7   null   [1]                      JSON, where the schema admits the value
+                                    Bern   "a"   [1                     itself
+
+So a parameter that may be a string and a number has no string ``7``. Formats whose templates write `True`, `False` and
+`None` have these words as well. Where a format marks what is no string, nothing is doubtful.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from decodekit.constraints.composition.composed import Composed, row
-from decodekit.constraints.composition.free_text import free_text
-from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Repeated, Terminal
+from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.notation import Notated, Values
 from decodekit.constraints.json_schema.strings.formats import Formats
-from decodekit.constraints.language import ir
-from decodekit.constraints.language.node import Node
-from decodekit.constraints.regex.regex import parse_search
+from decodekit.constraints.language.words import words
+from decodekit.constraints.network import Frame, Lexeme
+from decodekit.constraints.tool_calls.format import ElementArguments
+from decodekit.constraints.tool_calls.literals import BLANKS, literal
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
+from decodekit.constraints.tool_calls.written import noted
+from decodekit.constraints.work import Work, done
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 
-LINE_BREAK: Final = "line break"
-LINE: Final = Repeated(Terminal(ir.literal(b"\n"), LINE_BREAK), 0, 1)
-"""A line break, or none."""
+_BRANCHES: Final = ("allOf", "anyOf", "oneOf", "if", "then", "else")
+"""Keywords whose schemas may declare properties of the same object."""
+_OF_THE_WHOLE: Final = frozenset(
+    ("$ref", "$dynamicRef", "const", "dependencies", "dependentRequired", "dependentSchemas", "enum", "maxProperties",
+     "minProperties", "not", "patternProperties", "propertyNames", "unevaluatedProperties", *_BRANCHES)
+)  # fmt: skip
+"""Keywords that no element can answer for by itself."""
 
-_NOT_IN_TEXT: Final = ("</parameter>", "<parameter=", "</function>", "<tool_call>", "</tool_call>")
 
-_ANNOTATIONS: Final = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$comment")
-)
-_OF_OBJECTS: Final = _ANNOTATIONS | frozenset(
-    ("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id")
-)
-_OF_STRINGS: Final = _ANNOTATIONS | frozenset(("type", "enum", "const", "pattern", "minLength", "maxLength"))
+RAW: Final = Values("raw")
+"""How strings are written as they are."""
+_PYTHON: Final = {"true": "True", "false": "False", "null": "None"}
 
 
 @dataclass(frozen=True, slots=True)
-class XmlArguments(Composed):
-    r"""The arguments of a tool, each in an element: ``<parameter=city>\nBern\n</parameter>``.
+class Elements(Composed):
+    """The arguments of a tool as elements.
 
-    The parameters stand in the order in which the schema declares them; those that are not required may be left out,
-    and no others are written. A parameter that can only be a string is its characters as they are, without the marks
-    of the format (`_NOT_IN_TEXT`); one that is never a string is JSON. The value is that of the same arguments as JSON.
+    The parameters stand in the order in which the schema declares them. Those that are not required may be left out,
+    and no others are written. The value is that of the same arguments as JSON.
+
+    Attributes:
+        tool: its schema has `properties`, also in the schemas of `_BRANCHES`.
+        form: how elements are written.
+        excludes: marks of the format, which no string that is written as it is holds.
+        marks, are_special: those that may be special tokens, and whether they are; None if they may be either.
 
     Raises (from `root`):
-        UnsupportedSchemaError: a parameter that may be a string and may be something else, which nobody could tell
-            apart; keywords about the object as a whole; keywords of strings other than ``enum``, ``const``,
-            ``pattern``, ``minLength`` and ``maxLength``.
+        InvalidConstraintError: the name of a parameter cannot be written.
+        UnsupportedSchemaError: a required parameter is not declared.
+        UnsatisfiableError: a required parameter has no value that can be written.
         ConstraintError: a schema cannot be used.
     """
 
     tool: Tool
+    form: ElementArguments
+    excludes: tuple[str, ...]
+    marks: tuple[str, ...]
+    are_special: bool | None
 
     def expression(self) -> Expression:
-        """An element for each parameter."""
-        items: list[Expression] = []
-        for parameter in _parameters(self.tool):
-            element = row(f"<parameter={parameter.name}>\n", parameter.content, "\n</parameter>", LINE)
-            items.append(element if parameter.is_required else Alternatives((element, EMPTY_TEXT)))
-        return row(*items)
+        """The elements with what stands around and between them."""
+        form = self.form
+        parameters = _parameters(self)
+        separator = self._literal(form.separator)
+        rest: list[Expression] = []
+        begins: list[Expression] = []  # what may stand there from some parameter on, the first that is written
+        for parameter in reversed(parameters):
+            begin = self._literal(form.begin)
+            element = row(begin, parameter.name, parameter.content)
+            if parameter.is_required:
+                begins = []
+            begins.insert(0, row(element, *rest))
+            rest.insert(0, _maybe(row(separator, element), parameter.is_required))
+        if not any(parameter.is_required for parameter in parameters):
+            begins.append(EMPTY_TEXT)
+        return row(self._literal(form.opening), Alternatives(tuple(begins)), self._literal(form.closing))
 
     def value(self, parts: object) -> object:
         """The arguments."""
+        return self.tool.arguments().parse(json.dumps(self.values(parts)))
+
+    def values(self, parts: object) -> dict[str, Any]:
+        """The arguments as values of JSON."""
+        _, (number, found), _ = cast("list[Any]", parts)
+        parameters = _parameters(self)
         values: dict[str, Any] = {}
-        for parameter, part in zip(_parameters(self.tool), cast("list[Any]", parts), strict=True):
-            number, element = (0, part) if parameter.is_required else part
-            if number == 0:
-                values[parameter.name] = element[1]
-        return self.tool.arguments().parse(json.dumps(values))
+        if not found:
+            return values
+        first, *others = found
+        elements = [first]
+        for parameter, part in zip(parameters[number + 1 :], others, strict=True):
+            if parameter.is_required:
+                elements.append(part[1])
+            else:
+                elements.append(part[1][1] if part[0] == 0 else None)
+        for parameter, element in zip(parameters[number:], elements, strict=True):
+            if element is not None:
+                _, _, (_, (_, (_, value), _)) = element
+                values[parameter.name] = value
+        return values
+
+    def _literal(self, text: str, *, has_fixed_begin: bool = False, has_fixed_end: bool = False) -> Expression:
+        return literal(text, self.marks, self.are_special, has_fixed_begin=has_fixed_begin, has_fixed_end=has_fixed_end)
+
+    def element(self, name: str, ways: Iterable[tuple[str, list[Constraint], str]]) -> Expression | None:
+        """What stands behind a key; of each way what leads to values, the values, and what ends them. None for none."""
+        has_raw = not self.form.values.is_quoted
+        found = [
+            row(
+                self._literal(middle, has_fixed_end=has_raw),
+                Alternatives(tuple(Inline(value, name) for value in values)),
+                self._literal(end, has_fixed_begin=has_raw),
+            )
+            for middle, values, end in ways
+            if values
+        ]
+        return Alternatives(tuple(found)) if found else None
+
+
+def _maybe(element: Expression, is_required: bool) -> Expression:
+    return element if is_required else Alternatives((element, EMPTY_TEXT))
 
 
 class _Parameter(NamedTuple):
@@ -77,87 +148,203 @@ class _Parameter(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _parameters(tool: Tool) -> tuple[_Parameter, ...]:
-    schema = tool.schema
-    for keyword in schema:
-        if keyword not in _OF_OBJECTS:
-            raise UnsupportedSchemaError(
-                f'"{keyword}" is not supported for arguments that are written as elements',
-                at=f"#/{keyword}",
-                hint="properties alone, or another format",
-            )
-    properties = schema.get("properties", {})
-    required = schema.get("required", [])
+def _parameters(elements: Elements) -> tuple[_Parameter, ...]:
+    schema = elements.tool.schema
+    places: dict[str, list[str]] = {}
+    for at, part in _parts(schema, "#", set()):
+        for name in part.get("properties", {}):
+            places.setdefault(name, []).append(f"{at}/properties/{_escaped(name)}")
+    required = {name for _, part in _parts(schema, "#", set(), ("allOf",)) for name in part.get("required", ())}
     for name in required:
-        if name not in properties:
-            raise UnsupportedSchemaError(
-                f"the required {name!r:.60} is not declared", at="#/required", hint="properties for all of them"
-            )
+        if name not in places:
+            cause = f"the required {name!r:.60} is not declared"
+            raise UnsupportedSchemaError(cause, at="#/required", hint="properties for all of them")
     found = []
-    for name in properties:
-        content = _content(tool, schema, name)
+    for name, declared in elements.form.values.items(places):
+        content = _content(elements, schema, name, declared)
         if content is not None:
             found.append(_Parameter(name, content, name in required))
         elif name in required:
-            raise UnsatisfiableError("no value fits", at=_place(name))
+            raise UnsatisfiableError("no value fits that can be written", at=declared[0])
     return tuple(found)
 
 
-def _place(name: str) -> str:
-    return f"#/properties/{name.replace('~', '~0').replace('/', '~1')}"
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
 
 
-def _content(tool: Tool, schema: dict[str, Any], name: str) -> Expression | None:
-    """What stands in the element of a parameter; None if it has no values."""
-    at = _place(name)
-    if not name or any(character in name for character in "<> \t\r\n"):
-        raise InvalidConstraintError(f"an element cannot have the name {name!r:.60}", at=at)
-    reference = {"$ref": RESOURCE + quote(at, safe="#/~")}
-
-    def has_values(condition: dict[str, Any]) -> bool:
-        try:
-            JsonSchema({"allOf": [reference, condition]}, registry={RESOURCE: schema}).root()
-        except UnsatisfiableError:
-            return False
-        return True
-
-    has_strings, has_others = has_values({"type": "string"}), has_values({"not": {"type": "string"}})
-    is_python = not isinstance(tool.parameters, str)
-    if has_strings and has_others:
-        raise UnsupportedSchemaError(
-            "a string that is written as it is cannot be told from a value of another type",
-            at=at,
-            hint='"type": "string" alone, and the parameter left out for nothing; or another format',
-        )
-    if has_strings:
-        return Terminal(_text(schema, schema["properties"][name], at, is_python), name)
-    if not has_others:
-        return None
-    formats: Formats = "assert" if is_python else "annotate"
-    return Inline(JsonSchema(reference, formats, registry={RESOURCE: schema}), name)
-
-
-def _text(root: dict[str, Any], schema: Any, at: str, has_formats: bool) -> Node:
-    """The strings of a schema, as they are."""
-    while isinstance(schema, Mapping) and "$ref" in schema and set(schema) - _ANNOTATIONS == {"$ref"}:
+def _parts(
+    schema: object, at: str, seen: set[str], keywords: tuple[str, ...] = _BRANCHES, root: Any = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas that speak of the same object, each with its place."""
+    if not isinstance(schema, dict) or at in seen:
+        return
+    seen.add(at)
+    root = schema if root is None else root
+    yield at, schema
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
         target: Any = root
-        for key in cast("str", schema["$ref"]).removeprefix("#").split("/")[1:]:
-            target = target[key.replace("~1", "/").replace("~0", "~")]
-        schema = target
-    unknown = set(schema) - (_OF_STRINGS - {"format"} if has_formats else _OF_STRINGS)
-    if unknown:
-        raise UnsupportedSchemaError(
-            f"{', '.join(sorted(map(repr, unknown)))} is not supported for a string that is written as it is", at=at
+        for key in reference.split("/")[1:]:
+            name = unquote(key).replace("~1", "/").replace("~0", "~")
+            target = target.get(name) if isinstance(target, dict) else None
+        yield from _parts(target, reference, seen, keywords, root)
+    for keyword in keywords:
+        branch = schema.get(keyword)
+        if isinstance(branch, list):
+            for number, one in enumerate(branch):
+                yield from _parts(one, f"{at}/{keyword}/{number}", seen, keywords, root)
+        else:
+            yield from _parts(branch, f"{at}/{keyword}", seen, keywords, root)
+
+
+def _content(elements: Elements, root: dict[str, Any], name: str, places: list[str]) -> Expression | None:
+    """What stands behind the key of a parameter; None if it has no values that can be written."""
+    form = elements.form
+    at = places[0]
+    around = form.middle.strip(BLANKS)[:1] + "<>" + BLANKS
+    if not name or any(character in name for character in around):
+        raise InvalidConstraintError(f"an element cannot have the name {name!r:.60}", at=at)
+    formats: Formats = "annotate" if isinstance(elements.tool.parameters, str) else "python"
+
+    def schema_of(*conditions: object) -> JsonSchema:
+        references: list[object] = [{"$ref": RESOURCE + quote(place, safe="#/~")} for place in places]
+        schema: dict[str, object] = {"anyOf": references} if len(references) > 1 else cast("Any", references[0])
+        return JsonSchema(
+            {"allOf": [schema, *conditions]} if conditions else schema, formats, registry={RESOURCE: root}
         )
-    most = schema.get("maxLength")
-    nodes = [free_text(_NOT_IN_TEXT, (), int(schema.get("minLength", 0)), None if most is None else int(most))]
-    if "pattern" in schema:
-        nodes.append(parse_search(schema["pattern"]))
-    if "enum" in schema:
-        nodes.append(ir.choice(*(ir.literal(value.encode()) for value in schema["enum"] if isinstance(value, str))))
-    if "const" in schema:
-        nodes.append(ir.literal(schema["const"].encode()))
-    node = ir.both(*nodes)
-    if node.is_empty:
-        raise UnsatisfiableError("no string fits that can be written as it is", at=at)
-    return node
+
+    try:
+        network = schema_of().network()
+    except UnsatisfiableError:
+        return None
+    shape = network.semantics.shape(network.root_goal)
+    has_strings = not shape.strings.is_empty
+    has_others = bool(shape.has_plain or network.objects(network.root_goal) or network.arrays(network.root_goal))
+    values = form.values
+    middle_of_others = form.middle if form.middle_of_others is None else form.middle_of_others
+    if values.is_quoted and middle_of_others == form.middle:
+        return elements.element(name, [(form.middle, [noted(schema_of(), values)], form.end)])
+    strings = schema_of({"type": "string"}) if has_others else schema_of()
+    others = schema_of({"not": {"type": "string"}}) if has_strings else schema_of()
+    mark = "" if values.text in ("raw", "json", "python") else values.text
+    text: list[Constraint] = []
+    if has_strings and values.is_quoted:
+        text = [noted(strings, values)]
+    elif has_strings:
+        try:
+            text = [Notated(strings, RAW, (mark,) if mark else elements.excludes)]
+            text[0].root()
+        except UnsatisfiableError as error:
+            if not has_others:
+                raise UnsatisfiableError(error.cause, at=at) from error
+            text = []
+    rest: list[Constraint] = [noted(others, values)] if has_others else []
+    if text and rest and values.text == "raw" and middle_of_others == form.middle:
+        if others.guard() is not None:
+            cause = "a value that only a guard tells from invalid ones cannot be told from a string, either"
+            raise UnsupportedSchemaError(cause, at=at, hint="a parameter without strings, or another format")
+        rest = [Unquoted(rest[0])]
+    has_python = "python" in (values.literals, values.null, values.nested)
+    if shape.words and has_python and values.nested != "own" and not values.is_quoted:
+        is_python = values.nested == "json"  # those that the others do not have
+        rest.append(Words(tuple(sorted(_PYTHON[word] if is_python else word for word in shape.words))))
+    if middle_of_others == form.middle and not mark:
+        return elements.element(name, [(form.middle, rest + text, form.end)])
+    return elements.element(name, [(middle_of_others, rest, form.end), (form.middle + mark, text, mark + form.end)])
+
+
+@dataclass(frozen=True, slots=True)
+class Unquoted(Constraint):
+    """Values other than strings where strings stand as they are: only the whole text tells which it is."""
+
+    values: Constraint
+
+    def root(self) -> Frame:
+        """That of the values."""
+        return self.values.root()
+
+    def parse(self, text: str) -> object:
+        """The value."""
+        return self.values.parse(text)
+
+    @property
+    def num_bytes(self) -> int:
+        """That of the values."""
+        return self.values.num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Constraint):
+    """Words that stand for true, false and null."""
+
+    texts: tuple[str, ...]
+
+    def root(self) -> Frame:
+        """One lexeme."""
+        return Lexeme(words(dict.fromkeys(text.encode() for text in self.texts)))
+
+    def parse(self, text: str) -> object:
+        """True, False or None."""
+        if text not in self.texts:
+            raise ValueError(f"{text!r:.60} is none of {', '.join(self.texts)}")
+        return {"true": True, "false": False, "null": None}[text.lower().replace("none", "null")]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged(Constraint):
+    """Elements whose arguments are judged together, where the schema says more than what each of them is."""
+
+    constraint: Elements
+
+    def root(self) -> Frame:
+        """That of the elements."""
+        return self.constraint.root()
+
+    def parse(self, text: str) -> object:
+        """The arguments."""
+        return self.constraint.parse(text)
+
+    @property
+    def num_bytes(self) -> int:
+        """That of the elements."""
+        return self.constraint.num_bytes
+
+    def special_tokens(self) -> frozenset[str | int]:
+        """Those of the elements."""
+        return self.constraint.special_tokens()
+
+    def guard(self) -> Guard:
+        """Asks the schema about the arguments as JSON."""
+        return _Judge(self.constraint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    elements: Elements
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        return done(self.judging(text))
+
+    def judging(self, text: bytes) -> Work[Refusal | None]:
+        elements = self.elements
+        split = yield from Split.dividing(elements.expression(), text)
+        if not split.is_whole:
+            return Refusal(len(text), "the arguments", "a value is refused by the schema of its parameter")
+        told = json.dumps(elements.values(split.value()), ensure_ascii=False)
+        admitted = elements.tool.arguments().with_options(order="any", whitespace="any", escapes="any", numbers="any")
+        found = yield from Split.dividing(Inline(admitted), told.encode("utf-8", "surrogatepass"))
+        if found.is_whole:
+            return None
+        return Refusal(len(text), "the arguments", f"the schema of {elements.tool.name} does not admit {told:.200}")
+
+
+def elements_of(
+    tool: Tool, form: ElementArguments, excludes: tuple[str, ...], marks: tuple[str, ...], are_special: bool | None
+) -> Elements | Judged:
+    """The arguments of a tool as elements; see `Elements`."""
+    elements = Elements(tool, form, excludes, marks, are_special)
+    _parameters(elements)  # raises what is wrong with one of them
+    schema = tool.schema
+    is_judged = not _OF_THE_WHOLE.isdisjoint(schema) or tool.arguments().guard() is not None
+    return Judged(elements) if is_judged else elements

@@ -1,4 +1,4 @@
-"""One tool that a model may call: a name, and what its arguments must be."""
+"""A tool that a model may call: a name, and the arguments that it takes. And a call of it."""
 
 from __future__ import annotations
 
@@ -56,6 +56,22 @@ class Tool:
         if self.description is not None:
             function["description"] = self.description
         return {"type": "function", "function": {**function, "parameters": self.schema}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call.
+
+    Attributes:
+        name: the name of the tool.
+        arguments: a dict of JSON values; of a tool that is a function, a dict of its keyword arguments with their
+            types; of one that is a Python type, a value of that type.
+        id: the identifier of the call, where the format has one and the model wrote it.
+    """
+
+    name: str
+    arguments: Any
+    id: str | None = None
 
 
 def read_tool(value: object) -> Tool:

@@ -21,12 +21,13 @@ Source: paged attention, Kwon et al. 2023, arXiv 2309.06180.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.kernels.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
@@ -79,14 +80,6 @@ class PagePlan(NamedTuple):
                 plan.places[index] = LayerPlace(len(plan.groups), offsets)
             plan.groups.append((window, layout))
         return plan
-
-
-class Entry(NamedTuple):
-    """An entry of a table: the page of a slot of a row."""
-
-    row: int
-    slot: int
-    page: int
 
 
 class PageGroup:
@@ -185,10 +178,20 @@ class PageGroup:
         size = self.store.layout.page_bytes
         return self.store.arenas[arena][place * size : (place + 1) * size]
 
-    def take_entries(self) -> list[Entry]:
-        """What the device's table lacks; the caller brings it there."""
-        entries, self.entries = self.entries, {}
-        return [Entry(row, slot, page) for (row, slot), page in entries.items()]
+    def pending(self) -> NDArray[np.int32]:
+        """What the device's table lacks: rows, slots and pages, [3, E]."""
+        return np.array([(row, slot, page) for (row, slot), page in self.entries.items()], dtype=np.int32).T
+
+    def write(self, entries: NDArray[np.int32], uploaded: Tensor) -> None:
+        """Write entries into the device's table, from the copy of them that is there, [3, E] of integers.
+
+        They are pending until they are written: a copy that fails loses none.
+        """
+        rows, slots, pages = uploaded
+        self.table.index_put_((rows.long(), slots.long()), pages.int())
+        for row, slot, page in entries.T.tolist():
+            if self.entries.get((row, slot)) == page:
+                del self.entries[row, slot]
 
 
 class PagedRows:
@@ -220,6 +223,8 @@ class PagedRows:
             self.groups.append(PageGroup(window, layout, per_arena, num_rows + 1, self.num_slots, device))
         self.taken = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         """The token that was taken last on the device, by row."""
+        self.programs: dict[Hashable, Any] = {}
+        """What is run and captured over these rows, by whoever runs it: it lives as long as they do."""
         self._free_rows = list(range(num_rows))[::-1]
         self.returned: deque[list[int]] = deque()
         """Rows of caches that are gone: a collector may run at any moment, and only notes them here."""
@@ -275,7 +280,6 @@ class PagedRows:
     def upload(self) -> None:
         """Bring the tables of the device up to date, all at once; a step takes few entries along by itself."""
         for group in self.groups:
-            entries = group.take_entries()
-            if entries:
-                rows, slots, pages = torch.from_numpy(np.array(entries, dtype=np.int64).T.copy()).to(self.device)
-                group.table.index_put_((rows, slots), pages.to(torch.int32))
+            if group.entries:
+                entries = group.pending()
+                group.write(entries, torch.from_numpy(entries.copy()).to(self.device))

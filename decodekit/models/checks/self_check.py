@@ -113,7 +113,18 @@ class SelfCheck:
             self.why_no_twin = f"{type(problem).__name__}: {text}"
 
     def verdict(self, make: Callable[[nn.Module], Runner], runner: Runner) -> Verdict:
-        """Compare one way of running the model: `runner` with the model itself, and one made for its twin."""
+        """Compare one way of running the model: `runner` with the model itself, and one made for its twin.
+
+        In full precision: products of ten bits (TF32), which a user may have asked for, differ by more than a fault.
+        """
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            return self._verdict(make, runner)
+        finally:
+            torch.set_float32_matmul_precision(precision)
+
+    def _verdict(self, make: Callable[[nn.Module], Runner], runner: Runner) -> Verdict:
         twin_error = None
         if self._twin is not None:
             twin_error = self._error(make(self._twin.model), self._twin)

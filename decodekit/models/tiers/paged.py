@@ -1,11 +1,11 @@
 """A model's own modules over pages: a pass is a function of a `StepState`, run as it is or captured and replayed.
 
-    read(state)     tables get their new pages; embeddings, layers and head run; every layer writes and reads pages
+    read(state)     embeddings, layers and head run; every layer writes and reads the pages of the tables
                     -> logits float32 [B * T, V] of the wanted places
 
 A decoding step on a GPU is one upload (`StepState.fill`), one replay, and what the caller downloads. Steps are captured
-for B = 1, 2, 4, ... rows and T = 1, 4, 8, 16 columns once they have been seen a few times; what lies between is filled
-with rows that hold nothing. Longer passes (prompts) are run as they are.
+for B = 1, 2, 4, ..., 256, 320, ... rows and T = 1, 4, 8, 16 columns once they have been seen a few times; what lies
+between is filled with rows that hold nothing. Longer passes (prompts) are run as they are.
 
 Nothing here knows an architecture. Whether a model computes the right thing this way is decided by the self-check.
 """
@@ -18,12 +18,12 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decodekit.errors import is_out_of_memory
 from decodekit.kernels.paged_attention import supports
 from decodekit.kernels.pages import PAGE_SIZE, Stored
 from decodekit.models.caches.paged_cache import PagedCache
@@ -36,9 +36,13 @@ from decodekit.models.tiers.proof import Proof
 from decodekit.models.tiers.step_state import StepState
 
 ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
+ROWS_BEYOND: Final = 64
+"""Steps of more rows are captured for multiples of so many."""
 WIDTH_BUCKETS: Final = (1, 4, 8, 16)
 CAPTURE_AFTER: Final = 4
 """Steps of one kind before it is captured."""
+TRY_AGAIN_AFTER: Final = 256
+"""Steps before a capture for which the memory was too small is tried again."""
 REPLAY_TOLERANCE: Final = 1e-3
 """By how much replays may differ from the modules, see `proof`: the same kernels run in the same order."""
 COMPILED_TOLERANCE: Final = 3e-2
@@ -47,6 +51,11 @@ MAX_ROWS: Final = 256
 """Rows that the tables have at first."""
 LONGEST: Final = 1 << 17
 """Tokens that a row of the tables can have where the model sets no limit."""
+
+
+def row_bucket(num_rows: int) -> int:
+    """For how many rows a step is captured that has so many."""
+    return bucket(num_rows, ROW_BUCKETS) or -(-num_rows // ROWS_BEYOND) * ROWS_BEYOND
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +139,6 @@ class PagedModel:
         self._context_length = context_length or LONGEST
         self.capture = capture
         self._rows: PagedRows | None = None
-        self._steps: WeakKeyDictionary[PagedRows, Steps] = WeakKeyDictionary()
         self.plan = self._find_layers()
         """How the layers share pages."""
         self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
@@ -170,6 +178,8 @@ class PagedModel:
                 rows.collect()
         if rows is None or rows.num_free_rows < num_rows or rows.num_slots * rows.page_size < capacity:
             num_tokens = min(self._context_length, LONGEST)
+            rows = self._rows = None
+            gc.collect()  # the old tables and what was captured over them refer to each other; arenas are large
             rows = self._rows = PagedRows(
                 self.plan,
                 max(MAX_ROWS, num_rows),
@@ -182,7 +192,8 @@ class PagedModel:
 
     def steps_over(self, rows: PagedRows) -> Steps:
         """What is captured over some rows."""
-        return self._steps.setdefault(rows, Steps())
+        steps: Steps = rows.programs.setdefault(Steps, Steps())
+        return steps
 
     @torch.inference_mode()
     def forward(
@@ -262,10 +273,9 @@ class PagedModel:
         return out
 
     def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
-        pages = state.write_tables()
         # Copies: a compiled layer is compiled for the place of a tensor in its memory.
         return PagedStep(
-            state.table_rows, (state.starts.clone(), state.counts.clone()), pages, state.positions(), num_seen
+            state.table_rows, (state.starts.clone(), state.counts.clone()), state.pages(), state.positions(), num_seen
         )
 
     def read(self, state: StepState, num_seen: int = 0, module: nn.Module | None = None) -> Tensor:
@@ -301,10 +311,10 @@ class PagedModel:
 
     def _captured(self, steps: Steps, rows: PagedRows, num_rows: int, width: int) -> _Captured | None:
         """The captured step for so many rows and columns; None if there is none (yet)."""
-        size = bucket(num_rows, ROW_BUCKETS), bucket(width, WIDTH_BUCKETS)
-        if self.capture is None or size[0] is None or size[1] is None:
+        num_columns = bucket(width, WIDTH_BUCKETS)
+        if self.capture is None or num_columns is None:
             return None
-        key = size[0], size[1]
+        key = row_bucket(num_rows), num_columns
         if key not in steps.captured:
             steps.seen[key] = steps.seen.get(key, 0) + 1
             if steps.seen[key] <= CAPTURE_AFTER:
@@ -314,6 +324,9 @@ class PagedModel:
                 run = self.captured(state, lambda: self.read_compiled(state))
                 steps.captured[key] = _Captured(state, run, self.new_proof())
             except Exception as error:  # whatever a model does that cannot be captured: its modules go on running it
+                if is_out_of_memory(error):
+                    steps.seen[key] = -TRY_AGAIN_AFTER
+                    return None
                 steps.captured[key] = None
                 self.not_captured.append(f"{key[0]} rows of {key[1]}: {type(error).__name__}: {error}")
         return steps.captured[key]

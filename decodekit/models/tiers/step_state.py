@@ -8,9 +8,11 @@ A step of two rows, one with a draft of two tokens, in a state of B = 4 rows and
     tokens  812  5 44  .  |  97  .  .  .  | ...
     entries  (3, 0, 21)          slot 0 of row 3 has the page 21, which the table on the device does not know yet
 
-All of it goes up in one copy of one array. Nothing else of a step comes from the host: a pass is a function of these
-tensors, of the tables and of the pages, so that it can be captured once as a CUDA graph and replayed for other rows,
-lengths and pages. A CPU calls the same function, with exactly as many rows and columns as there are.
+All of it goes up in one copy of one array, and the entries go into the tables at once: they may be of rows that this
+pass does not read, and a pass that is replayed without an upload must not write them again. Nothing else of a step
+comes from the host: a pass is a function of these tensors, of the tables and of the pages, so that it can be captured
+once as a CUDA graph and replayed for other rows, lengths and pages. A CPU calls the same function, with exactly as many
+rows and columns as there are.
 """
 
 from __future__ import annotations
@@ -112,26 +114,22 @@ class StepState:
         if values is not None:
             columns = parts[5].reshape(self.values.shape)
             columns[:, : len(rows)], columns[:, len(rows) :] = values, 0
-        for group, part in zip(store.groups, parts[6:], strict=True):
-            entries = group.take_entries()
-            columns = part.reshape(3, self.max_entries)
-            columns[0], columns[1:] = store.scratch_row, 0
-            if entries:
-                columns[:, : len(entries)] = np.array(entries, dtype=np.int32).T
+        pending = [group.pending() if group.entries else None for group in store.groups]
+        for entries, part in zip(pending, parts[6:], strict=True):
+            if entries is not None:
+                part.reshape(3, self.max_entries)[:, : entries.shape[1]] = entries
         self._packed.copy_(buffer, non_blocking=True)
         if self._packed.is_cuda:
             self._copied[place] = event = copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self._packed.device))
+        for group, entries, uploaded in zip(store.groups, pending, self._entries, strict=True):
+            if entries is not None:
+                group.write(entries, uploaded.view(3, self.max_entries)[:, : entries.shape[1]])
 
-    def write_tables(self) -> list[Tensor]:
-        """Enter the new pages into the tables; those of the rows of the pass, int32 [B, slots] for each group."""
+    def pages(self) -> list[Tensor]:
+        """The pages of the rows of the pass, int32 [B, slots] for each group."""
         index = self.rows.long()
-        pages = []
-        for group, part in zip(self.table_rows.groups, self._entries, strict=True):
-            rows, slots, new = part.view(3, self.max_entries)
-            group.table.index_put_((rows.long(), slots.long()), new)
-            pages.append(group.table.index_select(0, index))
-        return pages
+        return [group.table.index_select(0, index) for group in self.table_rows.groups]
 
     @property
     def tokens(self) -> Tensor:
@@ -145,8 +143,6 @@ class StepState:
         kept = self._packed.clone()
         self._packed.zero_()
         self.rows.fill_(self.table_rows.scratch_row)
-        for part in self._entries:
-            part[: self.max_entries] = self.table_rows.scratch_row
         try:
             yield
         finally:

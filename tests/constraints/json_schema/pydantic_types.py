@@ -116,6 +116,11 @@ class Encoded(BaseModel):
     data: Annotated[bytes, Field(max_length=4)]
 
 
+class EncodedFreely(BaseModel):
+    model_config = ConfigDict(val_json_bytes="base64")
+    data: bytes
+
+
 class Strictly(BaseModel):
     model_config = ConfigDict(strict=True)
     day: dt.date
@@ -193,6 +198,8 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "condecimal": (pydantic.condecimal(max_digits=6, decimal_places=2, gt=decimal.Decimal(0)), ["0.01", "9999.99"]),
     "condecimal, digits": (pydantic.condecimal(max_digits=3), ["0.125", "12.5", "999"]),
     "condecimal, places": (pydantic.condecimal(decimal_places=2), ["0.12", "12345.5"]),
+    "condecimal, below one": (pydantic.condecimal(max_digits=2, decimal_places=2), ["0.05", "-0.5"]),
+    "condecimal, more places than digits": (pydantic.condecimal(max_digits=1, decimal_places=3), ["0.5"]),
     "condecimal, steps": (pydantic.condecimal(multiple_of=decimal.Decimal("0.25")), ["0.75"]),
     "confloat, bounds that are no decimals": (pydantic.confloat(gt=0.1 + 0.2, le=0.1 + 0.7), ["0.31", "0.79"]),
     "condecimal, bounds": (pydantic.condecimal(ge=decimal.Decimal("0.1"), lt=decimal.Decimal("0.3")), ["0.1", "0.29"]),
@@ -226,6 +233,7 @@ VALUES: Final[dict[str, tuple[Any, list[str]]]] = {
     "conbytes": (pydantic.conbytes(min_length=1, max_length=3), ['"abc"']),
     "hex bytes": (Hexed, ['{"data":"00ff"}']),
     "base64 bytes of a class": (Encoded, ['{"data":"AAE="}']),
+    "base64 bytes of any length": (EncodedFreely, ['{"data":"AAE="}', '{"data":"_w=="}']),
     "base64 bytes": (pydantic.Base64Bytes, ['"aGVsbG8="', '"/+8="']),
     "base64 str": (pydantic.Base64Str, ['"aGVsbG8="']),
     "base64url bytes": (pydantic.Base64UrlBytes, ['"_-8="']),

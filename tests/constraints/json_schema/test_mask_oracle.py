@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching.compiler import CompiledGrammar
@@ -48,7 +49,7 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-def compare(rule: JsonSchema, vocabulary: Vocabulary, rng: random.Random, num_states: int) -> int:
+def compare(rule: Constraint, vocabulary: Vocabulary, rng: random.Random, num_states: int) -> int:
     """Hold the masks of states on a random way against the oracle; how many."""
     matcher = CompiledGrammar(rule, vocabulary).matcher()
     by_bytes = CompiledGrammar(rule, byte_vocabulary()).matcher()

@@ -155,6 +155,12 @@ class Odd(BaseModel):
     shout: Annotated[str, AfterValidator(str.upper)] = "A"
 
 
+class ByName(BaseModel):
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=False)
+    number: str = Field(alias="No")
+    order: Item = Field(alias="Order")
+
+
 ITEM = {"name": "ab", "price": 2, "color": "green"}
 TABLE: list[tuple[Any, Any]] = [
     (Item, {"name": "é\n"}),
@@ -178,6 +184,7 @@ TABLE: list[tuple[Any, Any]] = [
            "shout": "a"}),
     (dict[int, list[date]], {"1": ["2026-01-02", "2026-01-03"]}),
     (list[Literal["ab", "a"] | int], ["ab", 3, "a"]),
+    (ByName, {"number": "A-1", "order": ITEM}),
     (frozenset[int], [1, 2, 1]),
     (str, "text"),
     (date, "2026-01-02"),

@@ -30,7 +30,8 @@ QUICK: Final = (
     "aware datetime", "naive datetime", "past date", "condate", "timedelta, bounds", "uuid4", "email",
     "json of numbers",
     "json of objects", "postgres", "http url", "discriminated", "byte size", "fraction", "complex", "card",
-    "base64 str", "constr, stripped", "conbytes", "condecimal, digits", "confloat", "pattern without case",
+    "base64 str", "base64 bytes of any length", "constr, stripped", "conbytes", "condecimal, digits", "confloat",
+    "condecimal, below one", "pattern without case",
     "literal of bytes", "enum", "class by name", "class that strips", "dataclass", "strict class", "set of dates",
     "new path", "secret, bounds", "ipv4 network", "digits", "int", "optional", "regex",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text as string_bodies
 from decodekit.constraints.language import ir
@@ -25,7 +25,9 @@ _Stack: TypeAlias = tuple[Frame, ...]
 _Item: TypeAlias = tuple[Node, bytes | None, Frame, _Stack]
 """What is being read, what was captured of it, by which frame, above which ones."""
 
-_ESCAPED: ByteMask = 1 << 0x22 | 1 << 0x5C
+_ESCAPES: Final = {0x22: b'"', 0x5C: b"\\", 0x0A: b"n", 0x0D: b"r", 0x09: b"t"}
+"""The bytes that a string cannot hold as they are, white space included, with what stands behind their backslash."""
+_ESCAPED: Final[ByteMask] = sum(1 << byte for byte in _ESCAPES)
 
 
 class Embedded(Node):
@@ -60,7 +62,7 @@ class Embedded(Node):
     def _rows(self) -> Iterable[tuple[ByteMask, Node]]:
         escaped: list[tuple[ByteMask, Node]] = []
         for mask, group in _divided([(item, row) for item in self.items for row in item[0].transitions()]):
-            escaped += [(1 << byte, _after(group, byte)) for byte in (0x22, 0x5C) if mask >> byte & 1]
+            escaped += [(1 << ord(way), _after(group, byte)) for byte, way in _ESCAPES.items() if mask >> byte & 1]
             rest = mask & ~_ESCAPED
             if rest:
                 yield from _by_capture(group, rest)

@@ -9,7 +9,7 @@ frames.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -26,7 +26,8 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
 from decodekit.constraints.json_schema.strings.formats import Formats
-from decodekit.constraints.json_schema.strings.text import WordTable, text_of, to_body
+from decodekit.constraints.json_schema.strings.notations import JSON, Notation
+from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
 from decodekit.constraints.json_schema.values.kept import kept
@@ -53,9 +54,8 @@ _NAME: Final = "name"
 
 _OPEN_OBJECT: Final = ir.concat(ir.literal(b"{"), ir.accept(_OBJECT))
 _OPEN_ARRAY: Final = ir.concat(ir.literal(b"["), ir.accept(_ARRAY))
-OPEN_STRING: Final = Lexeme(text.QUOTE)
-_ANY_NAME: Final = ir.concat(text.BODY, text.QUOTE, ir.accept(_NAME))
-"""A key from behind its first quote on."""
+_END_OF_NAME: Final = ir.concat(text.QUOTE, ir.accept(_NAME))
+"""The end of a key or string whose text matters."""
 
 
 class Messages(Protocol):
@@ -76,6 +76,7 @@ class SchemaNetwork:
         registry: documents that references may name, by URI.
         formats, whitespace, order, escapes, numbers: see `JsonSchema`.
         messages: what says in words what a state asks for.
+        notation: how scalars and keys are written.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class SchemaNetwork:
         escapes: Escapes,
         numbers: Numbers,
         messages: Messages,
+        notation: Notation = JSON,
     ) -> None:
         self.messages = messages
+        self.notation, self.is_json = notation, notation == JSON
         self.library = Library(schema, registry)
         embed = partial(_embed, order=order, escapes=escapes, numbers=numbers, messages=messages)
         self.semantics = Semantics(self.library, formats, KEYWORDS, embed)
@@ -99,7 +102,8 @@ class SchemaNetwork:
         self.order = order
         self.escapes = escapes
         self.numbers = numbers
-        self.any_name = Read(self.lexeme(_ANY_NAME), capture=True)
+        self.quotations = notation.places
+        """By the place of an object or array inside of a key or string: see `ObjectFrame` and `ArrayFrame`."""
         self.root_goal = self.semantics.goal(self.library.root)
         self.is_told = True
         """Whether `explore` has met the limits that a text can meet, as far as that can be foreseen."""
@@ -109,8 +113,21 @@ class SchemaNetwork:
         return ValueFrame(self, self.root_goal, self.layout)
 
     def lexeme(self, node: Node) -> Node:
-        """The texts of a lexeme that are generated: those with the escapes that are wanted."""
-        return spelled(node, self.escapes)
+        """The texts of a lexeme that are generated: those with the escapes that are wanted, in the notation."""
+        return self.notation.value(self._spelled(node))
+
+    def inside(self, place: str, node: Node) -> Node:
+        """A key or string from behind what begins it, at one of the places of `quotations`."""
+        return self.quotations[place].language(self._spelled(node))
+
+    @kept
+    def any_name(self, place: str) -> Read:
+        """Any key or string, of which it matters which one it is."""
+        body = self.notation.keys if place in self.notation.places_of_keys else text.BODY
+        return Read(self.inside(place, ir.concat(body, _END_OF_NAME)), capture=True)
+
+    def _spelled(self, node: Node) -> Node:
+        return spelled(node, self.escapes) if self.notation.strings == "json" else node
 
     def explore(self) -> None:
         """Meet the errors and limits of combinations before a text does: the guard has to be known then.
@@ -175,12 +192,16 @@ class SchemaNetwork:
     @kept
     def value(self, goal: Goal) -> Read:
         """A scalar that satisfies a goal, or the bracket that opens an object or array that does, each labelled."""
+        return self.begun(goal, self.lexeme)
+
+    def begun(self, goal: Goal, spell: Callable[[Node], Node]) -> Read:
+        """As `value`, spelled otherwise."""
         scalar = scalars.language(self.semantics.shape(goal), form=self.numbers)
         opens = [_OPEN_OBJECT] if self.objects(goal) else []
         opens += [_OPEN_ARRAY] if self.arrays(goal) else []
         if not opens:
-            return Read(self.lexeme(scalar), reader=END)
-        return Read(self.lexeme(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
+            return Read(spell(scalar), reader=END)
+        return Read(spell(ir.choice(ir.concat(scalar, ir.accept(_SCALAR)), *opens)))
 
     @kept
     def keys(self, names: tuple[str, ...]) -> WordTable:
@@ -191,8 +212,32 @@ class SchemaNetwork:
         return WordTable(names, text.closed, are_labelled=True)
 
     @kept
+    def key_opening(self, layout: Layout, is_first: bool, place: str) -> Lexeme:
+        """From an opening bracket or a member to the text of a key."""
+        gap = layout.first if is_first else layout.next
+        return Lexeme(ir.concat(gap.node, ir.literal(self.quotations[place].begin)))
+
+    @kept
+    def colon(self, layout: Layout) -> Lexeme:
+        """From a key to its value."""
+        is_read = self.notation.has_bare_keys
+        return Lexeme(layout.colon.node.derivative(ord(":"))) if is_read else layout.colon
+
+    def text_at(self, place: str, lexeme: bytes) -> str:
+        """The key or string that was read at a place."""
+        quotation = self.quotations[place]
+        found = quotation.read(lexeme[: -len(quotation.end)])
+        assert found is not None
+        return found
+
+    def fresh(self, place: str, frames: tuple[Frame, ...], listed: Collection[str]) -> Fresh | None:
+        """What follows a key or string that is not listed."""
+        quotation = self.quotations[place]
+        return Fresh(frames, listed, quotation.read, quotation.end, quotation.spell) if quotation.is_told else None
+
+    @kept
     def _object(self, spec: ObjectSpec) -> ObjectPlan:
-        return ObjectPlan(spec, self.semantics, self.order, self.is_inhabited)
+        return ObjectPlan(spec, self.semantics, self.order, self.is_inhabited, self.notation.keys)
 
     @kept
     def _array(self, spec: ArraySpec) -> ArrayPlan:
@@ -200,7 +245,7 @@ class SchemaNetwork:
 
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
         shape = self.semantics.shape(goal)
-        if shape.has_scalar:
+        if shape.has_scalar and (shape.has_plain or not self.notation.is_lossy or self._can_be_written(shape.strings)):
             return True
         # All alternatives are asked, not only the first that holds: the answers of one round are found together.
         return any(
@@ -209,6 +254,9 @@ class SchemaNetwork:
                 *(self._array(spec).is_satisfiable(ask) for spec in shape.arrays),
             ]
         )
+
+    def _can_be_written(self, strings: Node) -> bool:
+        return not strings.is_empty and not self.notation.value(text.quoted(strings)).is_empty
 
 
 def _embed(
@@ -232,8 +280,8 @@ class _ToldFrame(Frame):
         return self.network.messages.expected(self, move)
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """What of the schema stands against the text."""
-        return self.network.messages.objection(self, text, start, stop)
+        """What of the schema stands against the text; of JSON only."""
+        return self.network.messages.objection(self, text, start, stop) if self.network.is_json else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,18 +319,20 @@ class CallFrame(Frame):
         return (Call(self.callee, self.then),)
 
 
-def _read_word(network: SchemaNetwork, table: WordTable, permitted: bytes) -> Read:
+def _read_word(network: SchemaNetwork, place: str, table: WordTable, permitted: bytes) -> Read:
     """One of the permitted words of a table, whose lexical states are the same whatever is permitted."""
-    # Behind half of a surrogate pair the words of a range would have gaps.
-    within = Within(network.lexeme(table.node()), permitted) if table.is_basic else None
-    return Read(network.lexeme(table.node(permitted)), within=within)
+    # Behind half of a surrogate pair the words of a range would have gaps, and behind half of what a notation has.
+    has_ranges = network.is_json and table.is_basic
+    within = Within(network.inside(place, table.node()), permitted) if has_ranges else None
+    return Read(network.inside(place, table.node(permitted)), within=within)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFrame(_ToldFrame):
     """Inside an object, at `place`: "open" after the bracket, "key" after the first quote of one, "member" after one.
 
-    Where every key is free, one language stands for all keys, and which key it was is asked at its end.
+    Where every key is free, one language stands for all keys, and which key it was is asked at its end. The place also
+    tells which quotation mark it was, where there are several (see `SchemaNetwork.quotations`).
     """
 
     plan: ObjectPlan
@@ -292,35 +342,43 @@ class ObjectFrame(_ToldFrame):
 
     def moves(self) -> tuple[Move, ...]:
         """A key that the object can go on with, or what leads to one, or the closing bracket."""
-        plan, state = self.plan, self.state
-        if SOME_KEY in state.used and not plan.is_told(state, before_key=self.place == "key"):
+        plan, state, network = self.plan, self.state, self.network
+        is_key = self.place in network.quotations
+        if SOME_KEY in state.used and not plan.is_told(state, before_key=is_key):
             raise TextNeeded
-        if self.place == "key":
+        if is_key:
             return self._keys()
         layout, is_empty = self.layout, self.place == "open"
         moves: list[Move] = []
         if plan.can_close(state):
             moves.append(layout.close_empty_object if is_empty else layout.close_object)
         if plan.has_next(state):
-            if is_empty:
-                moves += [Call(one.first_key, replace(self, layout=one, place="key")) for one in layout.at_key]
-            else:
-                moves.append(Call(layout.next_key, self._at("key", state)))
+            for place in network.notation.places_of_keys:
+                if is_empty:
+                    moves += [
+                        Call(network.key_opening(one, True, place), replace(self, layout=one, place=place))
+                        for one in layout.at_key
+                    ]
+                else:
+                    moves.append(Call(network.key_opening(layout, False, place), self._at(place, state)))
         return tuple(moves)
 
     def _keys(self) -> tuple[Move, ...]:
         plan, state = self.plan, self.state
         if plan.is_free(state):
-            return (self.network.any_name,)
+            return (self.network.any_name(self.place),)
         moves: list[Move] = []
         permitted = plan.permitted(state)
         if 1 in permitted:
-            moves.append(_read_word(self.network, self.network.keys(plan.sorted_names), permitted))
+            moves.append(_read_word(self.network, self.place, self.network.keys(plan.sorted_names), permitted))
         moves += [
-            Read(self.network.lexeme(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses)))), capture=True)
+            Read(self._inside(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses)))), capture=True)
             for number, witnesses, keys in plan.others(state)
         ]
         return tuple(moves)
+
+    def _inside(self, node: Node) -> Node:
+        return self.network.inside(self.place, node)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The values that may stand at the key, for every way to meet the obligations."""
@@ -329,8 +387,7 @@ class ObjectFrame(_ToldFrame):
         plan, state = self.plan, self.state
         if type(label) is int:
             return self._declared(plan.numbers[label])
-        key = text_of(text[:-1])
-        assert key is not None
+        key = self.network.text_at(self.place, text)
         if label == _NAME:
             number = plan.index.get(key)
             if number is not None:
@@ -345,10 +402,11 @@ class ObjectFrame(_ToldFrame):
             raise TextNeeded
         if type(label) is tuple and not self.state.pending:
             number, met = cast("tuple[int, tuple[int, ...]]", label)
-            return Fresh(self._other(SOME_KEY, number, met), (), text_of, b'"', to_body)
+            return self.network.fresh(self.place, self._other(SOME_KEY, number, met), ())
         if label != _NAME:
             return None
-        return Fresh(self._other(SOME_KEY, 0, ()), self.plan.index.keys() | self.state.used, text_of, b'"', to_body)
+        listed = self.plan.index.keys() | self.state.used
+        return self.network.fresh(self.place, self._other(SOME_KEY, 0, ()), listed)
 
     def outward(self) -> Frame:
         """Members in one order."""
@@ -392,7 +450,7 @@ class ColonFrame(Frame):
 
     def moves(self) -> tuple[Move, ...]:
         """The colon, then the value."""
-        return (Call(self.layout.colon, ValueFrame(self.network, self.goal, self.layout.inner)),)
+        return (Call(self.network.colon(self.layout), ValueFrame(self.network, self.goal, self.layout.inner)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,8 +469,8 @@ class ArrayFrame(_ToldFrame):
     def moves(self) -> tuple[Move, ...]:
         """The items with which the array can still be finished, or what leads to them, or the closing bracket."""
         network, plan, state = self.network, self.plan, self.state
-        if self.place == "text":
-            return (network.any_name,)
+        if self.place in network.quotations:
+            return (network.any_name(self.place),)
         items = plan.items(state, network.is_inhabited)
         if self.place == "next":
             return self._items(items)
@@ -422,9 +480,9 @@ class ArrayFrame(_ToldFrame):
             moves.append(layout.close_empty_array if is_empty else layout.close_array)
         if any(True for _ in items):
             if is_empty:
-                moves += [Call(one.first_item, replace(self, layout=one, place="next")) for one in layout.at_item]
+                moves += [Call(one.first, replace(self, layout=one, place="next")) for one in layout.at_item]
             else:
-                moves.append(Call(layout.next_item, self._at("next", state)))
+                moves.append(Call(layout.next, self._at("next", state)))
         return tuple(moves)
 
     def _items(self, items: Iterable[NextItem]) -> tuple[Move, ...]:
@@ -433,10 +491,12 @@ class ArrayFrame(_ToldFrame):
             if item.scalars is None:
                 moves.append(Call(ValueFrame(self.network, item.goal, self.layout.inner), self._at("item", item.after)))
                 continue
-            if item.has_texts:
-                moves.append(Call(OPEN_STRING, self._at("text", self.state)))
-            if item.listed is not None and 1 in item.listed[1]:
-                moves.append(Call(OPEN_STRING, ListedFrame(self, item)))
+            for place in self.network.notation.places_of_texts:
+                opening, inside = self.network.quotations[place].opening, self._at(place, self.state)
+                if item.has_texts:
+                    moves.append(Call(opening, inside))
+                if item.listed is not None and 1 in item.listed[1]:
+                    moves.append(Call(opening, ListedFrame(inside, item)))
             if item.scalars is not ir.EMPTY:
                 language = self.network.lexeme(ir.concat(item.scalars, ir.accept(number)))
                 moves.append(Read(language, capture=item.is_remembered))
@@ -448,13 +508,11 @@ class ArrayFrame(_ToldFrame):
         if label == _NAME:
             if SOME_TEXT in self.state.used:
                 raise TextNeeded
-            string = text_of(text[:-1])
-            assert string is not None
-            scalar: Scalar = ("string", string)
+            scalar: Scalar = ("string", self.network.text_at(self.place, text))
             item = next(item for item in items if item.has_texts)
             return () if scalar in self.state.used else self.behind(item, scalar)
         item = tuple(items)[cast("int", label)]
-        return self.behind(item, scalars.read(text) if item.is_remembered else None)
+        return self.behind(item, scalars.read(self.network.notation.scalar(text)) if item.is_remembered else None)
 
     def fresh(self, label: Label) -> Fresh | None:
         """What follows a string that is not used."""
@@ -464,7 +522,7 @@ class ArrayFrame(_ToldFrame):
             return None
         item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
         listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
-        return Fresh(self.behind(item, SOME_TEXT), listed, text_of, b'"', to_body)
+        return self.network.fresh(self.place, self.behind(item, SOME_TEXT), listed)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.layout, place)
@@ -479,7 +537,7 @@ class ArrayFrame(_ToldFrame):
 
 @dataclass(frozen=True, slots=True)
 class ListedFrame(Frame):
-    """Inside a string out of a list, of which those are left that no other item of the array is."""
+    """Inside a string out of a list, of which those are left that no other item of the array is; `array` says where."""
 
     array: ArrayFrame
     item: NextItem
@@ -487,7 +545,7 @@ class ListedFrame(Frame):
     def moves(self) -> tuple[Move, ...]:
         """One word of the list."""
         assert self.item.listed is not None
-        return (_read_word(self.array.network, *self.item.listed),)
+        return (_read_word(self.array.network, self.array.place, *self.item.listed),)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The array, where the word is gone."""

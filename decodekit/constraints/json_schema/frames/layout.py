@@ -45,7 +45,6 @@ MAX_INDENT: Final = 16
 
 _WHITESPACE: Final = ir.repeat(ir.byte_set(b" \t\n\r"), 0, MAX_GAP)
 _BLANK: Final = ir.literal(b" ")
-_QUOTE: Final = ir.literal(b'"')
 _COMMA: Final = ir.literal(b",")
 _COLON: Final = ir.literal(b":")
 
@@ -64,8 +63,7 @@ class Layout:
         at_key: what the layout may be after the opening bracket of an object and before its first key.
         behind_key: what it may be after that key.
         at_item: what it may be after the opening bracket of an array and before its first item.
-        first_key, next_key: from the opening bracket or a member to the quote that begins a key.
-        first_item, next_item: from the opening bracket or an item to an item.
+        first, next: from the opening bracket, or a member or item, to another one.
         colon: from a key to its value.
         close_object, close_array: the end after a member or an item, and with `empty` without one.
     """
@@ -83,9 +81,7 @@ class Layout:
     ) -> None:
         self.at_key, self.behind_key = at_key or (self,), behind_key or (self,)
         self.at_item = tuple(settled for layout in self.at_key for settled in layout.behind_key)
-        self.first_key, self.next_key = Lexeme(ir.concat(first, _QUOTE)), Lexeme(ir.concat(comma, _QUOTE))
-        self.first_item, self.next_item = Lexeme(first), Lexeme(comma)
-        self.colon = Lexeme(colon)
+        self.first, self.next, self.colon = Lexeme(first), Lexeme(comma), Lexeme(colon)
         self.close_object, self.close_array = _ends(close)
         self.close_empty_object, self.close_empty_array = _ends(close_empty)
 

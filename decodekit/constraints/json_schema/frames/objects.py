@@ -103,9 +103,12 @@ class ObjectPlan:
         semantics: the meaning of its goals.
         order: of the members.
         is_inhabited: the final answer about a goal.
+        keys: the keys that can be written.
     """
 
-    def __init__(self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask) -> None:
+    def __init__(
+        self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask, keys: Node = text.BODY
+    ) -> None:
         if len(spec.witnesses) > MAX_WITNESSES:
             error = ResourceLimitError(
                 f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
@@ -116,6 +119,7 @@ class ObjectPlan:
         self.spec = spec
         self.semantics = semantics
         self.is_inhabited = is_inhabited
+        self._all_keys = keys
         self.in_order = order == "declared"
         self.names = spec.declared
         self.start = ObjectState(pending=tuple(range(len(spec.witnesses))))
@@ -131,12 +135,15 @@ class ObjectPlan:
     def goal(self, index: int) -> Goal:
         """What the value of a declared name has to satisfy; FALSE if the name itself is not allowed."""
         name = self.names[index]
-        allowed = text.is_text(name) and (not self.spec.names or text.matches(self._key_language, name))
+        keys = self._key_language
+        allowed = text.is_text(name) and (keys is text.BODY or text.matches(keys, name))
         return self.spec.goal(name) if allowed else FALSE
 
     @cached_property
     def _key_language(self) -> Node:
-        return self.semantics.shape(self.spec.names).strings if self.spec.names else text.BODY
+        if not self.spec.names:
+            return self._all_keys
+        return text.meet(self.semantics.shape(self.spec.names).strings, self._all_keys)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -165,7 +172,7 @@ class ObjectPlan:
         classes = []
         for goal, parts in by_goal.items():
             keys = self._key_language if len(parts) == len(regions) else ir.choice(*parts)
-            is_open = keys is text.BODY
+            is_open = keys is self._all_keys
             if self._declared is not ir.EMPTY:
                 keys = text.without(keys, self._declared)
             num_keys = _MANY if is_open else self._num_texts(keys, _MANY)

@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema.guard.places import Place
 from decodekit.constraints.json_schema.guard.rules import Evaluated
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work, done, noted
 from decodekit.errors import ConstraintError
 
 MAX_REASONS: Final = 8
@@ -131,10 +131,7 @@ class Judgements:
 
     def _counted(self, work: Work[_Answer]) -> Work[_Answer]:
         """The same work, whose steps are counted."""
-        while True:
-            try:
-                num_steps = next(work)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            self.num_steps += num_steps
-            yield num_steps
+        return noted(work, self._count)
+
+    def _count(self, num_steps: int) -> None:
+        self.num_steps += num_steps

@@ -17,7 +17,6 @@ from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
 from decodekit.constraints.json_schema.frames.frames import (
-    OPEN_STRING,
     ArrayFrame,
     ObjectFrame,
     SchemaNetwork,
@@ -33,7 +32,7 @@ from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.wording import listed
-from decodekit.constraints.network import Call, Frame, Move, Read
+from decodekit.constraints.network import Call, Frame, Lexeme, Move, Read
 from decodekit.errors import ConstraintError
 
 _MAX_FACTS: Final = 200
@@ -51,11 +50,11 @@ def expected(frame: Frame, move: Move) -> tuple[str, ...]:
     if isinstance(frame, ValueFrame):
         return value_words(frame.network, frame.goal)
     if isinstance(frame, ObjectFrame):  # the keys, but for the comma before one
-        is_key = frame.place == "key" or (frame.place == "open" and isinstance(move, Call))
+        is_key = frame.place not in ("open", "member") or (frame.place == "open" and isinstance(move, Call))
         return _key_words(frame) if is_key else ()
     assert isinstance(frame, ArrayFrame)  # the items that are told apart here; others say it themselves
-    is_told = isinstance(move, Read) or (isinstance(move, Call) and move.callee is OPEN_STRING)
-    return _item_words(frame) if is_told and frame.place in ("next", "text") else ()
+    is_told = isinstance(move, Read) or (isinstance(move, Call) and isinstance(move.callee, Lexeme))
+    return _item_words(frame) if is_told and frame.place not in ("open", "item") else ()
 
 
 def objection(frame: Frame, data: bytes, start: int, stop: int) -> str | None:

@@ -6,6 +6,9 @@ Three kinds of tokenizers write conversations: those of transformers, by a templ
 around mistral-common, and those of mistral-common itself, by a program. **What they write is all that the model
 reads**: they write the beginning-of-sequence token themselves, and none is added.
 
+**What is said arrives, or it is an error.** Messages are given in the form that the template reads, which is found by
+rendering (`outline`), and a content that is not in what was written is refused by name.
+
 What a message spells is text, also where it spells ``<|im_end|>``: the template is given the message with a mark behind
 the first character of the spelling, and whatever it does to the message, the mark shows the place in what it writes
 (see `quoting`). Programs write special tokens by number and read all contents as text.
@@ -14,12 +17,16 @@ the first character of the spelling, and whatever it does to the message, the ma
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+from decodekit.chat.message_form import Message, place_of, plain
+from decodekit.chat.outline import Found, Outline, first_unwritten
 from decodekit.errors import ChatTemplateError, DecodekitError, OptionError, UselessOptionError
 from decodekit.models.encoding import encode_text
 from decodekit.quoting import Controls, QuotedText, controls_of
@@ -34,6 +41,8 @@ _COMPARED: Final = frozenset({"role", "type"})
 _BRACKETED: Final = re.compile(r"[<\[{].+[>\]}]")  # not a line feed, nor the word "user"
 _TRANSFORMERS_TAG: Final = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 _OF_MISTRAL: Final = ("reasoning_effort",)
+_MANY_OUTLINES: Final = 1024
+_outlines: WeakKeyDictionary[Any, dict[Any, Found]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,7 @@ class Telling:
         """A conversation as a text, or in tokens where the tokenizer has no text for its special ones.
 
         Raises:
-            ChatTemplateError: there is no chat template, or it refuses the messages.
+            ChatTemplateError: there is no chat template, or it refuses the messages, or leaves out what they say.
             TokenizerError: a message spells a special token, and the tokenizer cannot read it as text.
         """
         if not self.can_write(tokenizer):
@@ -101,26 +110,81 @@ class Telling:
                 at=at,
                 hint="one text as prompt, a chat model, or setting tokenizer.chat_template",
             )
+        if not self._has_text(tokenizer):
+            return [int(token) for token in self._rendered(tokenizer, [dict(message) for message in messages], at)]
+        said = self._in_form(tokenizer, messages, at)
         controls = self._controls(tokenizer)
-        mark, told, marked = "", self, [*messages]
-        if controls is not None and (places := _spelled(controls, _texts_of([*self._parts(), marked]))):
-            mark = _unused([*_texts_of([*self._parts(), marked]), str(self._template(tokenizer))])
-            *parts, marked = _with_marks([*self._parts(), marked], places, mark)
+        mark, told, marked = "", self, said
+        if controls is not None and (places := _spelled(controls, _texts_of([*self._parts(), said]))):
+            mark = _unused([*_texts_of([*self._parts(), said]), str(self._template(tokenizer))])
+            *parts, marked = _with_marks([*self._parts(), said], places, mark)
             told = replace(self, tools=parts[0], options={**self.options, **parts[1]})
+        pieces = (
+            str(told._rendered(tokenizer, marked, at)).split(mark) if mark else [told._rendered(tokenizer, marked, at)]
+        )
+        ends = itertools.accumulate(map(len, pieces[:-1]))
+        text = "".join(pieces)
+        self._check_written(tokenizer, said, text, at)
+        return QuotedText(text, [(end - 1, end) for end in ends], controls) if mark else text
+
+    def _rendered(self, tokenizer: Any, messages: list[Message], at: str) -> Any:
         try:
-            written = told._written(tokenizer, marked)
+            return self._written(tokenizer, messages)
         except Exception as error:  # a template is a program of the model's author and raises what it likes
             raise ChatTemplateError(
                 f"the chat template of the tokenizer refuses the messages: {type(error).__name__}: {str(error)[:500]}",
                 at=at,
             ) from error
-        if not isinstance(written, str):
-            return [int(token) for token in written]
-        if not mark:
-            return written
-        pieces = written.split(mark)
-        ends = itertools.accumulate(map(len, pieces[:-1]))
-        return QuotedText("".join(pieces), [(end - 1, end) for end in ends], controls)
+
+    def _in_form(self, tokenizer: Any, messages: Sequence[Mapping[str, Any]], at: str) -> list[Message]:
+        """Messages in the form that the template reads; a `ChatTemplateError` if there is none."""
+        source = self._source(tokenizer)
+        said = plain(messages, source, at)
+        outline = Outline(said, source)
+        key = source, repr(self.options), bool(self.tools), outline.key
+        try:
+            known = _outlines.setdefault(tokenizer, {})
+        except TypeError:  # what cannot be remembered
+            known = {}
+        if key not in known:
+            if len(known) >= _MANY_OUTLINES:
+                known.clear()
+            known[key] = outline.find(lambda one: str(self._written(tokenizer, one)))
+        form, lost = known[key]
+        if lost:
+            raise self._left_out(said, lost[0].message, lost[0].what, at)
+        return form.of(said)
+
+    def _check_written(self, tokenizer: Any, said: list[Message], written: str, at: str) -> None:
+        """Raise the `ChatTemplateError` of a content that depends on its words and is not in what was written."""
+
+        def unused() -> str:
+            return _unused([*_texts_of([*self._parts(), said]), self._source(tokenizer), written])
+
+        number = first_unwritten(said, written, lambda one: str(self._written(tokenizer, one)), unused)
+        if number is not None:
+            raise self._left_out(said, number, "the content", at)
+
+    @staticmethod
+    def _left_out(said: list[Message], number: int, what: str, at: str) -> ChatTemplateError:
+        message = said[number]
+        content = message.get("content", "")
+        told = f": {content!r:.60}" if what == "the content" else ""
+        cause = f"the chat template of the tokenizer leaves out {what} (role {message['role']!r}){told}"
+        hint = "another order or other roles, or a template that writes it"
+        if what != "the content":
+            hint = "calls in the contents of messages, as texts; or a template that writes them"
+        return ChatTemplateError(cause, at=place_of(at, number), hint=hint)
+
+    def source(self, tokenizer: Any) -> str | None:
+        """The text of the template; None where there is none, or a program in its place."""
+        return self._source(tokenizer) if self._has_text(tokenizer) else None
+
+    def _source(self, tokenizer: Any) -> str:
+        if hasattr(tokenizer, "get_chat_template"):
+            with contextlib.suppress(ValueError):  # several templates, and none for this
+                return str(tokenizer.get_chat_template(self.options.get("chat_template"), [*self.tools] or None))
+        return str(self._template(tokenizer))
 
     def _parts(self) -> list[Any]:
         """What the template is told besides the messages, as values with texts of others in them."""
@@ -149,7 +213,7 @@ class Telling:
 
         return controls_of(tokenizer, around_turns, key=repr(template))
 
-    def _written(self, tokenizer: Any, messages: list[Mapping[str, Any]]) -> str | Sequence[int]:
+    def _written(self, tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str | Sequence[int]:
         tools = [dict(tool) for tool in self.tools] or None
         if hasattr(tokenizer, "encode_chat_completion"):
             from mistral_common.protocol.instruct.request import ChatCompletionRequest
@@ -176,10 +240,7 @@ class Telling:
         """The names that the template of a tokenizer reads."""
         if not self._has_text(tokenizer):
             return frozenset({"tools", *_OF_MISTRAL})
-        template = tokenizer.chat_template
-        if hasattr(tokenizer, "get_chat_template"):
-            template = tokenizer.get_chat_template(self.options.get("chat_template"), [*self.tools] or None)
-        return variables(str(template))
+        return variables(self._source(tokenizer))
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:

@@ -1,0 +1,158 @@
+r"""What opens and closes thoughts under a chat template, found by rendering.
+
+    turn with a thought       "<|im_start|>assistant\n<think>\nTHOUGHT\n</think>\n\nANSWER<|im_end|>"
+    prompt with a thought     "<|im_start|>assistant\n"
+    prompt without            "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+An assistant's turn shows both around its thought. Where the template leaves thoughts out of what it writes, the ends of
+prompts with and without `enable_thinking` differ by an empty thought. Where it has no such variable, it names the end:
+to cut thoughts off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from decodekit.chat.conversation import Telling
+from decodekit.chat.message_form import REASONING_NAMES
+from decodekit.chat.outline import THOUGHT_END
+from decodekit.chat.thought import TAGS, Thought
+from decodekit.errors import DecodekitError
+
+SWITCHES: Final = ("enable_thinking", "thinking", "reasoning")
+"""Variables of templates that say whether there is a thought."""
+
+EFFORT: Final = "reasoning_effort"
+"""The variable of templates that says how much thought there is."""
+
+BUDGETS: Final = ("thinking_budget", "reasoning_budget")
+"""Variables of templates that tell the model how many tokens its thought may have."""
+
+_USER, _THOUGHT, _ANSWER = "zqzux", "zqztx", "zqzax"
+_known: WeakKeyDictionary[Any, dict[Any, Thought | None]] = WeakKeyDictionary()
+
+
+def thought_of(tokenizer: Any, told: Telling) -> Thought | None:
+    """What opens and closes a thought under the template of a tokenizer, `is_open` left False; None if nothing does.
+
+    Args:
+        tokenizer: with a chat template; None for one without, and for a program that writes conversations.
+        told: what the template is told.
+    """
+    source = told.source(tokenizer)
+    if source is None:
+        return None
+    key = source, repr(told.options), bool(told.tools)
+    try:
+        known = _known.setdefault(tokenizer, {})
+    except TypeError:  # what cannot be remembered
+        known = {}
+    if key not in known:
+        known[key] = _read(tokenizer, told, source)
+    return known[key]
+
+
+def _read(tokenizer: Any, told: Telling, source: str) -> Thought | None:
+    def rendered(*said: Mapping[str, Any], **options: Any) -> str:
+        """A conversation; empty where the template refuses it."""
+        others = {name: one for name, one in told.options.items() if name != "continue_final_message"}
+        try:
+            telling = replace(told, options={**others, **options}, split_special_tokens=False)
+            return str(telling.written(tokenizer, [{"role": "user", "content": _USER}, *said], "prompt"))
+        except DecodekitError:
+            return ""
+
+    names = told.variables_of(tokenizer)
+    prompts = [rendered()]
+    for name in SWITCHES:
+        if name in names and name not in told.options:
+            prompts += [rendered(**{name: True}), rendered(**{name: False})]
+            break
+    answer: dict[str, Any] = {"role": "assistant", "content": _ANSWER}
+    thinking = rendered({**answer, **dict.fromkeys(REASONING_NAMES, _THOUGHT)}, add_generation_prompt=False)
+    plain = rendered(answer, add_generation_prompt=False)
+    for begin, end in _marks(prompts, thinking, plain, source):
+        if begin.strip() and end.strip():
+            return _with_answer(begin, end, prompts[0], plain)
+    return None
+
+
+def _marks(prompts: list[str], thinking: str, plain: str, source: str) -> Iterator[tuple[str, str]]:
+    """Begins and ends, the surest first."""
+    before, is_there, rest = thinking.partition(_THOUGHT)
+    end, is_answered, _ = rest.partition(_ANSWER)
+    if is_there and is_answered:
+        yield _begin_before(before, _mirrored(end), prompts), end
+    if len(prompts) > 1:
+        with_thought, without = (prompt.rpartition(_USER)[2] for prompt in prompts[1:])
+        shared = _shared(with_thought, without)
+        tags = [*TAGS.finditer(empty := without[len(shared) :])]
+        if tags and shared == with_thought:  # an empty thought, or the end of one
+            end = empty[tags[-1].start() :]
+            begin = empty[: tags[-1].start()]
+            yield begin if begin.strip() else _begin_before(shared, _mirrored(end), []), end
+        begun = with_thought[len(shared) :]
+        if begun.strip() and (closing := _closing(begun)) is not None:
+            yield begun, closing
+    for prompt in prompts:
+        for last in [*TAGS.finditer(prompt)][-1:]:
+            closing = _closing(last[0]) or ""
+            if prompt.rstrip().endswith(last[0]) and THOUGHT_END.search(closing):
+                yield prompt[last.start() :], closing
+    for match in THOUGHT_END.finditer(source):
+        yield _mirrored(match[0]), match[0]
+
+
+def _begin_before(written: str, opener: str, prompts: list[str]) -> str:
+    """What opens a thought at the end of what was written before it."""
+    if opener and written.rstrip().endswith(opener):
+        return written[written.rindex(opener) :]
+    for prompt in prompts:
+        longer, shorter = (prompt, written) if len(prompt) > len(written) else (written, prompt)
+        if longer.startswith(shorter) and longer[len(shorter) :].strip():
+            return longer[len(shorter) :]
+    return ""
+
+
+def _with_answer(begin: str, end: str, prompt: str, plain: str) -> Thought:
+    """A thought, less what stands before each answer: that belongs to the answer."""
+    before, is_there, _ = plain.partition(_ANSWER)
+    shared = _shared(prompt, before)
+    if shared.rfind("<") > shared.rfind(">"):  # inside of a tag
+        shared = shared[: shared.rindex("<")]
+    answer = before[len(shared) :].rpartition(end.strip())[2] if is_there else ""
+    if answer.strip() and end.endswith(answer) and end != answer:
+        return Thought(begin, end[: -len(answer)], answer)
+    return Thought(begin, end, answer if answer.strip() else "")
+
+
+def _shared(one: str, other: str) -> str:
+    """What two texts begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return one[: next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))]
+
+
+def _mirrored(end: str) -> str:
+    """The begin that an end answers to; empty if it answers to none."""
+    mark = end.strip()
+    for pattern, begin in ((r"</(.+)>", r"<\1>"), (r"\[/(.+)\]", r"[\1]"), (r"<\|END_(\w+)\|>.*", r"<|START_\1|>")):
+        if re.fullmatch(pattern, mark, re.S):
+            return re.sub(pattern, begin, mark, flags=re.S)
+    return ""
+
+
+def _closing(begin: str) -> str | None:
+    """The end of a begin that is one tag."""
+    mark = begin.strip()
+    for pattern, end in (
+        (r"<([^/|<>]+)>", r"</\1>"),
+        (r"\[([^/\[\]]+)\]", r"[/\1]"),
+        (r"<\|START_(\w+)\|>", r"<|END_\1|>"),
+    ):
+        if re.fullmatch(pattern, mark):
+            return re.sub(pattern, end, mark)
+    return None

@@ -1,0 +1,202 @@
+r"""The format in which a model calls tools, read off its chat template.
+
+    derive(tokenizer)       # ToolFormat(..., call=("<tool_call>", NAME, "\n", ARGUMENTS, "</tool_call>"), ...)
+
+The template writes calls with words in place of names, keys and values (`renderings`). Where the words stand, and what
+stands between them with one call and with several, with arguments of every type and with none, is the format. It is
+right when it writes what the template writes, in every case that the template renders. A template that writes no calls
+may be known by the marks in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from decodekit.chat.argument_forms import NESTED, OTHERS, SEVERAL, TEXTS, argument_forms
+from decodekit.chat.call_forms import call_forms
+from decodekit.chat.renderings import CONTENT, KEYS, VALUES, Renderings, call_of
+from decodekit.constraints.tool_calls import FORMATS, ToolCall
+from decodekit.constraints.tool_calls.format import ElementArguments, ToolFormat
+from decodekit.constraints.tool_calls.literals import marks_of
+from decodekit.errors import ChatTemplateError
+
+_FAMILIES: Final = (
+    ("<|tool_calls_section_begin|>", "kimi-k2"),
+    ("<|tool_call|>", "granite"),
+    ("<|python_tag|>", "llama3"),
+    ("[CALL_ID]", "mistral-v11"),
+    ("[ARGS]", "mistral-v13"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<parameter=", "qwen3-coder"),
+    ("<function=", "function"),
+    ("<tool_call>", "hermes"),
+)
+"""Marks in templates, the surest first, and the formats that they tell."""
+
+
+class Case(NamedTuple):
+    """A response."""
+
+    content: str
+    calls: tuple[ToolCall, ...]
+
+
+def cases() -> Iterator[Case]:
+    """Responses of every kind."""
+    for content in (CONTENT, f"{CONTENT}\n\n{CONTENT}: {{}} é"):
+        yield Case(content, ())
+    for arguments in ({}, {KEYS[0]: VALUES[0]}, {KEYS[0]: VALUES[0], KEYS[1]: VALUES[1]}, SEVERAL):
+        yield Case("", (call_of(0, arguments),))
+        yield Case(CONTENT, (call_of(1, arguments),))
+    yield Case("", (call_of(0, {KEYS[1]: {"l": 1, "k": 2}, KEYS[0]: VALUES[0]}),))
+    for value in (*TEXTS, *OTHERS, *NESTED):
+        yield Case("", (call_of(0, {KEYS[0]: value}),))
+        yield Case("", (call_of(0, {KEYS[0]: value, KEYS[1]: VALUES[1]}),))
+    yield Case("", (call_of(0), call_of(1, SEVERAL)))
+    yield Case("", (call_of(0, {}), call_of(1), call_of(2, {})))
+    yield Case(CONTENT, (call_of(2), call_of(0, SEVERAL)))
+
+
+class Difference(NamedTuple):
+    """A case that a format and the template write differently."""
+
+    case: Case
+    written: str
+    rendered: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read off a template.
+
+    Attributes:
+        format: how calls are written.
+        rendered: the cases that the template writes, with what it writes; none where the format is known by marks.
+        differences: of these.
+    """
+
+    format: ToolFormat
+    rendered: tuple[tuple[Case, str], ...] = ()
+    differences: tuple[Difference, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.rendered:
+            return f"{self.format.name} ({self.format.families}), by marks in the chat template"
+        count = len(self.rendered) - len(self.differences)
+        return f"{self.format.families}; {count} of {len(self.rendered)} responses are written as the template does"
+
+
+def derive(tokenizer: Any, template: str | None = None) -> ToolFormat:
+    """The format in which calls are written, from a chat template. What was found is kept.
+
+    Args:
+        tokenizer: of transformers.
+        template: in place of the tokenizer's own: its text, or the name of one of several.
+
+    Raises:
+        ChatTemplateError: there is no template, or it does not tell.
+    """
+    return read(tokenizer, template).format
+
+
+def read(tokenizer: Any, template: str | None = None) -> Reading:
+    """The same with what speaks for it; errors as of `derive`."""
+    renderings = Renderings(tokenizer, template)
+    try:
+        known = _known.setdefault(tokenizer, {})
+    except TypeError:  # what cannot be remembered
+        known = {}
+    if renderings.template not in known:
+        known[renderings.template] = _read(renderings)
+    return known[renderings.template]
+
+
+_known: WeakKeyDictionary[Any, dict[str, Reading]] = WeakKeyDictionary()
+
+
+def _read(renderings: Renderings) -> Reading:
+    best = max(_readings(renderings), key=_num_right, default=None)
+    if best is not None and 2 * len(best.differences) < len(best.rendered):
+        return replace(best, format=_completed(best.format, renderings))
+    name = next((name for mark, name in _FAMILIES if mark in renderings.template), None)
+    if name is not None:
+        return Reading(FORMATS[name])
+    if best is not None:
+        wrong = best.differences[0]
+        told = f"what was read off it writes {wrong.written!r:.200} for {wrong.rendered!r:.200}"
+    elif written := renderings.response("", (call_of(0),)):
+        told = f"it writes {written!r:.300}, where neither JSON nor elements were found"
+    else:
+        raised = f", and raises {renderings.refusals[0]}" if renderings.refusals else ""
+        told = f"it writes none in any form of messages{raised}"
+    cause = f"the chat template does not tell how tools are called: {told}"
+    raise ChatTemplateError(cause, at="format", hint=f"a format by name: {', '.join(FORMATS)}; or a ToolFormat")
+
+
+def _readings(renderings: Renderings) -> Iterator[Reading]:
+    """Formats that may be, up to the first that is right."""
+    if renderings.form is None:
+        return
+    rendered = tuple(
+        (case, text) for case in cases() if (text := renderings.response(*case)) is not None and _holds(text, case)
+    )
+    for arguments in argument_forms(renderings):
+        for format in call_forms(renderings, arguments):
+            reading = _compared(format, rendered)
+            yield reading
+            if not reading.differences:
+                return
+
+
+def _num_right(reading: Reading) -> int:
+    return len(reading.rendered) - len(reading.differences)
+
+
+def _holds(rendered: str, case: Case) -> bool:
+    """Whether a template wrote all that a case says, the content first."""
+    places = [rendered.find(CONTENT)] if case.content else []
+    places += [rendered.find(call.name) for call in case.calls]
+    return min(places) >= 0 and places == sorted(places)
+
+
+def _compared(format: ToolFormat, rendered: tuple[tuple[Case, str], ...]) -> Reading:
+    kept: list[tuple[Case, str]] = []
+    differences = []
+    for case, text in rendered:
+        if case.content and case.calls and format.is_alone:
+            continue
+        try:
+            written = format.written(*case)
+        except ValueError:  # a string that holds the mark around it, of which the template writes what nobody can read
+            continue
+        kept.append((case, text))
+        if written != text:
+            differences.append(Difference(case, written, text))
+    return Reading(format, tuple(kept), tuple(differences))
+
+
+def _completed(format: ToolFormat, renderings: Renderings) -> ToolFormat:
+    """A format with its marks, and with what its template does not tell and a known one with the same calls has."""
+    like = next((known for known in FORMATS.values() if _shape(known) == _shape(format)), None)
+    families = format.families if like is None else f"{format.families}, calls as {like.name!r}"
+    lead = format.lead or ("" if like is None else like.lead)
+    arguments = format.arguments
+    texts = [format.opening, format.separator, format.closing, format.content_begin, format.content_end, format.joint]
+    texts += [piece for piece in format.pieces if isinstance(piece, str)] + [lead, format.end]
+    if isinstance(arguments, ElementArguments):
+        texts += [arguments.begin, arguments.middle, arguments.end, arguments.values.text]
+    added = renderings.added_tokens
+    marks = [mark for mark in marks_of(texts, added) if mark in added]
+    return replace(format, families=families, lead=lead, marks=tuple(dict.fromkeys(marks)))
+
+
+def _shape(format: ToolFormat) -> tuple[str, ...]:
+    """What formats with the same calls have in common, blanks and spellings of values apart."""
+    holes = [piece if isinstance(piece, str) else f"\0{piece.kind}\0" for piece in format.pieces]
+    texts = [format.opening, format.closing, "".join(holes)]
+    if isinstance(format.arguments, ElementArguments):
+        texts += [format.arguments.begin, format.arguments.middle, format.arguments.end]
+    return tuple("".join(text.split()) for text in texts)

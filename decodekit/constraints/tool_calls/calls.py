@@ -1,0 +1,150 @@
+"""The calls of a response as an expression, made from the description of their format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from decodekit.constraints.composition.combinators import rounds
+from decodekit.constraints.composition.composed import row
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Repeated, Terminal
+from decodekit.constraints.regex.regex import full_match
+from decodekit.constraints.tool_calls.elements import elements_of
+from decodekit.constraints.tool_calls.format import ID, NUMBER, ElementArguments, Part, ToolFormat
+from decodekit.constraints.tool_calls.literals import BLANKS, literal, marks_of
+from decodekit.constraints.tool_calls.tool import Tool, ToolCall
+from decodekit.constraints.tool_calls.written import Quoted, noted
+
+CALL_ID: Final = "call id"
+"""The name of the part that tells the identifier of a call."""
+_NUMBERS: Final = "0|[1-9][0-9]{0,3}"  # of a call in its conversation, which goes on from response to response
+_MOST_IN_ID: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a response.
+
+    Attributes:
+        format: how they are written.
+        tools: that may be called.
+        max_calls: most calls; None for no bound.
+        are_special: whether the marks of the format are special tokens; None if they may be either.
+    """
+
+    format: ToolFormat
+    tools: tuple[Tool, ...]
+    max_calls: int | None
+    are_special: bool | None
+
+    def literal(self, text: str, *, has_fixed_begin: bool = False, has_fixed_end: bool = False) -> Expression:
+        """A text of the format."""
+        return literal(
+            text, self.format.marks, self.are_special, has_fixed_begin=has_fixed_begin, has_fixed_end=has_fixed_end
+        )
+
+    def pieces(self, *, is_behind_content: bool = False) -> tuple[Expression, Expression, Expression, Expression]:
+        """What stands before the calls, the first, the others with what separates them, and what stands behind."""
+        return _pieces(self, is_behind_content)
+
+    def _pieces(self, is_behind_content: bool) -> tuple[Expression, Expression, Expression, Expression]:
+        form = self.format
+        joint = form.joint if is_behind_content or form.has_joint_alone else ""
+        opening = self.literal(joint + form.opening)
+        if form.lead:
+            opening = row(Alternatives((self.literal(form.lead), EMPTY_TEXT)), opening)
+        call = self._call()
+        most = None if self.max_calls is None else self.max_calls - 1
+        others = rounds(row(self.literal(form.separator), call), 0, most)
+        closing = self.literal(form.closing)
+        if form.is_closing_optional:
+            closing = Alternatives((closing, EMPTY_TEXT))
+        if form.end:
+            closing = row(closing, Alternatives((self.literal(form.end), EMPTY_TEXT)))
+        return opening, call, others, closing
+
+    def expression(self) -> Expression:
+        """One call or several."""
+        return row(*self.pieces())
+
+    def values(self, first: object, others: object) -> tuple[ToolCall, ...]:
+        """The calls, from the values of the second and the third of `pieces`."""
+        return tuple(map(self._value, [first, *(call for _, call in cast("list[Any]", others))]))
+
+    def arguments(self, tool: Tool) -> Constraint:
+        """The arguments of a tool."""
+        return arguments_of(tool, self.format, self.are_special)
+
+    def _call(self) -> Expression:
+        before, between, after = self.format.divided
+        options = []
+        for tool in self.tools:
+            name: Expression | str = self.format.name_text(tool.name)
+            arguments = Inline(self.arguments(tool), tool.name)
+            first, last = (name, arguments) if self.format.is_name_first else (arguments, name)
+            options.append(row(first, self._row(between), last))
+        return row(self._row(before), Alternatives(tuple(options)), self._row(after))
+
+    def _row(self, parts: Iterable[Part]) -> Expression:
+        return row(*map(self._part, parts))
+
+    def _part(self, part: Part) -> Expression:
+        if isinstance(part, str):
+            return self.literal(part)
+        if isinstance(part, tuple):
+            return Repeated(self._row(part), 0, 1)
+        pattern = _NUMBERS if part == NUMBER else self.format.id_pattern or _id_pattern(self.format)
+        return Terminal(full_match(pattern), CALL_ID if part == self.format.id_hole else None)
+
+    def _value(self, parts: Any) -> ToolCall:
+        found, (number, (first, between, last)), rest = parts
+        name = self.tools[number].name
+        ids = (self._id_in(*one) for one in zip(self.format.divided, (found, between, rest), strict=True))
+        identifier = next((one for one in ids if one is not None), None)
+        arguments = last if self.format.is_name_first else first
+        return ToolCall(name, arguments, None if identifier is None else self.format.identifier_of(name, identifier))
+
+    def _id_in(self, parts: Iterable[Part], values: Iterable[Any]) -> str | None:
+        """The text at the place of the identifier, if it is among some parts of a call."""
+        for part, value in zip(parts, values, strict=True):
+            if part == self.format.id_hole:
+                return cast("str", value)
+            if isinstance(part, tuple) and value:
+                return self._id_in(part, value[0])
+        return None
+
+
+@lru_cache(maxsize=64)
+def _pieces(calls: Calls, is_behind_content: bool) -> tuple[Expression, Expression, Expression, Expression]:
+    return calls._pieces(is_behind_content)
+
+
+def arguments_of(tool: Tool, format: ToolFormat, are_special: bool | None = None) -> Constraint:
+    """The arguments of a tool as a format writes them.
+
+    Raises (from its `root`):
+        ConstraintError: they cannot be written so.
+    """
+    form = format.arguments
+    if isinstance(form, ElementArguments):
+        return elements_of(tool, form, _excludes(format, form), format.marks, are_special)
+    return Quoted(tool.arguments()) if form.is_quoted else noted(tool.arguments(), form.values)
+
+
+def _excludes(format: ToolFormat, form: ElementArguments) -> tuple[str, ...]:
+    """What no string holds that is written as it is: the marks of the format, and what ends it."""
+    texts = [form.begin, form.middle, form.middle_of_others or "", form.end, form.opening, form.closing]
+    texts += [format.opening, format.separator, format.closing, *(one for one in format.pieces if isinstance(one, str))]
+    return tuple(sorted({*marks_of(texts, format.marks), form.end.strip(BLANKS) or form.end}))
+
+
+def _id_pattern(format: ToolFormat) -> str:
+    """What an identifier may be where nothing is said of it: what cannot be taken for what stands behind it."""
+    place = format.pieces.index(ID)
+    after = format.pieces[place + 1] if place + 1 < len(format.pieces) else ""
+    ends = re.escape(after.lstrip(BLANKS)[:1]) if isinstance(after, str) else ""
+    return rf"[^\s\x00-\x20\x7f-\x9f\"\\<>{ends}]{{1,{_MOST_IN_ID}}}"
