@@ -26,7 +26,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from decodekit.chat.message_form import Message, place_of, plain
-from decodekit.chat.outline import Found, Outline, first_unwritten
+from decodekit.chat.outline import Found, PromptOutline, first_unwritten
 from decodekit.errors import ChatTemplateError, DecodekitError, OptionError, UselessOptionError
 from decodekit.models.encoding import encode_text
 from decodekit.quoting import Controls, QuotedText, controls_of
@@ -140,7 +140,7 @@ class Telling:
         """Messages in the form that the template reads; a `ChatTemplateError` if there is none."""
         source = self._source(tokenizer)
         said = plain(messages, source, at)
-        outline = Outline(said, source)
+        outline = PromptOutline(said, source)
         key = source, repr(self.options), bool(self.tools), outline.key
         try:
             known = _outlines.setdefault(tokenizer, {})

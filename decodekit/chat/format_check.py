@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from decodekit.chat.tool_format import Case, Reading
+from decodekit.chat.tool_format import Case, DerivedFormat
 from decodekit.constraints import compile
 from decodekit.constraints.tool_calls import ToolCall, ToolFormat, Tools, tools
 from decodekit.errors import DecodekitError
@@ -18,7 +18,7 @@ from decodekit.vocabulary import Vocabulary
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array"}
 
 
-def faults_in(reading: Reading, tokenizer: Any, vocabulary: Vocabulary) -> list[str]:
+def faults_in(reading: DerivedFormat, tokenizer: Any, vocabulary: Vocabulary) -> list[str]:
     """What is wrong with a format: for each response that the template writes, one sentence, or none.
 
     Args:

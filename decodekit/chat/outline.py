@@ -59,7 +59,7 @@ class Found(NamedTuple):
     lost: tuple[Wanted, ...] = ()
 
 
-class Outline:
+class PromptOutline:
     """A conversation with marks in place of what is said.
 
     Args:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from decodekit.chat.message_form import Message, MessageForm
-from decodekit.chat.outline import Outline
+from decodekit.chat.outline import PromptOutline
 from decodekit.constraints.tool_calls import ToolCall
 from decodekit.errors import ChatTemplateError
 
@@ -93,7 +93,7 @@ class Renderings:
     @cached_property
     def form(self) -> MessageForm | None:
         """The form in which calls come through, and least besides; None if they do in none."""
-        outline = Outline([_ASKED, _answer("", (call_of(0),), "")], self.template)
+        outline = PromptOutline([_ASKED, _answer("", (call_of(0),), "")], self.template)
         found = outline.find(lambda messages: self._rendered(messages, has_prompt=False))
         if found.lost:
             return None

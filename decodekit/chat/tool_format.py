@@ -69,7 +69,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DerivedFormat:
     """What was read off a template.
 
     Attributes:
@@ -102,7 +102,7 @@ def derive(tokenizer: Any, template: str | None = None) -> ToolFormat:
     return read(tokenizer, template).format
 
 
-def read(tokenizer: Any, template: str | None = None) -> Reading:
+def read(tokenizer: Any, template: str | None = None) -> DerivedFormat:
     """The same with what speaks for it; errors as of `derive`."""
     renderings = Renderings(tokenizer, template)
     try:
@@ -114,16 +114,16 @@ def read(tokenizer: Any, template: str | None = None) -> Reading:
     return known[renderings.template]
 
 
-_known: WeakKeyDictionary[Any, dict[str, Reading]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[str, DerivedFormat]] = WeakKeyDictionary()
 
 
-def _read(renderings: Renderings) -> Reading:
+def _read(renderings: Renderings) -> DerivedFormat:
     best = max(_readings(renderings), key=_num_right, default=None)
     if best is not None and 2 * len(best.differences) < len(best.rendered):
         return replace(best, format=_completed(best.format, renderings))
     name = next((name for mark, name in _FAMILIES if mark in renderings.template), None)
     if name is not None:
-        return Reading(FORMATS[name])
+        return DerivedFormat(FORMATS[name])
     if best is not None:
         wrong = best.differences[0]
         told = f"what was read off it writes {wrong.written!r:.200} for {wrong.rendered!r:.200}"
@@ -136,7 +136,7 @@ def _read(renderings: Renderings) -> Reading:
     raise ChatTemplateError(cause, at="format", hint=f"a format by name: {', '.join(FORMATS)}; or a ToolFormat")
 
 
-def _readings(renderings: Renderings) -> Iterator[Reading]:
+def _readings(renderings: Renderings) -> Iterator[DerivedFormat]:
     """Formats that may be, up to the first that is right."""
     if renderings.form is None:
         return
@@ -151,7 +151,7 @@ def _readings(renderings: Renderings) -> Iterator[Reading]:
                 return
 
 
-def _num_right(reading: Reading) -> int:
+def _num_right(reading: DerivedFormat) -> int:
     return len(reading.rendered) - len(reading.differences)
 
 
@@ -162,7 +162,7 @@ def _holds(rendered: str, case: Case) -> bool:
     return min(places) >= 0 and places == sorted(places)
 
 
-def _compared(format: ToolFormat, rendered: tuple[tuple[Case, str], ...]) -> Reading:
+def _compared(format: ToolFormat, rendered: tuple[tuple[Case, str], ...]) -> DerivedFormat:
     kept: list[tuple[Case, str]] = []
     differences = []
     for case, text in rendered:
@@ -175,7 +175,7 @@ def _compared(format: ToolFormat, rendered: tuple[tuple[Case, str], ...]) -> Rea
         kept.append((case, text))
         if written != text:
             differences.append(Difference(case, written, text))
-    return Reading(format, tuple(kept), tuple(differences))
+    return DerivedFormat(format, tuple(kept), tuple(differences))
 
 
 def _completed(format: ToolFormat, renderings: Renderings) -> ToolFormat:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from decodekit import __version__
 from decodekit.chat.conversation import has_chat_template
+from decodekit.chat.tools import in_format_of
 from decodekit.constraints import Constraint, as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.errors import ConstraintError, OptionError, UselessOptionError, raise_faults
@@ -98,8 +99,12 @@ class ExtractionOptions:
             options["max_retries"] = self.max_retries
         return {"name": name, **options}
 
-    def check(self) -> tuple[Strategy, Constraint, OutputValidator]:
+    def check(self, tokenizer: Any = None) -> tuple[Strategy, Constraint, OutputValidator]:
         """Check strategy and schema, which needs no model.
+
+        Args:
+            tokenizer: of the model, whose chat template tells how tools are called; until it is there they are checked
+                in the format "hermes".
 
         Returns:
             The strategy, the constraint to decode with, and the validator of outputs.
@@ -120,7 +125,7 @@ class ExtractionOptions:
         if isinstance(given, Search):
             call = SearchCall(None, True, self.on_length, self.fast_forward, self.max_rollbacks)
             raise_faults(list(given.refusals(call)))
-        constraint = as_constraint(self.schema.constraint)
+        constraint = in_format_of(as_constraint(self.schema.constraint), tokenizer)
         if not isinstance(constraint, CompiledElsewhere):
             constraint.root()
         if self.max_rollbacks is not None and constraint.guard() is None:
@@ -174,7 +179,7 @@ class Extraction:
         # What the model recommends becomes one of the settings: another config would give other results.
         taken = recommended_for(options.strategy, options.strategy_options, getattr(llm, "recommended", {}))
         options = replace(options, strategy_options={**taken, **options.strategy_options})
-        strategy, self._constraint, self._validator = options.check()
+        strategy, self._constraint, self._validator = options.check(llm.tokenizer)
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
         schema = options.schema

@@ -325,11 +325,11 @@ def _chat(call: GenerateCall) -> Faults:
 def _reasoning(call: GenerateCall) -> Faults:
     given: object = call.options.reasoning
     most: object = call.options.max_reasoning_tokens
-    if given is not None and given not in ("auto", "none") and not isinstance(given, Thought):
+    if given is not None and not _is_one_of(given, ("auto", "none")) and not isinstance(given, Thought):
         yield OptionError(f'reasoning={given!r:.60} is none of "auto", "none" and a Thought', at="reasoning")
     if most is not None and not is_count(most, 0):
         yield OptionError(f"max_reasoning_tokens={most!r:.60} is not an integer from 0 on", at="max_reasoning_tokens")
-    elif most is not None and given == "none":
+    elif most is not None and _is_one_of(given, ("none",)):
         cause = 'max_reasoning_tokens has no effect with reasoning="none"'
         yield UselessOptionError(cause, at="max_reasoning_tokens")
 

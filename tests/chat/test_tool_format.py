@@ -12,7 +12,7 @@ import pytest
 import decodekit as dk
 from decodekit.chat.format_check import faults_in
 from decodekit.chat.renderings import CONTENT, Renderings, call_of, common_begin, common_end
-from decodekit.chat.tool_format import Reading, derive, read
+from decodekit.chat.tool_format import DerivedFormat, derive, read
 from decodekit.chat.tools import format_of, in_format_of, waits
 from decodekit.constraints import as_constraint
 from decodekit.constraints.json_schema.notation import Values
@@ -134,7 +134,7 @@ def without_words(format: ToolFormat) -> ToolFormat:
     return replace(format, name="template", families="", marks=tuple(sorted({*format.marks})))
 
 
-def reading_of(name: str, is_special: bool = True) -> Reading:
+def reading_of(name: str, is_special: bool = True) -> DerivedFormat:
     return read(tokenizer_of(MADE[name].template, is_special))
 
 

@@ -17,7 +17,7 @@ from decodekit.constraints.tool_calls.elements import elements_of
 from decodekit.constraints.tool_calls.format import ID, NUMBER, ElementArguments, Part, ToolFormat
 from decodekit.constraints.tool_calls.literals import BLANKS, literal, marks_of
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall
-from decodekit.constraints.tool_calls.written import Quoted, noted
+from decodekit.constraints.tool_calls.written import QuotedJson, noted
 
 CALL_ID: Final = "call id"
 """The name of the part that tells the identifier of a call."""
@@ -132,7 +132,7 @@ def arguments_of(tool: Tool, format: ToolFormat, are_special: bool | None = None
     form = format.arguments
     if isinstance(form, ElementArguments):
         return elements_of(tool, form, _excludes(format, form), format.marks, are_special)
-    return Quoted(tool.arguments()) if form.is_quoted else noted(tool.arguments(), form.values)
+    return QuotedJson(tool.arguments()) if form.is_quoted else noted(tool.arguments(), form.values)
 
 
 def _excludes(format: ToolFormat, form: ElementArguments) -> tuple[str, ...]:

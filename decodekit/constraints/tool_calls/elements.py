@@ -248,7 +248,7 @@ def _content(elements: Elements, root: dict[str, Any], name: str, places: list[s
     has_python = "python" in (values.literals, values.null, values.nested)
     if shape.words and has_python and values.nested != "own" and not values.is_quoted:
         is_python = values.nested == "json"  # those that the others do not have
-        rest.append(Words(tuple(sorted(_PYTHON[word] if is_python else word for word in shape.words))))
+        rest.append(LiteralWords(tuple(sorted(_PYTHON[word] if is_python else word for word in shape.words))))
     if middle_of_others == form.middle and not mark:
         return elements.element(name, [(form.middle, rest + text, form.end)])
     return elements.element(name, [(middle_of_others, rest, form.end), (form.middle + mark, text, mark + form.end)])
@@ -275,7 +275,7 @@ class Unquoted(Constraint):
 
 
 @dataclass(frozen=True, slots=True)
-class Words(Constraint):
+class LiteralWords(Constraint):
     """Words that stand for true, false and null."""
 
     texts: tuple[str, ...]

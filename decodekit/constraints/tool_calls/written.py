@@ -27,7 +27,7 @@ def noted(schema: JsonSchema, values: Values) -> Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted(Constraint):
+class QuotedJson(Constraint):
     """The texts of a schema, each as a string of JSON.
 
     Keys that the schema does not declare may come twice in an object; then the last one counts.
