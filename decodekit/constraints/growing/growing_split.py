@@ -36,7 +36,7 @@ from decodekit.constraints.json_schema.notation import Notated
 from decodekit.constraints.json_schema.translation import GrowingTranslation
 from decodekit.constraints.special import written
 from decodekit.constraints.tool_calls.calls import CALL_ID
-from decodekit.constraints.tool_calls.elements import RAW, Elements, Unquoted, LiteralWords
+from decodekit.constraints.tool_calls.elements import RAW, Elements, LiteralWords, Unquoted
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.response import Tools
 from decodekit.constraints.tool_calls.written import QuotedJson
