@@ -20,7 +20,7 @@ from decodekit.errors import ChatTemplateError
 
 Message: TypeAlias = dict[str, Any]
 
-REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking")
+REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking", "thought")
 """What templates call the thought before an answer."""
 
 _TEXT_PARTS: Final = frozenset(("text", "input_text", "output_text"))

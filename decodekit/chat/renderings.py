@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from decodekit.chat.message_form import Message, MessageForm
+from decodekit.chat.message_form import REASONING_NAMES, Message, MessageForm
 from decodekit.chat.outline import PromptOutline
 from decodekit.constraints.tool_calls import ToolCall
 from decodekit.errors import ChatTemplateError
@@ -79,16 +79,14 @@ class Renderings:
         return self._written[key]
 
     def _rendered(self, messages: Sequence[Message], has_prompt: bool) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                [*messages],
-                chat_template=self.template,
-                tools=self._tools,
-                add_generation_prompt=has_prompt,
-                tokenize=False,
-                **self._options,
-            )
-        )
+        told = {"chat_template": self.template, "add_generation_prompt": has_prompt, "tokenize": False, **self._options}
+        try:
+            return str(self._tokenizer.apply_chat_template([*messages], tools=self._tools, **told))
+        except Exception as error:  # some write calls, and cannot write tools
+            try:
+                return str(self._tokenizer.apply_chat_template([*messages], **told))
+            except Exception:
+                raise error from None
 
     @cached_property
     def form(self) -> MessageForm | None:
@@ -217,7 +215,7 @@ _ASKED: Final[Message] = {"role": "user", "content": USER}
 def _answer(content: str, calls: Sequence[ToolCall], thought: str) -> Message:
     message: Message = {"role": "assistant", "content": content}
     if thought:
-        message["reasoning_content"] = thought
+        message |= dict.fromkeys(REASONING_NAMES, thought)
     if calls:
         message["tool_calls"] = [
             {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}

@@ -6,11 +6,12 @@ r"""What opens and closes thoughts under a chat template, found by rendering.
 
 An assistant's turn shows both around its thought. Where the template leaves thoughts out of what it writes, the ends of
 prompts with and without `enable_thinking` differ by an empty thought. Where it has no such variable, it names the end:
-to cut thoughts off.
+to cut thoughts off. Some write thoughts before calls alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +21,7 @@ from weakref import WeakKeyDictionary
 from decodekit.chat.conversation import Telling
 from decodekit.chat.message_form import REASONING_NAMES
 from decodekit.chat.outline import THOUGHT_END
+from decodekit.chat.renderings import common_begin, common_end
 from decodekit.chat.thought import TAGS, Thought
 from decodekit.errors import DecodekitError
 
@@ -33,6 +35,13 @@ BUDGETS: Final = ("thinking_budget", "reasoning_budget")
 """Variables of templates that tell the model how many tokens its thought may have."""
 
 _USER, _THOUGHT, _ANSWER = "zqzux", "zqztx", "zqzax"
+_CALLING: Final[Mapping[str, Any]] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"type": "function", "id": "zqzidentx", "function": {"name": "zqzfx", "arguments": {"zqzkx": "zqzvx"}}}
+    ],
+}
 _known: WeakKeyDictionary[Any, dict[Any, Thought | None]] = WeakKeyDictionary()
 
 
@@ -75,7 +84,12 @@ def _read(tokenizer: Any, told: Telling, source: str) -> Thought | None:
     answer: dict[str, Any] = {"role": "assistant", "content": _ANSWER}
     thinking = rendered({**answer, **dict.fromkeys(REASONING_NAMES, _THOUGHT)}, add_generation_prompt=False)
     plain = rendered(answer, add_generation_prompt=False)
-    for begin, end in _marks(prompts, thinking, plain, source):
+    called, calling = (
+        rendered({**_CALLING, **dict.fromkeys(REASONING_NAMES, one)} if one else _CALLING, add_generation_prompt=False)
+        for one in ("", _THOUGHT)
+    )
+    marks = itertools.chain(_marks(prompts, thinking, plain, source), [_around_thought(calling, called)])
+    for begin, end in marks:
         if begin.strip() and end.strip():
             return _with_answer(begin, end, prompts[0], plain)
     return None
@@ -105,6 +119,13 @@ def _marks(prompts: list[str], thinking: str, plain: str, source: str) -> Iterat
                 yield prompt[last.start() :], closing
     for match in THOUGHT_END.finditer(source):
         yield _mirrored(match[0]), match[0]
+
+
+def _around_thought(thinking: str, plain: str) -> tuple[str, str]:
+    """What stands around the thought in a text, and not in the same without it."""
+    before, behind = common_begin([thinking, plain]), common_end([thinking, plain])
+    begin, _, end = thinking[len(before) : len(thinking) - len(behind)].partition(_THOUGHT)
+    return begin, end
 
 
 def _begin_before(written: str, opener: str, prompts: list[str]) -> str:
@@ -139,7 +160,12 @@ def _shared(one: str, other: str) -> str:
 def _mirrored(end: str) -> str:
     """The begin that an end answers to; empty if it answers to none."""
     mark = end.strip()
-    for pattern, begin in ((r"</(.+)>", r"<\1>"), (r"\[/(.+)\]", r"[\1]"), (r"<\|END_(\w+)\|>.*", r"<|START_\1|>")):
+    for pattern, begin in (
+        (r"</(.+)>", r"<\1>"),
+        (r"\[/(.+)\]", r"[\1]"),
+        (r"<\|END_(\w+)\|>.*", r"<|START_\1|>"),
+        (r"<\|(\w+)_end\|>", r"<|\1_start|>"),
+    ):
         if re.fullmatch(pattern, mark, re.S):
             return re.sub(pattern, begin, mark, flags=re.S)
     return ""

@@ -33,8 +33,9 @@ _FAMILIES: Final = (
     ("<parameter=", "qwen3-coder"),
     ("<function=", "function"),
     ("<tool_call>", "hermes"),
+    ("List of tools: ", "lfm2"),
 )
-"""Marks in templates, the surest first, and the formats that they tell."""
+"""Texts in templates, the surest first, and the formats that they tell."""
 
 
 class Case(NamedTuple):

@@ -57,7 +57,7 @@ def tools(
             - ``"mistral-v11"``: ``[TOOL_CALLS]f[CALL_ID]abcdef123[ARGS]{...}``, with the identifier or not;
               ``"mistral-v13"``: ``[TOOL_CALLS]f[ARGS]{...}``;
             - ``"qwen3-coder"``: ``<tool_call><function=f><parameter=x>`` and so on; see `ElementArguments`;
-            - ``"kimi-k2"`` and ``"granite"``, whose templates do not tell.
+            - ``"kimi-k2"``, ``"granite"`` and ``"lfm2"``, whose templates do not all tell.
         tool_choice: ``"auto"``; ``"required"``: calls alone, without text before them; ``"none"``: text alone; the name
             of a tool, or ``{"type": "function", "function": {"name": ...}}``: one call of it alone.
         parallel: whether several calls are allowed, or how many; by default as many as the format can write, and one of

@@ -86,7 +86,7 @@ class ServedOptions:
     tool_format: Annotated[
         str,
         _of_texts(help="How the model writes calls of tools: auto, as its chat template tells; or hermes, llama3, "
-                  "function, mistral, mistral-v11, mistral-v13, qwen3-coder, kimi-k2, granite."),
+                  "function, mistral, mistral-v11, mistral-v13, qwen3-coder, kimi-k2, granite, lfm2."),
     ] = "auto"  # fmt: skip
     speculate: Annotated[
         str | None,

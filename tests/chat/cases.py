@@ -274,13 +274,18 @@ def _attempt(
     try:
         rendered = _rendered(tokenizer, form, message, {"tools": form.tools(tools or TOOLS[:1]), **options})
     except Exception as error:  # a template is a program of the model's author
-        return f"{type(error).__name__}: {error}"
+        try:
+            rendered = _rendered(tokenizer, form, message, options)  # some write calls, and cannot write tools
+        except Exception:
+            return f"{type(error).__name__}: {error}"
     behind = rendered.text[_common(rendered.prompt, rendered.text) :]
     for mark in [*_marks_of(case), *([thought] if thought else [])]:
         if not _holds(behind, mark):
             return f"{mark!r} is lost"
         if any(f"{quote}{mark}{quote}" in behind for quote in "\"'" if quote in mark):
             return f"{mark!r} stands between quotation marks that are in it, too, and nobody can read it"
+        if "\n" in mark and any(f"{quote}{mark}{quote}" in behind for quote in "\"'"):
+            return f"{mark!r} has line breaks between quotation marks, which neither JSON nor Python reads"
     if case.content and case.calls and behind.rindex(case.content) > behind.rindex(case.calls[0].name):
         return "the content stands behind the calls"
     return rendered

@@ -98,14 +98,14 @@ def round_trips(entry: Entry) -> RoundTrips:
     found = RoundTrips(entry.name)
     _read_conversations(tokenizer, found)
     form = form_of(tokenizer)
-    if isinstance(form, str):
-        found.lost = dict.fromkeys(CALLS, form)
-        return found
     try:
         found.format = derive(tokenizer)
         check = Checked(dk.tools(TOOLS, format=found.format), tokenizer)
     except DecodekitError as error:
         found.format, found.why_none = None, str(error)
+    if isinstance(form, str):
+        found.lost = dict.fromkeys(CALLS, form)
+    if found.format is None or isinstance(form, str):
         return found
     for case in CALLS.values():
         rendered = expected(tokenizer, case, form)

@@ -107,6 +107,10 @@ CALLS: dict[str, tuple[str, list[str]]] = {
         '{"name": "now", "arguments": {}}]',
         ["<|tool_call|>", "<|tool_call|>[]", '<|tool_call|>{"name": "now", "arguments": {}}'],
     ),
+    "lfm2": (
+        "Let me see.\n<|tool_call_start|>[get_weather(city='Bern <b>'), now()]<|tool_call_end|>",
+        ["<|tool_call_start|>[]<|tool_call_end|>", "<|tool_call_start|>now()<|tool_call_end|>", "<|tool_call_start|>[now("],
+    ),
 }
 
 

@@ -12,10 +12,11 @@ from decodekit.constraints.composition.combinators import rounds
 from decodekit.constraints.composition.composed import row
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Repeated, Terminal
+from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.regex.regex import full_match
 from decodekit.constraints.tool_calls.elements import elements_of
 from decodekit.constraints.tool_calls.format import ID, NUMBER, ElementArguments, Part, ToolFormat
-from decodekit.constraints.tool_calls.literals import BLANKS, literal, marks_of
+from decodekit.constraints.tool_calls.literals import BLANKS, literal
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall
 from decodekit.constraints.tool_calls.written import QuotedJson, noted
 
@@ -131,15 +132,9 @@ def arguments_of(tool: Tool, format: ToolFormat, are_special: bool | None = None
     """
     form = format.arguments
     if isinstance(form, ElementArguments):
-        return elements_of(tool, form, _excludes(format, form), format.marks, are_special)
-    return QuotedJson(tool.arguments()) if form.is_quoted else noted(tool.arguments(), form.values)
-
-
-def _excludes(format: ToolFormat, form: ElementArguments) -> tuple[str, ...]:
-    """What no string holds that is written as it is: the marks of the format, and what ends it."""
-    texts = [form.begin, form.middle, form.middle_of_others or "", form.end, form.opening, form.closing]
-    texts += [format.opening, format.separator, format.closing, *(one for one in format.pieces if isinstance(one, str))]
-    return tuple(sorted({*marks_of(texts, format.marks), form.end.strip(BLANKS) or form.end}))
+        return elements_of(tool, form, format.excluded, format.marks, are_special)
+    values = noted(tool.arguments(), form.values)
+    return QuotedJson(cast("JsonSchema", values)) if form.is_quoted else values
 
 
 def _id_pattern(format: ToolFormat) -> str:

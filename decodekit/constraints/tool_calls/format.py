@@ -23,7 +23,7 @@ from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from decodekit.constraints.json_schema.notation import Spelling, Values
-from decodekit.constraints.tool_calls.literals import BLANKS, beginning, begins_with_mark, read, without_gap
+from decodekit.constraints.tool_calls.literals import BLANKS, beginning, begins_with_mark, marks_of, read, without_gap
 from decodekit.constraints.tool_calls.tool import ToolCall
 from decodekit.errors import InvalidConstraintError
 
@@ -262,6 +262,16 @@ class ToolFormat:
         text = self.content_end + self.joint + self._start
         return text[: len(text) - len(text.lstrip(BLANKS))]
 
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """What no string holds that is written as it is: the marks of the format, and what ends it."""
+        form = self.arguments
+        if not isinstance(form, ElementArguments) or form.values.text != "raw":
+            return ()
+        texts = [form.begin, form.middle, form.middle_of_others or "", form.end, form.opening, form.closing]
+        texts += [self.opening, self.separator, self.closing, *(one for one in self.pieces if isinstance(one, str))]
+        return tuple(sorted({*marks_of(texts, self.marks), form.end.strip(BLANKS) or form.end}))
+
     def content_in(self, text: str) -> str:
         """The content of a response that was cut before its first call was whole."""
         begun = read(text, self.content_begin)
@@ -302,7 +312,8 @@ class ToolFormat:
             calls: with arguments that are values of JSON.
 
         Raises:
-            ValueError: a call without an identifier, where the format asks for one.
+            ValueError: a call without an identifier, where the format asks for one; a string that holds a mark of the
+                format or of its end, where strings are written as they are.
         """
         text = f"{self.content_begin}{content}{self.content_end}" if content or not calls else ""
         if not calls:
@@ -345,6 +356,9 @@ class ToolFormat:
         if piece == NAME:
             return self.name_text(call.name)
         if piece == ARGUMENTS:
+            texts = [one for one in call.arguments.values() if isinstance(one, str)] if self.excluded else []
+            for text, mark in ((text, mark) for text in texts for mark in self.excluded if mark in text):
+                raise ValueError(f"{text!r:.60} holds {mark!r}, which cannot be told from that of the format")
             return self.arguments.written(call.arguments)
         if piece == NUMBER:
             return self._number_in(call) or str(number)

@@ -1,9 +1,9 @@
 """Formats of calls by name: those of families whose chat templates do not tell, and those that many others share.
 
 Sources: the chat templates of NousResearch/Hermes-3-Llama-3.1-8B, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-8B,
-Qwen/Qwen3-Coder-30B-A3B-Instruct, meta-llama/Llama-3.1-8B-Instruct, moonshotai/Kimi-K2-Instruct and
-ibm-granite/granite-3.3-8b-instruct; Meta's prompt formats of Llama 3.1 (functions by name); the instruct tokenizers of
-mistral-common, versions 2, 3, 7, 11 and 13.
+Qwen/Qwen3-Coder-30B-A3B-Instruct, meta-llama/Llama-3.1-8B-Instruct, moonshotai/Kimi-K2-Instruct,
+ibm-granite/granite-3.3-8b-instruct and LiquidAI/LFM2.5-VL-450M; Meta's prompt formats of Llama 3.1 (functions by name);
+the instruct tokenizers of mistral-common, versions 2, 3, 7, 11 and 13.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ FORMATS: Final[dict[str, ToolFormat]] = {
             "granite", "Granite 3.0 to 3.3",
             (*_NAMED, "}"), opening="<|tool_call|>[", separator=", ", closing="]", names="json",
             marks=("<|tool_call|>",),
+        ),
+        ToolFormat(
+            "lfm2", "LFM2, LFM2.5", (NAME, "(", ARGUMENTS, ")"),
+            ElementArguments("", "=", "", ", ", Values("python", "python", "python")),
+            opening="<|tool_call_start|>[", separator=", ", closing="]<|tool_call_end|>",
+            marks=("<|tool_call_start|>", "<|tool_call_end|>"),
         ),
     )
 }  # fmt: skip
