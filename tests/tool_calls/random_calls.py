@@ -9,13 +9,14 @@ Now and then it takes the next token of the shortest end, or its texts would be 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from typing import Any, Final
 
 from decodekit.constraints import CompiledGrammar, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.tool_calls import ToolFormat, Tools, tools
+from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.vocabulary import Vocabulary
 
 JsonObject = dict[str, Any]
@@ -64,10 +65,11 @@ class RandomModel:
 
     Args:
         tokenize: a text as tokens.
+        favourites: tokens that it takes every other time, where they may be.
     """
 
-    def __init__(self, vocabulary: Vocabulary, tokenize: Any) -> None:
-        self._vocabulary, self._tokenize = vocabulary, tokenize
+    def __init__(self, vocabulary: Vocabulary, tokenize: Any, favourites: Set[int] = frozenset()) -> None:
+        self._vocabulary, self._tokenize, self._favourites = vocabulary, tokenize, favourites
         self._bitmask = allocate_bitmask(1, vocabulary.size)
         self._plain = [token for token, data in enumerate(vocabulary.token_bytes) if data and len(data) < 6]
 
@@ -107,7 +109,8 @@ class RandomModel:
             elif matcher.is_accepting and (rng.random() < 0.6 or len(allowed) == len(eos)):
                 token = eos[0]
             else:
-                token = int(rng.choice(allowed))
+                some = [token for token in allowed if token in self._favourites] if rng.random() < 0.5 else []
+                token = int(rng.choice(some or allowed))
             assert matcher.accept(token)
         return bytes(matcher.text).decode()
 
@@ -137,3 +140,21 @@ def real_model(name: str) -> RandomModel:
     tokenizer = _load_tokenizer(name)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return RandomModel(vocabulary, lambda text: tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@cache
+def marked_model(format: ToolFormat) -> RandomModel:
+    """Over bytes and the texts of a format, the marks of which it likes best."""
+    texts = [format.opening, format.separator, format.closing, format.joint, format.end]
+    texts += [piece for piece in format.pieces if isinstance(piece, str)]
+    form = format.arguments
+    if isinstance(form, ElementArguments):
+        texts += [form.begin, form.middle, form.end, form.separator, form.values.text, form.middle_of_others or ""]
+    words = {word for text in texts for word in (text, text.strip(), *text.split()) if len(word.encode()) > 1}
+    pieces = [word.encode() for word in sorted({*words, "ab", "é", "\u2028", "\n\n", "null", "12"})]
+    vocabulary = Vocabulary([*(bytes((byte,)) for byte in range(256)), None, *pieces], [256])
+
+    def tokenize(text: str) -> list[int]:
+        return [*text.encode()]
+
+    return RandomModel(vocabulary, tokenize, {*range(257, vocabulary.size)})

@@ -244,7 +244,10 @@ def _content(elements: Elements, root: dict[str, Any], name: str, places: list[s
         if others.guard() is not None:
             cause = "a value that only a guard tells from invalid ones cannot be told from a string, either"
             raise UnsupportedSchemaError(cause, at=at, hint="a parameter without strings, or another format")
-        rest = [Unquoted(rest[0])]
+        # All that is JSON, written in whatever way: what is not found here is taken for a string.
+        wide = others.with_options(order="any", whitespace="any", numbers="any")
+        wide = wide if values.nested == "python" else wide.with_options(escapes="any")
+        rest = [Unquoted(noted(wide, values))]
     has_python = "python" in (values.literals, values.null, values.nested)
     if shape.words and has_python and values.nested != "own" and not values.is_quoted:
         is_python = values.nested == "json"  # those that the others do not have
