@@ -79,10 +79,11 @@ class RandomModel:
         """Texts until so many calls are drawn; each with its constraint and the tools that it was drawn for."""
         num_drawn = num_of_these = 0
         given: list[JsonObject] = []
+        constraint: Tools | None = None
         while num_drawn < num_calls:
-            if not given or num_of_these >= 25:
+            if constraint is None or num_of_these >= 25:
                 given, num_of_these = everyday_tools(rng, are_names_words), 0
-            constraint = tools(given, format, "required" if rng.random() < 0.5 else "auto")
+                constraint = tools(given, format, rng.choice(("required", "auto")))
             text = self._text(compile(constraint, self._vocabulary), constraint, rng)
             num_new = len(constraint.parse(text).calls)
             assert num_new, text

@@ -188,14 +188,14 @@ def test_odd_values_are_read_back_or_refused(name: str) -> None:
 
 
 def test_all_that_is_json_is_no_string() -> None:
-    """Where strings stand as they are, JSON is no string, however it is written: the others read it as JSON, too."""
+    """Where strings stand as they are, lists, objects and numbers are none, however they are written."""
     form = FAMILIES["glm-4.6"].format
     constraint = tools([_ODD_TOOL], form)
     texts = ("[ 1 ,\n2 ]", "-1" + "0" * 40, '"\\u0041"', "1e400", '{"a" :1}', "Bern", "[1")
-    for text, value in zip(texts, ([1, 2], -(10**40), "A", "1e400", {"a": 1}, "Bern", "[1"), strict=True):
+    for text, value in zip(texts, ([1, 2], -(10**40), '"\\u0041"', "1e400", {"a": 1}, "Bern", "[1"), strict=True):
         written = form.written("", [ToolCall("get", {"any": "?"})]).replace("?", text)
         assert constraint.parse(written).calls[0].arguments == {"any": value}, text
-        assert text == "1e400" or PARSERS["glm mlx"](written, [_ODD_TOOL]).calls == [("get", {"any": value})]
+        assert value == text or PARSERS["glm mlx"](written, [_ODD_TOOL]).calls == [("get", {"any": value})]
 
 
 @thinned("name", FAMILIES, keep=(*_SOME, "llama4", "llama3", "gpt-oss"))
@@ -220,7 +220,7 @@ def with_wrong_mark(form: ToolFormat) -> ToolFormat:
 
 
 @needs_corpus
-@thinned("name", [name for name, one in FAMILIES.items() if one.template], keep=_SOME)
+@thinned("name", [name for name, one in FAMILIES.items() if one.template], keep=("glm-4.6", "lfm2"))
 def test_descriptions_are_those_of_the_templates(name: str) -> None:
     family = FAMILIES[name]
     derived = derive(template(str(family.template)).tokenizer())
