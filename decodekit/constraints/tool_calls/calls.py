@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -42,11 +42,9 @@ class Calls:
     max_calls: int | None
     are_special: bool | None
 
-    def literal(self, text: str, *, has_fixed_begin: bool = False, has_fixed_end: bool = False) -> Expression:
-        """A text of the format."""
-        return literal(
-            text, self.format.marks, self.are_special, has_fixed_begin=has_fixed_begin, has_fixed_end=has_fixed_end
-        )
+    def literal(self, text: str, before: str = "", after: str = "") -> Expression:
+        """A text of the format, with what stands beside it."""
+        return literal(text, self.format.marks, self.are_special, before=before, after=after)
 
     def pieces(self, *, is_behind_content: bool = False) -> tuple[Expression, Expression, Expression, Expression]:
         """What stands before the calls, the first, the others with what separates them, and what stands behind."""
@@ -55,13 +53,14 @@ class Calls:
     def _pieces(self, is_behind_content: bool) -> tuple[Expression, Expression, Expression, Expression]:
         form = self.format
         joint = form.joint if is_behind_content or form.has_joint_alone else ""
-        opening = self.literal(joint + form.opening)
+        first, last = form.edges(form.call[0])[0], form.edges(form.call[-1])[1]
+        opening = self.literal(joint + form.opening, after=first)
         if form.lead:
             opening = row(Alternatives((self.literal(form.lead), EMPTY_TEXT)), opening)
         call = self._call()
         most = None if self.max_calls is None else self.max_calls - 1
-        others = rounds(row(self.literal(form.separator), call), 0, most)
-        closing = self.literal(form.closing)
+        others = rounds(row(self.literal(form.separator, last, first), call), 0, most)
+        closing = self.literal(form.closing, last)
         if form.is_closing_optional:
             closing = Alternatives((closing, EMPTY_TEXT))
         if form.end:
@@ -81,23 +80,35 @@ class Calls:
         return arguments_of(tool, self.format, self.are_special)
 
     def _call(self) -> Expression:
-        before, between, after = self.format.divided
+        before, between, after = self._parts()
         options = []
         for tool in self.tools:
             name: Expression | str = self.format.name_text(tool.name)
             arguments = Inline(self.arguments(tool), tool.name)
             first, last = (name, arguments) if self.format.is_name_first else (arguments, name)
-            options.append(row(first, self._row(between), last))
-        return row(self._row(before), Alternatives(tuple(options)), self._row(after))
+            options.append(row(first, row(*between), last))
+        return row(row(*before), Alternatives(tuple(options)), row(*after))
 
-    def _row(self, parts: Iterable[Part]) -> Expression:
-        return row(*map(self._part, parts))
+    def _parts(self) -> list[list[Expression]]:
+        """What stands in a call before, between and behind the name and the arguments."""
+        form, place, found = self.format, 0, []
+        for parts in form.divided:
+            found.append(
+                [
+                    self._part(part, form.call[: place + at], form.call[place + at + 1 :])
+                    for at, part in enumerate(parts)
+                ]
+            )
+            place += len(parts) + 1
+        return found
 
-    def _part(self, part: Part) -> Expression:
+    def _part(self, part: Part, before: Sequence[Part], behind: Sequence[Part]) -> Expression:
+        form = self.format
         if isinstance(part, str):
-            return self.literal(part)
+            left, right = (form.edges(beside)[at] for beside, at in ((before[-1:], 1), (behind[:1], 0)))
+            return self.literal(part, left, right)
         if isinstance(part, tuple):
-            return Repeated(self._row(part), 0, 1)
+            return Repeated(row(*(self._part(one, part[:at], part[at + 1 :]) for at, one in enumerate(part))), 0, 1)
         pattern = _NUMBERS if part == NUMBER else self.format.id_pattern or _id_pattern(self.format)
         return Terminal(full_match(pattern), CALL_ID if part == self.format.id_hole else None)
 

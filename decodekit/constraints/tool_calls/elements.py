@@ -31,7 +31,7 @@ from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.language.words import words
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.tool_calls.format import ElementArguments
-from decodekit.constraints.tool_calls.literals import BLANKS, literal
+from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, literal
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
 from decodekit.constraints.work import Work, done
@@ -81,11 +81,11 @@ class Elements(Composed):
         """The elements with what stands around and between them."""
         form = self.form
         parameters = _parameters(self)
-        separator = self._literal(form.separator)
+        separator = self._literal(form.separator, after=form.begin or LETTER)
         rest: list[Expression] = []
         begins: list[Expression] = []  # what may stand there from some parameter on, the first that is written
         for parameter in reversed(parameters):
-            begin = self._literal(form.begin)
+            begin = self._literal(form.begin, after=LETTER)
             element = row(begin, parameter.name, parameter.content)
             if parameter.is_required:
                 begins = []
@@ -119,17 +119,17 @@ class Elements(Composed):
                 values[parameter.name] = value
         return values
 
-    def _literal(self, text: str, *, has_fixed_begin: bool = False, has_fixed_end: bool = False) -> Expression:
-        return literal(text, self.marks, self.are_special, has_fixed_begin=has_fixed_begin, has_fixed_end=has_fixed_end)
+    def _literal(self, text: str, before: str = "", after: str = "") -> Expression:
+        return literal(text, self.marks, self.are_special, before=before, after=after)
 
     def element(self, name: str, ways: Iterable[tuple[str, list[Constraint], str]]) -> Expression | None:
         """What stands behind a key; of each way what leads to values, the values, and what ends them. None for none."""
-        has_raw = not self.form.values.is_quoted
+        beside = "" if self.form.values.is_quoted else LETTER
         found = [
             row(
-                self._literal(middle, has_fixed_end=has_raw),
+                self._literal(middle, LETTER, beside),
                 Alternatives(tuple(Inline(value, name) for value in values)),
-                self._literal(end, has_fixed_begin=has_raw),
+                self._literal(end, beside),
             )
             for middle, values, end in ways
             if values
@@ -244,7 +244,10 @@ def _content(elements: Elements, root: dict[str, Any], name: str, places: list[s
         if others.guard() is not None:
             cause = "a value that only a guard tells from invalid ones cannot be told from a string, either"
             raise UnsupportedSchemaError(cause, at=at, hint="a parameter without strings, or another format")
-        rest = [Unquoted(rest[0])]
+        # All that is JSON, written in whatever way: what is not found here is taken for a string.
+        wide = others.with_options(order="any", whitespace="any", numbers="any")
+        wide = wide if values.nested == "python" else wide.with_options(escapes="any")
+        rest = [Unquoted(noted(wide, values))]
     has_python = "python" in (values.literals, values.null, values.nested)
     if shape.words and has_python and values.nested != "own" and not values.is_quoted:
         is_python = values.nested == "json"  # those that the others do not have

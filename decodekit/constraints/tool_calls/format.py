@@ -23,7 +23,15 @@ from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from decodekit.constraints.json_schema.notation import Spelling, Values
-from decodekit.constraints.tool_calls.literals import BLANKS, beginning, begins_with_mark, marks_of, read, without_gap
+from decodekit.constraints.tool_calls.literals import (
+    BLANKS,
+    LETTER,
+    beginning,
+    begins_with_mark,
+    marks_of,
+    read,
+    without_gap,
+)
 from decodekit.constraints.tool_calls.tool import ToolCall
 from decodekit.errors import InvalidConstraintError
 
@@ -58,6 +66,11 @@ class JsonArguments:
     values: Values = Values()
     is_quoted: bool = False
 
+    @property
+    def edges(self) -> tuple[str, str]:
+        """The characters with which they begin and end."""
+        return ('"', '"') if self.is_quoted else ("{", "}")
+
     def written(self, arguments: dict[str, Any]) -> str:
         """The arguments as they stand in a call."""
         text = self.values.written(arguments)
@@ -84,6 +97,11 @@ class ElementArguments:
     middle_of_others: str | None = None
     opening: str = ""
     closing: str = ""
+
+    @property
+    def edges(self) -> tuple[str, str]:
+        """The characters with which they begin and end, blanks apart; `LETTER` for any."""
+        return (self.opening + self.begin).strip()[:1] or LETTER, (self.end + self.closing).strip()[-1:] or LETTER
 
     def written(self, arguments: dict[str, Any]) -> str:
         """The arguments as they stand in a call."""
@@ -196,6 +214,14 @@ class ToolFormat:
         """What stands in a call before, between and behind the name and the arguments."""
         first, last = sorted((self.call.index(NAME), self.call.index(ARGUMENTS)))
         return self.call[:first], self.call[first + 1 : last], self.call[last + 1 :]
+
+    def edges(self, parts: Part | Sequence[Part]) -> tuple[str, str]:
+        """The characters with which a part of a call begins and ends, blanks apart: `LETTER` where it may be any."""
+        if isinstance(parts, str):
+            return parts.strip()[:1], parts.strip()[-1:]
+        if isinstance(parts, Hole):
+            return self.arguments.edges if parts == ARGUMENTS else (LETTER, LETTER)
+        return (self.edges(parts[0])[0], self.edges(parts[-1])[1]) if parts else ("", "")
 
     @property
     def id_hole(self) -> Hole | None:

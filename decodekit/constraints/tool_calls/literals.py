@@ -4,8 +4,13 @@ r"""The fixed texts of a format as they may be written: marks as texts or specia
 
 A blank of a template may be left out, one by one, and no other stands in its place: where any white space may stand, a
 model that nobody taught to call tools writes it up to the bound at every place, and its text is cut before its calls
-are done. Blanks between two letters or digits stay (``<invoke name=``). So do those beside a text that is written as it
-is, for which they would be taken.
+are done. That goes for blanks between brackets, marks and the punctuation of JSON, which every parser reads past:
+
+    left out     {"name":"f"    <tool_call>{    }</tool_call><tool_call>    [TOOL_CALLS][    }, {
+    written      <invoke name=    name="x" string=    f\n```json\n{    role<|role_sep|>\n{    f(a=1)\ng(b=2)
+
+Beside a letter, a fence or a name they tell the parts of a text, and other parsers want them; beside a text that is
+written as it is they would be taken for some of it.
 """
 
 from __future__ import annotations
@@ -19,6 +24,12 @@ from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expres
 from decodekit.constraints.language import ir
 
 BLANKS: Final = " \t\r\n"
+LETTER: Final = "a"
+"""Stands for a text of which nothing is known."""
+_LOOSE: Final = frozenset('<>[](){},:"')
+"""Beside which blanks tell nothing."""
+_HEADER_END: Final = ("|>", "｜>")
+"""How marks end behind which a line of a header may end."""
 _MARK: Final = re.compile(r"<[^<>\s]+>?|\[/?[A-Z][A-Z_]*\]")
 """``<tool_call>``, ``<function=``, ``[TOOL_CALLS]``."""
 
@@ -28,8 +39,8 @@ def literal(
     marks: Iterable[str] = (),
     are_special: bool | None = None,
     *,
-    has_fixed_begin: bool = False,
-    has_fixed_end: bool = False,
+    before: str = "",
+    after: str = "",
 ) -> Expression:
     """A text of a format.
 
@@ -37,9 +48,9 @@ def literal(
         text: as templates write it.
         marks: texts in it that may be special tokens of the same name.
         are_special: whether they are; None if they may be either.
-        has_fixed_begin, has_fixed_end: whether the blanks at this end stay.
+        before, after: what stands beside it: a character, `LETTER` for any text; empty for nothing that minds blanks.
     """
-    optional = _optional(text, has_fixed_begin, has_fixed_end)
+    optional = _optional(text, before, after)
     items: list[Expression] = []
     place = 0
     for start, end in _places(text, marks):
@@ -62,7 +73,7 @@ def beginning(text: str, marks: Iterable[str]) -> str:
     where that text ends. Empty if nothing but blanks stands there.
     """
     text = text.lstrip(BLANKS)
-    optional = _optional(text, False, False)
+    optional = _optional(text)
     whole = text[: min(optional, default=len(text))]
     found = _MARK.match(text)
     names = [name for name in marks if text.startswith(name)]
@@ -91,7 +102,7 @@ def read(text: str, fixed: str) -> tuple[int, bool] | None:
     None if the text begins otherwise.
     """
     place = 0
-    optional = _optional(fixed, False, True)
+    optional = _optional(fixed, after=LETTER)
     for number, character in enumerate(fixed):
         if place == len(text):
             return place, False
@@ -110,17 +121,19 @@ def without_gap(text: str, gap: str) -> str:
     return text[:end]
 
 
-def _optional(text: str, has_fixed_begin: bool, has_fixed_end: bool) -> set[int]:
+def _optional(text: str, before: str = "", after: str = "") -> set[int]:
     """The places of the blanks that may be left out."""
-    first, last = len(text) - len(text.lstrip(BLANKS)), len(text.rstrip(BLANKS))
-    return {
-        place
-        for place, character in enumerate(text)
-        if character in BLANKS
-        and not (has_fixed_begin and place < first)
-        and not (has_fixed_end and place >= last)
-        and not (text[place - 1 : place].isalnum() and text[place + 1 : place + 2].isalnum())
-    }
+    found: set[int] = set()
+    for run in re.finditer(rf"[{BLANKS}]+", text):
+        left, right = text[: run.start()] or before, text[run.end() :] or after
+        is_header = run.start() > 0 and left.endswith(_HEADER_END) and right[:1] not in ("", "<")
+        if _is_loose(left[-1:]) and (left.endswith(",") or _is_loose(right[:1])) and not is_header:
+            found.update(range(*run.span()))
+    return found
+
+
+def _is_loose(character: str) -> bool:
+    return not character or character in _LOOSE
 
 
 def _places(text: str, marks: Iterable[str]) -> list[tuple[int, int]]:

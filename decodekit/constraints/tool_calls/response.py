@@ -15,7 +15,7 @@ from decodekit.constraints.language import ir
 from decodekit.constraints.tool_calls.calls import Calls, arguments_of
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.formats import AUTO, FORMATS
-from decodekit.constraints.tool_calls.literals import BLANKS
+from decodekit.constraints.tool_calls.literals import BLANKS, LETTER
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall, read_tool
 from decodekit.errors import (
     ConstraintError,
@@ -178,7 +178,7 @@ class Tools(Composed):
             blanks = ir.repeat(ir.byte_set(BLANKS.encode()))
             begun = ir.concat(blanks, ir.literal(form.opener.encode()), ir.ANYTHING)
             node = ir.both(node, ir.complement(begun))
-        begin = self._calls().literal(form.content_begin, has_fixed_end=True)
+        begin = self._calls().literal(form.content_begin, after=LETTER)
         return row(begin, Terminal(node, "text"), self._calls().literal(form.content_end))
 
 
