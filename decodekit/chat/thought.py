@@ -25,13 +25,12 @@ from decodekit.constraints.composition.tags import Reasoned
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.special import spellings
 from decodekit.constraints.tool_calls import Tools
+from decodekit.constraints.tool_calls.literals import BLANKS, num_held
 from decodekit.errors import OptionError
 from decodekit.vocabulary import Vocabulary
 
 TAGS: Final = re.compile(r"<[^<>]+>|\[[^\[\]\s]+\]")
 """What most marks are made of."""
-
-_BLANKS: Final = " \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ class ThoughtSplit:
     def _find_begin(self, is_last: bool) -> None:
         assert self._thought is not None
         opener, answer = self._thought.opener, self._thought.answer.strip()
-        begun = self._held.lstrip(_BLANKS)
+        begun = self._held.lstrip(BLANKS)
         if begun.startswith(opener):
             self._drop(len(self._held) - len(begun) + len(opener))
             self._state, self.has_thought = "thought", True
@@ -192,12 +191,12 @@ class ThoughtSplit:
         end = self._held.find(closer)
         is_over = end >= 0
         if end < 0:
-            end = len(self._held) - (0 if is_last else _num_held(self._held, closer))
+            end = len(self._held) - (0 if is_last else num_held(self._held, closer))
         piece = self._blanks + self._held[:end]
         self._drop(end + (len(closer) if is_over else 0))
         if not self._is_begun:
-            piece = piece.lstrip(_BLANKS)
-        said = piece.rstrip(_BLANKS)
+            piece = piece.lstrip(BLANKS)
+        said = piece.rstrip(BLANKS)
         self._blanks, self._is_begun = piece[len(said) :], self._is_begun or bool(said)
         if is_over:
             self._state, self._blanks = "answer", ""
@@ -206,17 +205,11 @@ class ThoughtSplit:
     def _find_answer(self, is_last: bool) -> None:
         assert self._thought is not None
         mark = self._thought.answer.strip()
-        rest = self._held.lstrip(_BLANKS)
+        rest = self._held.lstrip(BLANKS)
         if not is_last and (not rest or (len(rest) < len(mark) and mark.startswith(rest))):
             return
         self._drop(len(self._held) - len(rest) + (len(mark) if mark and rest.startswith(mark) else 0))
         self._state = "content"
-
-
-def _num_held(text: str, mark: str) -> int:
-    """Length of the longest end of a text that may be the beginning of a mark."""
-    lengths = range(min(len(mark) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if mark.startswith(text[-length:])), 0)
 
 
 class ThoughtTokens:

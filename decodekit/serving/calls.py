@@ -27,7 +27,7 @@ from decodekit.constraints.growing import Document, GrowingSplit
 from decodekit.constraints.language.ir import matches
 from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.constraints.tool_calls import ToolFormat, ToolResponse, Tools
-from decodekit.constraints.tool_calls.literals import BLANKS, read, without_gap
+from decodekit.constraints.tool_calls.literals import BLANKS, num_held, read, without_gap
 from decodekit.llm import Completion
 
 _State: TypeAlias = Literal["open", "content", "calls"]
@@ -84,8 +84,8 @@ class CallSplitter:
         self._format = None if self._tools is None else self._tools.format
         self._split: GrowingSplit | None = None
         self._num_split = None if self._with_schema is None else 0  # what it has read; None before the calls
-        self._ids: list[str] = []  # of the calls that have begun
-        self._told: list[list[str]] = []  # what was told of their arguments
+        self._ids: list[str] = []  # of the calls, as far as they are known
+        self._told: list[list[str]] = []  # what was told of the arguments of those that have begun
         self._text = ""
         self._num_told = 0  # where what is told next of the content stands in the text
         self._num_content = 0  # characters of the content that were told
@@ -112,7 +112,7 @@ class CallSplitter:
             self._state = "calls"
             if self._num_split is None:
                 self._num_split = 0 if self._format.is_framed else min(found)
-        held = (_num_held(self._text, one) for one in self._ends)
+        held = (num_held(self._text, one) for one in self._ends)
         end = min(found) if found else len(self._text) - max(held, default=0)
         last = self._text[max(self._num_told, end - len(self._gap)) : end]
         end -= len(last) - len(without_gap(last, self._gap))
@@ -147,22 +147,26 @@ class CallSplitter:
             documents = [one for one in self._split.documents if one.name is not None]  # else JSON of a schema
         for number, one in enumerate(documents):
             assert one.name is not None
-            if number == len(self._ids):
-                self._ids.append(one.id or self._new_id())
+            if number == len(self._told):
+                pieces.append(CallPiece(number, self._id_of(number, one.id), one.name, ""))
                 self._told.append([])
-                pieces.append(CallPiece(number, self._ids[number], one.name, ""))
             new, one.json.written = "".join(one.json.written), []
             pieces.append(CallPiece(number, None, None, new))
             self._told[number].append(new)
         for number, call in enumerate([] if ended is None else ended.calls):
-            if number == len(self._ids):
-                self._ids.append(call.id)
-                self._told.append([])
+            if number == len(self._told):
                 pieces.append(CallPiece(number, call.id, call.name, ""))
+                self._told.append([])
             told = "".join(self._told[number])
             assert call.arguments.startswith(told), "what was told of the arguments is taken back"
             pieces.append(CallPiece(number, None, None, call.arguments[len(told) :]))
         return [one for one in pieces if one.name is not None or one.arguments]
+
+    def _id_of(self, number: int, written: str | None) -> str:
+        """The identifier of a call: what the model wrote, unless that is nothing, or the one of a call before it."""
+        if number == len(self._ids):
+            self._ids.append(self._new_id() if written is None or written in self._ids else written)
+        return self._ids[number]
 
     def _new_id(self) -> str:
         found = f"call_{uuid.uuid4().hex[:24]}"
@@ -183,8 +187,10 @@ class CallSplitter:
             value = self._tools.parse_cut(self._text)
         else:
             return TextEnd(self._text[self._num_told :], [], reason)
-        ids = [*self._ids, *(one.id or self._new_id() for one in value.calls[len(self._ids) :])]
-        calls = [WrittenCall(id, one.name, _json(one.arguments)) for id, one in zip(ids, value.calls, strict=False)]
+        calls = [
+            WrittenCall(self._id_of(number, one.id), one.name, _json(one.arguments))
+            for number, one in enumerate(value.calls)
+        ]
         return TextEnd(value.content[self._num_content :], calls, reason)
 
     def _is_json(self) -> bool:
@@ -201,12 +207,6 @@ def _tools_in(constraint: Constraint | None) -> Tools | None:
     options = constraint.options if isinstance(constraint, OneOf) else (constraint,)
     found = (one for one in options if isinstance(one, Tools) and one.choice != "none")
     return next(found, None)
-
-
-def _num_held(text: str, trigger: str) -> int:
-    """Length of the longest end of a text that may be the beginning of a call."""
-    lengths = range(min(len(trigger) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if trigger.startswith(text[-length:])), 0)
 
 
 def _json(arguments: Any) -> str:

@@ -27,7 +27,7 @@ from decodekit.serving.fields import (
     ToolFields,
     UsageReply,
 )
-from decodekit.serving.prompts import size_of
+from decodekit.serving.prompts import PastCalls, size_of
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running, Service
 from decodekit.serving.structure import Structure
@@ -169,6 +169,7 @@ class ChatRoute(Route[ChatBody]):
         elif choice not in (None, "none") or body.parallel_tool_calls is not None:
             at = "parallel_tool_calls" if choice in (None, "none") else "tool_choice"
             raise InvalidRequestError(f"{at} without tools", at=at, hint="tools")
+        PastCalls().check_chat(body.messages)
         told = None if choice == "none" else tools
         prompts = self.service.prompts
         variables, thinking = prompts.thinking(

@@ -228,6 +228,7 @@ class CallFields(WireModel):
     id: str
     type: Literal["function"]
     function: FunctionCallFields
+    index: Annotated[int | None, Field(description="Accepted: its place in the stream that it came in.")] = None
 
 
 class SpokenMessage(WireModel):

@@ -20,7 +20,7 @@ from decodekit.errors import ContextLengthError, InvalidRequestError, OptionErro
 from decodekit.llm import LLM
 from decodekit.models.encoding import check_bytes, encode_text, most_bytes_per_token
 from decodekit.quoting import QuotedText
-from decodekit.serving.fields import AssistantMessage, ChatMessage
+from decodekit.serving.fields import AssistantMessage, ChatMessage, ToolMessage
 
 _SAID: Final[Any] = {"role": True, "content": True, "name": True, "tool_call_id": True,
                      "reasoning_content": True, "reasoning": True,
@@ -156,10 +156,10 @@ class Prompts:
 
         Raises:
             ChatTemplateError: the template refuses the messages.
-            InvalidRequestError: an option that is none of the template's, or arguments of a call that are no JSON.
+            InvalidRequestError: an option that is none of the template's.
             OptionError, ContextLengthError: as `of_ids`.
         """
-        listed = [_checked(message, place) for place, message in enumerate(messages)]
+        listed = [message.model_dump(include=_SAID, exclude_none=True) for message in messages]
         if not self.has_template:
             if options:
                 cause = "this model has no chat template, so that there is nothing to set"
@@ -194,23 +194,58 @@ def size_of(messages: Sequence[ChatMessage]) -> int:
     return size
 
 
-def arguments_of(text: str, at: str) -> Any:
-    """The arguments of a call that was made; those of none are an empty object.
+class PastCalls:
+    """The calls of a conversation as its client tells them, in order: each has an identifier, and one result at most.
 
-    Raises:
-        InvalidRequestError: the text is no JSON.
+    An identifier may come again once its call has a result: there are models that count from 0 in every turn.
     """
-    try:
-        return json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError("the arguments are no JSON", at=at) from error
 
+    def __init__(self) -> None:
+        self._has_result: dict[str, bool] = {}
 
-def _checked(message: ChatMessage, place: int) -> dict[str, Any]:
-    """A message in OpenAI's form; an `InvalidRequestError` where the arguments of a call are no JSON."""
-    for number, call in enumerate(message.tool_calls or () if isinstance(message, AssistantMessage) else ()):
-        arguments_of(call.function.arguments, f"messages.{place}.tool_calls.{number}.function.arguments")
-    return message.model_dump(include=_SAID, exclude_none=True)
+    def check_call(self, id: str, arguments: str, id_at: str, arguments_at: str) -> None:
+        """Take a call.
+
+        Args:
+            id, arguments: of the call; no arguments are an empty object.
+            id_at, arguments_at: the fields of these.
+
+        Raises:
+            InvalidRequestError: the arguments are no JSON, or a call that waits for its result has the identifier.
+        """
+        try:
+            json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequestError("the arguments are no JSON", at=arguments_at) from error
+        if self._has_result.get(id) is False:
+            raise InvalidRequestError(f"two calls without a result have the identifier {id!r:.80}", at=id_at)
+        self._has_result[id] = False
+
+    def check_result(self, id: str, at: str) -> None:
+        """Take a result.
+
+        Args:
+            id: of its call.
+            at: the field of the identifier.
+
+        Raises:
+            InvalidRequestError: no call has this identifier, or its result is there already.
+        """
+        if self._has_result.get(id) is not False:
+            cause = f"the call {id!r:.80} has a result already" if id in self._has_result else f"no call is {id!r:.80}"
+            waiting = [one for one, has_result in self._has_result.items() if not has_result]
+            hint = f"calls that wait for a result: {', '.join(map(repr, waiting))[:200]}" if waiting else None
+            raise InvalidRequestError(cause, at=at, hint=hint)
+        self._has_result[id] = True
+
+    def check_chat(self, messages: Sequence[ChatMessage]) -> None:
+        """Take the messages of a chat; errors as of the others."""
+        for place, message in enumerate(messages):
+            if isinstance(message, ToolMessage):
+                self.check_result(message.tool_call_id, f"messages.{place}.tool_call_id")
+            for number, call in enumerate(message.tool_calls or () if isinstance(message, AssistantMessage) else ()):
+                at = f"messages.{place}.tool_calls.{number}"
+                self.check_call(call.id, call.function.arguments, f"{at}.id", f"{at}.function.arguments")
 
 
 def _plain(messages: list[dict[str, Any]]) -> str:

@@ -33,7 +33,7 @@ from decodekit.serving.fields import (
     ToolMessage,
     WireModel,
 )
-from decodekit.serving.prompts import arguments_of, size_of
+from decodekit.serving.prompts import PastCalls, size_of
 from decodekit.serving.response_stream import ResponseStream, call_item, ended_response, message_item, thought_item
 from decodekit.serving.route import Route
 from decodekit.serving.service import Running
@@ -356,34 +356,45 @@ def _chat_tools(tools: Listed[ResponseTool] | None) -> list[dict[str, Any]] | No
 
 
 def _messages(body: ResponseBody) -> list[ChatMessage]:
-    """The conversation as chats have it."""
+    """The conversation as chats have it.
+
+    A turn of the model is one message: what it has thought, said and called, as far as it comes in this order.
+    """
     found: list[ChatMessage] = []
-    thought: str | None = None
+    calls = PastCalls()
     if body.instructions is not None:
         found.append(SpokenMessage(role="system", content=body.instructions))
     items = [InputMessage(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     for place, item in enumerate(items):
-        if isinstance(item, InputReasoning):
-            thought = "".join(part.text for part in item.content or ()) or None
-            continue
+        last, at = found[-1] if found else None, f"input.{place}"
         if isinstance(item, InputCallOutput):
+            calls.check_result(item.call_id, f"{at}.call_id")
             found.append(ToolMessage(role="tool", content=_plain_text(item.output), tool_call_id=item.call_id))
-        elif isinstance(item, InputCall):
-            arguments_of(item.arguments, f"input.{place}.arguments")
+            continue
+        if isinstance(item, InputMessage) and item.role != "assistant":
+            found.append(SpokenMessage(role=item.role, content=_plain_text(item.content)))
+            continue
+        if isinstance(item, InputReasoning) and not item.content:
+            continue
+        if not isinstance(last, AssistantMessage) or not _goes_on(last, item):
+            last = AssistantMessage(role="assistant")
+            found.append(last)
+        if isinstance(item, InputReasoning):
+            last.reasoning_content = "".join(part.text for part in item.content or ())
+        elif isinstance(item, InputMessage):
+            last.content = _plain_text(item.content)
+        else:
+            calls.check_call(item.call_id, item.arguments, f"{at}.call_id", f"{at}.arguments")
             function = FunctionCallFields(name=item.name, arguments=item.arguments)
             call = CallFields(id=item.call_id, type="function", function=function)
-            last = found[-1] if found else None
-            if isinstance(last, AssistantMessage) and thought is None:  # calls that were made together
-                last.tool_calls = [*(last.tool_calls or ()), call]
-            else:
-                found.append(AssistantMessage(role="assistant", reasoning_content=thought, tool_calls=[call]))
-        elif item.role == "assistant":
-            content = _plain_text(item.content)
-            found.append(AssistantMessage(role="assistant", reasoning_content=thought, content=content))
-        else:
-            found.append(SpokenMessage(role=item.role, content=_plain_text(item.content)))
-        thought = None
+            last.tool_calls = [*(last.tool_calls or ()), call]
     return found
+
+
+def _goes_on(message: AssistantMessage, item: InputItem) -> bool:
+    """Whether an item is of the same turn as the message before it."""
+    has_spoken = message.content is not None or message.tool_calls is not None
+    return isinstance(item, InputCall) or (isinstance(item, InputMessage) and not has_spoken)
 
 
 def _plain_text(content: str | list[InputPart]) -> str:

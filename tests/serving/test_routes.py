@@ -510,7 +510,8 @@ def test_output_is_taken_back_as_dictionaries_and_as_objects(endpoint: Endpoint)
             text = await client.chat.completions.parse(
                 model="toy", messages=[asked], response_format=Found, max_tokens=90, extra_body=close
             )
-            told: Any = {"role": "tool", "content": "b", "tool_call_id": "c"}
+            [call] = whole.choices[0].message.tool_calls or ()
+            told: Any = {"role": "tool", "content": "b", "tool_call_id": call.id}
             for first, second in (
                 (whole.choices[0].message, text.choices[0].message),
                 (whole.choices[0].message.model_dump(), text.choices[0].message.model_dump()),

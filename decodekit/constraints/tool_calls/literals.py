@@ -113,6 +113,12 @@ def read(text: str, fixed: str) -> tuple[int, bool] | None:
     return place, True
 
 
+def num_held(text: str, mark: str) -> int:
+    """Length of the longest end of a text that may be the beginning of a mark."""
+    lengths = range(min(len(mark) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if mark.startswith(text[-length:])), 0)
+
+
 def without_gap(text: str, gap: str) -> str:
     """A text without the blanks of `gap` at its end, any of which may be missing."""
     end = len(text)
