@@ -31,6 +31,7 @@ from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
+from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.tiers.captured import Run, StepCapture, bucket
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 from decodekit.models.tiers.proof import Proof
@@ -140,9 +141,14 @@ class PagedModel:
         self._context_length = context_length or LONGEST
         self.capture = capture
         self._rows: PagedRows | None = None
+        self._shared = SharedInputs()
         self.plan = self._find_layers()
         """How the layers share pages."""
-        self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
+        self._compiled: nn.Module | None = None
+        self.not_merged: list[str] = []
+        """Why products with the same input are several, where layers are compiled."""
+        if compiler is not None:
+            self._compiled, self.not_merged = compiled_copy(model.module, compiler, self._shared)
         self.num_replays = 0
         self.not_captured: list[str] = []
         """Why steps are run as they are that should have been captured, for whoever wonders why they are slow."""
@@ -152,7 +158,8 @@ class PagedModel:
         """How the layers share pages, by what a pass over two tokens shows; every attention module learns its place."""
         device = self._model.device
         probe = LayerProbe(torch.arange(2, device=device)[None])
-        self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
+        with self._shared.watched(self._model.module):
+            self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
         for layer, one in probe.layers.items() if device.type == "cuda" else ():
             key, value = one.shape.key, one.shape.value
             if not supports(key.dtype, key.head_dim, value.head_dim, self._stored):
