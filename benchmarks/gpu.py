@@ -286,7 +286,8 @@ def sampler(part: Part) -> None:
             def theirs(ids: Tensor = ids, logits: Tensor = logits) -> object:
                 return torch.multinomial(warpers(ids, logits).softmax(dim=-1), 1)
 
-            drawn_by = packed([(0.8, 50, 0.95, 0.05, False)] * count, *[range(count)] * 3, is_asked=False)
+            settings, own = [(0.8, 50, 0.95, 0.05, False)] * count, range(count)
+            drawn_by = packed(settings, own, own, own, is_asked=False)
             values = torch.from_numpy(drawn_by).to(part.device)
 
             def ours(logits: Tensor = logits, values: Tensor = values) -> object:

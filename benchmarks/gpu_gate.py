@@ -157,7 +157,9 @@ def match(rows: Rows, device: torch.device) -> None:
             count = 256
             logits = torch.randn(count * width, 40, generator=generator)
             logits[drawn(count * width, most=12) == 0] = torch.nan
-            values = torch.from_numpy(packed([(1.0, 0, 1.0, 0.0, False)] * count, *[range(count)] * 3, width))
+            values = torch.from_numpy(
+                packed([(1.0, 0, 1.0, 0.0, False)] * count, range(count), range(count), range(count), width)
+            )
             values[DRAFT] = drawn(count, most=width)
             own = chosen(logits, values, None, width, False, False)[:, 0].view(count, width)
             tokens = torch.where(drawn(count, width, most=4) == 0, 7, own.roll(1, dims=1))  # behind the pending one
@@ -165,8 +167,9 @@ def match(rows: Rows, device: torch.device) -> None:
             state = torch.arange(count).int(), drawn(count, most=99), values[DRAFT] + 1, tokens, torch.arange(count)
             given = [logits, values, masks, *state, out]
             there = [one.to(device) for one in given]
-            take_tokens(*there, False, False)  # type: ignore[call-arg]
-            moved(*given, False, False)  # type: ignore[call-arg]
+            uses: Any = (False, False)
+            take_tokens(*there, *uses)
+            moved(*given, *uses)
             differ = [name for name, one, other in zip(names, there, given, strict=True)
                       if not torch.equal(one.cpu().nan_to_num(), other.nan_to_num())]  # fmt: skip
             rows.append({"what": f"coupled match of {width}", "is_right": not differ, "wrong": differ})

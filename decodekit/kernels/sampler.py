@@ -268,8 +268,8 @@ def chosen(
     logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
 ) -> Tensor:
     """The operation in torch; arguments as of `sample_rows`."""
-    rule, *keys, mask_ids, are_asked = _unpacked(values, num_positions)
-    found = sampled(logits, rule, *keys, masks, mask_ids, certifies=True)
+    rule, seeds, sequences, positions, mask_ids, are_asked = _unpacked(values, num_positions)
+    found = sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies=True)
     given, are_clear = torch.where(are_asked, found.given, found.tokens), found.are_clear & are_asked
     return torch.stack([found.tokens, given, are_clear, found.status], dim=1).to(torch.int32)
 

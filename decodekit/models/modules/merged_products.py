@@ -118,7 +118,8 @@ def lay_together(model: nn.Module) -> list[str]:
         layers: list[Any] = [model.get_submodule(name) for name in names]
         for kind in ("weight", "bias") if layers[0].bias is not None else ("weight",):
             parts = [getattr(layer, kind) for layer in layers]
-            for part, view in zip(parts, torch.cat(parts).split([len(part) for part in parts]), strict=True):
+            views = torch.split(torch.cat(parts), [len(part) for part in parts])
+            for part, view in zip(parts, views, strict=True):
                 part.data = view
     return shared.reasons
 
