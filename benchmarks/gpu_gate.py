@@ -165,11 +165,10 @@ def match(rows: Rows, device: torch.device) -> None:
             tokens = torch.where(drawn(count, width, most=4) == 0, 7, own.roll(1, dims=1))  # behind the pending one
             masks, out = torch.zeros(1, 2, dtype=torch.int32), torch.zeros(count, 3 * width + 1, dtype=torch.int32)
             state = torch.arange(count).int(), drawn(count, most=99), values[DRAFT] + 1, tokens, torch.arange(count)
-            given = [logits, values, masks, *state, out]
+            given: list[Any] = [logits, values, masks, *state, out]
             there = [one.to(device) for one in given]
-            uses: Any = (False, False)
-            take_tokens(*there, *uses)
-            moved(*given, *uses)
+            for act, arguments in ((take_tokens, there), (moved, given)):
+                act(*arguments, False, False)  # type: ignore[operator]
             differ = [name for name, one, other in zip(names, there, given, strict=True)
                       if not torch.equal(one.cpu().nan_to_num(), other.nan_to_num())]  # fmt: skip
             rows.append({"what": f"coupled match of {width}", "is_right": not differ, "wrong": differ})

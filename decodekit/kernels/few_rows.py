@@ -146,8 +146,8 @@ def measure(weights: list[Tensor], seconds_of: Callable[[Callable[[], object]], 
         seconds_of: measures a function, captured.
     """
     weight = weights[0]
-    if weight.device.type != "cuda" or missing() is not None or weight.dtype not in _KINDS:
-        return False
+    if weight.device.type != "cuda" or missing() is not None or weight.dtype not in _KINDS or weight.shape[1] % 16:
+        return False  # of another width than a multiple of 16 weights cannot be copied ahead
     from decodekit.kernels.few_rows_kernel import launched
 
     shapes = [Shape(weight.device, weight.dtype, num_rows, *weight.shape) for num_rows in ROWS]

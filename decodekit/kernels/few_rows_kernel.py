@@ -99,7 +99,8 @@ def launch_of(
     (num_rows, width), num_outs = x.shape, len(weight)
     num_places = 2 * num_processors(x.device)
     step = _STEP_BYTES // x.element_size()
-    n = _WIDE if num_outs >= 4 * _WIDE * num_places else _WIDE // 2
+    is_wide = num_outs >= 4 * _WIDE * num_places and x.dtype != torch.float32  # whose sums would leave the registers
+    n = _WIDE if is_wide else _WIDE // 2
     blocks = -(-num_outs // n)
     splits = splits_of(blocks, -(-width // step), num_places) if blocks <= NUM_COUNTERS else 1
     out = x.new_empty(num_rows, num_outs)
@@ -110,7 +111,7 @@ def launch_of(
     )  # fmt: skip
     # Triton's interpreter multiplies bfloat16 as if the bits were integers.
     dot = tl.float32 if _IS_INTERPRETED else _TYPES[x.dtype]
-    constants = {"HAS_BIAS": bias is not None, "N": n, "K": step, "STAGES": 4, "DOT": dot}
+    constants = {"HAS_BIAS": bias is not None, "N": n, "K": step, "STAGES": 3 if is_wide else 4, "DOT": dot}
     return (blocks, splits), arguments, constants, out
 
 

@@ -56,14 +56,14 @@ def quicker_here(layers: Iterable[Any], seconds_of: Callable[[Callable[[], objec
 
 def _seconds_of_graph(run: Callable[[], object], trials: int = 5) -> float:
     """Seconds of what a function starts on the current device, replayed as a graph; the least of some trials."""
-    stream: Any = torch.cuda.Stream()
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.inference_mode(), torch.cuda.stream(stream):
         run()  # programs are compiled, libraries choose theirs
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             run()
-        found = []
+        found = list[float]()
         for _ in range(trials):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
