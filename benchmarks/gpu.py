@@ -272,7 +272,7 @@ def sampler(part: Part) -> None:
         TopPLogitsWarper,
     )
 
-    from decodekit.kernels.sampler import rule_of, sample_rows
+    from decodekit.kernels.sampler import packed, sample_rows
 
     warpers = LogitsProcessorList(
         [TemperatureLogitsWarper(0.8), TopKLogitsWarper(50), TopPLogitsWarper(0.95), MinPLogitsWarper(0.05)]
@@ -286,11 +286,12 @@ def sampler(part: Part) -> None:
             def theirs(ids: Tensor = ids, logits: Tensor = logits) -> object:
                 return torch.multinomial(warpers(ids, logits).softmax(dim=-1), 1)
 
-            rule = rule_of([(0.8, 50, 0.95, 0.05, False)] * count, part.device)
-            numbers = torch.arange(count, device=part.device)
+            settings, own = [(0.8, 50, 0.95, 0.05, False)] * count, range(count)
+            drawn_by = packed(settings, own, own, own, is_asked=False)
+            values = torch.from_numpy(drawn_by).to(part.device)
 
-            def ours(logits: Tensor = logits, rule: Any = rule, numbers: Tensor = numbers) -> object:
-                return sample_rows(logits, *rule, numbers, numbers, numbers, None, None, True, True, False)
+            def ours(logits: Tensor = logits, values: Tensor = values) -> object:
+                return sample_rows(logits, values, None, 1, True, True)
 
             mine, other = (seconds_of(run, part.device) for run in (ours, theirs))
             part.rows.append(

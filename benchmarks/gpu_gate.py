@@ -19,8 +19,8 @@ from torch import Tensor
 from benchmarks.gpu_models import Rows, environment, guarded
 from decodekit.kernels import paged_attention
 from decodekit.kernels.pages import Geometry, Offsets, PageStore, PlaneOf, Stored, layout_of
-from decodekit.kernels.sampler import Chosen, Rule, rule_of, sample_rows, sampled
-from decodekit.kernels.verify import advance, advanced
+from decodekit.kernels.sampler import DRAFT, MASKS, chosen, packed, sample_rows
+from decodekit.kernels.verify import moved, take_tokens
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 TOLERANCE: Final = {F32: 3e-5, F16: 4e-3, BF16: 3e-2}
@@ -130,36 +130,47 @@ def sampler(rows: Rows, device: torch.device) -> None:
             for trial in range(4):
                 if trial == 3:
                     logits[0, 7], logits[7] = torch.nan, -torch.inf
-                keys = [torch.arange(8) + trial, torch.full((8,), trial), torch.arange(8)]
-                there: Any = [None if one is None else one.to(device) for one in (*keys, masks, ids)]
-                expected = sampled(logits, rule_of(settings), keys[0], keys[1], keys[2], masks, ids, True)
-                rule: Rule = rule_of(settings, device)
-                found = sample_rows(logits.to(device), *rule, *there, *uses, True)
-                for part, one, other in zip(Chosen._fields, found, expected, strict=True):
-                    for row, (a, b) in enumerate(zip(one.tolist(), other.tolist(), strict=True)):
-                        if a != b:
-                            wrong.append(f"{part} of row {row} in trial {trial}: {a} for {b}, {settings[row]}")
+                drawn_by = packed(settings, range(trial, 8 + trial), [trial] * 8, range(8), is_asked=bool(trial % 2))
+                if ids is not None:
+                    drawn_by[MASKS] = ids
+                values = torch.from_numpy(drawn_by)
+                expected = chosen(logits, values, masks, 1, *uses)
+                there: list[Any] = [None if one is None else one.to(device) for one in (logits, values, masks)]
+                found = sample_rows(*there, 1, *uses).cpu()
+                for row in (found != expected).any(dim=1).nonzero().flatten().tolist():
+                    a, b = found[row].tolist(), expected[row].tolist()
+                    wrong.append(f"row {row} in trial {trial}: {a} for {b}, {settings[row]}")
                 logits = logits.roll(1, dims=0)
             rows.append({"what": name, "is_right": not wrong, "wrong": wrong[:6], "s": time.perf_counter() - begin})
 
 
 def match(rows: Rows, device: torch.device) -> None:
-    """The coupled match of drafts, 4,096 rows for each width."""
+    """The end of a step, with the coupled match of drafts: 256 texts for each width."""
+    names = ("logits", "values", "masks", "rows", "starts", "counts", "tokens", "taken", "out")
     for width in (1, 2, 4, 5, 16):
         with guarded(rows, f"coupled match of {width}", device):
             generator = torch.Generator().manual_seed(width)
 
             def drawn(*shape: int, most: int, generator: torch.Generator = generator) -> Tensor:
-                return torch.randint(0, most, shape, generator=generator)
+                return torch.randint(0, most, shape, generator=generator).int()
 
-            count = 4096
-            given = (
-                drawn(count, width, most=3), drawn(count, width - 1, most=3), drawn(count, most=width).int(),
-                (drawn(count, width, most=12) == 0).int(), drawn(count, most=99).int(),
-            )  # fmt: skip
-            found, expected = advance(*(one.to(device) for one in given)), advanced(*given)
-            differ = [name for name, one, other in zip(expected._fields, found, expected, strict=True)
-                      if not torch.equal(one.cpu(), other)]  # fmt: skip
+            count = 256
+            logits = torch.randn(count * width, 40, generator=generator)
+            logits[drawn(count * width, most=12) == 0] = torch.nan
+            values = torch.from_numpy(
+                packed([(1.0, 0, 1.0, 0.0, False)] * count, range(count), range(count), range(count), width)
+            )
+            values[DRAFT] = drawn(count, most=width)
+            own = chosen(logits, values, None, width, False, False)[:, 0].view(count, width)
+            tokens = torch.where(drawn(count, width, most=4) == 0, 7, own.roll(1, dims=1))  # behind the pending one
+            masks, out = torch.zeros(1, 2, dtype=torch.int32), torch.zeros(count, 3 * width + 1, dtype=torch.int32)
+            state = torch.arange(count).int(), drawn(count, most=99), values[DRAFT] + 1, tokens, torch.arange(count)
+            given: list[Any] = [logits, values, masks, *state, out]
+            there = [one.to(device) for one in given]
+            for act, arguments in ((take_tokens, there), (moved, given)):
+                act(*arguments, False, False)  # type: ignore[operator]
+            differ = [name for name, one, other in zip(names, there, given, strict=True)
+                      if not torch.equal(one.cpu().nan_to_num(), other.nan_to_num())]  # fmt: skip
             rows.append({"what": f"coupled match of {width}", "is_right": not differ, "wrong": differ})
 
 

@@ -174,7 +174,7 @@ def _may_be_given(sequence: Sequence, place: int, given: int, outputs: Outputs) 
 def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:
     """The certified leaders of positions, each with the token that is given; None where there is none."""
     settings, keys = outputs.settings, noise_keys(outputs.positions)
-    taken = device_draws(outputs.logits, settings, keys)
+    taken = device_draws(outputs.logits, settings, keys, is_asked=True)
     if taken is not None:
         return [(one.token, one.given) if one.is_clear else None for one in taken]
     lead = settings.lead

@@ -15,24 +15,20 @@ same rows go on without drafts. Down comes `out`, with what a constraint is to b
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from decodekit.errors import is_out_of_memory
-from decodekit.generation.device_draws import INDEX, NUM_VALUES, DeviceDraw, draw_rows
+from decodekit.generation.device_draws import DeviceDraw
 from decodekit.generation.mask_pool import MaskPool
-from decodekit.kernels.verify import advance
+from decodekit.kernels.sampler import MASKS
+from decodekit.kernels.verify import take_tokens
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.tiers.captured import Run
 from decodekit.models.tiers.paged import CAPTURE_AFTER, TRY_AGAIN_AFTER, PagedModel
 from decodekit.models.tiers.step_state import StepState
-
-DRAFT: Final = NUM_VALUES
-"""Where the values of a row have the length of its draft."""
-MASKS: Final = NUM_VALUES + 1
-"""Where the numbers of its masks begin, one for each position."""
 
 
 class StepShape(NamedTuple):
@@ -62,8 +58,7 @@ class DecodeStep:
         pool: the masks.
 
     Attributes:
-        state: its inputs; `values` int32 [NUM_VALUES + 1 + W, B] are those of `packed`, the length of the draft, and
-            the numbers of the masks of each position.
+        state: its inputs; `values` int32 [MASKS + W, B] are those of `sampler.packed`.
         out: int32 [B, 3 W + 1]: tokens that come, -1 behind them; what must be allowed besides; whether they are
             certified; status.
     """
@@ -88,29 +83,13 @@ class DecodeStep:
 
     def _choose(self, logits: Tensor) -> Tensor:
         """`out` of logits [>= B * W, V]; the inputs move on."""
-        state, values, shape = self.state, self.state.values, self.shape
-        logits = logits[: shape.num_rows * shape.num_positions]
-        taken, given, are_clear, status = (one.view(shape.num_rows, -1) for one in self._draw(logits))
-        draft_lengths = values[DRAFT]
-        num_pending = state.counts - draft_lengths
-        columns = num_pending[:, None] + torch.arange(shape.num_positions - 1, device=logits.device)
-        drafts = state.tokens.gather(1, columns.long().clamp(0, shape.width - 1))
-        num_taken, pending, lengths, statuses, out = advance(
-            taken, drafts, draft_lengths, status.to(torch.int32), state.starts + num_pending - 1
-        )
-        state.table_rows.taken.index_put_((state.rows.long(),), pending)
-        self.out.copy_(torch.cat([out, given, are_clear, statuses[:, None]], dim=1))
-        state.advance(lengths)
-        values[INDEX].add_(num_taken)
+        state, shape = self.state, self.shape
+        take_tokens(
+            logits[: shape.num_rows * shape.num_positions], state.values, self._masks,
+            state.rows, state.starts, state.counts, state.given, state.table_rows.taken, self.out,
+            shape.uses_top_k, shape.uses_top_p,
+        )  # fmt: skip
         return self.out
-
-    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, what must be allowed besides, certificates and status, [B * W] each, of logits [B * W, V]."""
-        values, num_positions = self.state.values, self.shape.num_positions
-        each = values[:NUM_VALUES, :, None].repeat(1, 1, num_positions)
-        each[INDEX] += torch.arange(num_positions, dtype=torch.int32, device=values.device)
-        mask_ids = values[MASKS:].t().flatten()
-        return draw_rows(logits, each.flatten(1), self._masks, mask_ids, self.shape.uses_top_k, self.shape.uses_top_p)
 
     def __call__(self, num_seen: int) -> None:
         """A step; captured after a few times.

@@ -10,30 +10,15 @@ own processor above all, is run as it is.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.kernels.sampler import distance_of, sample_rows
+from decodekit.kernels.sampler import MASKS, packed, sample_rows
 from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
 from decodekit.sampling.leaders import lead_greedy, lead_noisy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-LAYOUT: Final = "=QQddifii"
-"""A row in the order of `packed`."""
-NUM_VALUES: Final = struct.calcsize(LAYOUT) // 4
-"""32-bit numbers of a row: seed, number of the sample, top-p and distance of min-p (two each), index of the token,
-temperature, top-k, whether it is greedy."""
-INDEX: Final = 8
-NO_MASK: Final = -1
 
 
 class Parameters(NamedTuple):
@@ -76,61 +61,6 @@ def parameters_of(pipeline: Pipeline) -> Parameters | None:
     return Parameters(**found)  # type: ignore[arg-type]  # by name
 
 
-def packed(
-    parameters: Rows[Parameters], seeds: Iterable[int], sequences: Iterable[int], indices: Iterable[int]
-) -> NDArray[np.int32]:
-    """The rows of a draw, int32 [NUM_VALUES, N]."""
-    rows = [
-        struct.pack(
-            LAYOUT,
-            seed % (1 << 64),
-            sequence % (1 << 64),
-            one.top_p,
-            distance_of(one.min_p),
-            index,
-            one.temperature,
-            one.top_k,
-            one.is_greedy,
-        )
-        for one, seed, sequence, index in zip(parameters, seeds, sequences, indices, strict=True)
-    ]
-    return np.frombuffer(b"".join(rows), dtype=np.int32).reshape(len(rows), NUM_VALUES).T.copy()
-
-
-def draw_rows(
-    logits: Tensor, values: Tensor, masks: Tensor | None, mask_ids: Tensor | None, uses_top_k: bool, uses_top_p: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, what must be allowed besides, certificates and status of rows, int64 [N] each; see `sample_rows`.
-
-    Args:
-        logits: [N, V].
-        values: int32 [NUM_VALUES, N] on the device of the logits, as `packed`.
-        masks: int32 [n, words], or None.
-        mask_ids: int32 or int64 [N], which of them a row has; `NO_MASK` for none.
-        uses_top_k, uses_top_p: whether a row may have one.
-    """
-    wide = values[:8].t().clone(memory_format=torch.contiguous_format)  # [N, 4] of 64 bits
-    whole, real = wide.view(torch.int64), wide.view(torch.float64)
-    index, temperatures, top_ks, are_greedy = values[INDEX:]
-    tokens, are_clear, given, status = sample_rows(
-        logits,
-        temperatures.view(torch.float32),
-        top_ks.contiguous(),
-        real[:, 2].contiguous(),
-        real[:, 3].contiguous(),
-        are_greedy.bool(),
-        whole[:, 0].contiguous(),
-        whole[:, 1].contiguous(),
-        index.long(),
-        masks,
-        mask_ids,
-        uses_top_k,
-        uses_top_p,
-        True,
-    )
-    return tokens, given, are_clear.long(), status.long()
-
-
 class DeviceDraw(NamedTuple):
     """What the device says of a row; see `kernels.sampler`."""
 
@@ -141,13 +71,14 @@ class DeviceDraw(NamedTuple):
 
 
 def device_draws(
-    logits: Tensor, settings: Settings, keys: NoiseKeys, bitmask: Tensor | None = None
+    logits: Tensor, settings: Settings, keys: NoiseKeys, bitmask: Tensor | None = None, *, is_asked: bool = False
 ) -> list[DeviceDraw] | None:
     """The tokens of rows that lie on a device; None if they do not, or it has no program for the settings.
 
     Args:
         logits: [N, V].
         bitmask: int32 [N, words] on the host, the allowed tokens of each row.
+        is_asked: whether certificates are wanted.
     """
     if not is_on_device(logits):
         return None
@@ -155,12 +86,13 @@ def device_draws(
     if parameters is None:
         return None
     device = logits.device
-    values = torch.from_numpy(packed([parameters] * len(logits), *keys)).to(device, non_blocking=True)
-    masks = mask_ids = None
+    values = packed([parameters] * len(logits), *keys, is_asked=is_asked)
     if bitmask is not None:
-        masks, mask_ids = bitmask.to(device, non_blocking=True), torch.arange(len(logits), device=device)
-    found = draw_rows(logits, values, masks, mask_ids, parameters.top_k > 0, parameters.top_p < 1)
-    return [DeviceDraw(*row) for row in torch.stack(found, dim=1).tolist()]
+        values[MASKS] = range(len(logits))
+    numbers = torch.from_numpy(values).to(device, non_blocking=True)
+    masks = None if bitmask is None else bitmask.to(device, non_blocking=True)
+    found = sample_rows(logits, numbers, masks, 1, parameters.top_k > 0, parameters.top_p < 1)
+    return [DeviceDraw(*row) for row in found.tolist()]
 
 
 def is_on_device(logits: Tensor) -> bool:

@@ -43,14 +43,15 @@ from torch import Tensor
 from decodekit.errors import is_out_of_memory
 from decodekit.generation.append import append_forced, append_token, forced_run
 from decodekit.generation.asking import is_due, pause_after
-from decodekit.generation.decode_step import DRAFT, MASKS, DecodeStep, StepShape, draws_of
-from decodekit.generation.device_draws import INDEX, NO_MASK, NUM_VALUES, DeviceDraw, Parameters, packed
+from decodekit.generation.decode_step import DecodeStep, StepShape, draws_of
+from decodekit.generation.device_draws import DeviceDraw, Parameters
 from decodekit.generation.faults import fault_of
 from decodekit.generation.mask_pool import MIN_PLACES, MaskPool, mask_key
 from decodekit.generation.positions import Guess, Position
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.state_memory import StateMemory
 from decodekit.generation.step import by_settings, propose
+from decodekit.kernels.sampler import ASKED, DRAFT, FLAGS, INDEX, MASKS, NO_MASK, NUM_VALUES, packed
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.tiers.captured import bucket
@@ -420,6 +421,7 @@ class RunAhead:
         values[:NUM_VALUES] = np.stack([text.values for text in texts], axis=1)
         values[INDEX] = [entry.number for entry in entries]
         values[DRAFT] = [len(entry.guess.tokens) for entry in entries]
+        values[FLAGS] |= [ASKED * (entry.sequence.matcher is not None and not entry.has_mask) for entry in entries]
         for row, entry in enumerate(entries):
             values[MASKS : MASKS + len(entry.masks), row] = entry.masks
         places = [self.cache.places[entry.row] for entry in entries]
@@ -602,7 +604,8 @@ def _new_text(sequence: Sequence) -> _Text:
     parameters, request = Parameters.of(sequence.settings), sequence.request
     if parameters is None:
         return _Text(sequence, None, np.zeros(NUM_VALUES, dtype=np.int32))
-    return _Text(sequence, parameters, packed([parameters], [request.seed], [request.sequence], [0])[:, 0])
+    values = packed([parameters], [request.seed], [request.sequence], [0], is_asked=False)
+    return _Text(sequence, parameters, values[:NUM_VALUES, 0])
 
 
 def _rest_of(text: _Text) -> Guess | None:

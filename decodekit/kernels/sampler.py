@@ -14,8 +14,9 @@ y) in units of 2^-44, so that they do not depend on the order in which they are 
 in all batches. The host adds the same float32 weights, or ones that differ in the last bits, in float64: its sums agree
 to 10^-7, and at shares that are equal but for rounding both keep the token (see `sampling.margins`).
 
-With `certifies` it says, too, whether the token is the one that the row takes under every mask that allows it and what
-is `given` (see `sampling.certificates`): then a constraint is asked about it, and no mask is made.
+Of a row that is asked about (`ASKED`) it says, too, whether the token is the one that the row takes under every mask
+that allows it and what is `given` (see `sampling.certificates`): then a constraint is asked about it, and no mask is
+made.
 
     status 0      a token
     status 1      NaN or +inf among the allowed logits, or after the temperature: no token
@@ -27,15 +28,32 @@ On a CPU this is the twin in torch (`sampled`), on CUDA the kernels of `sampler_
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.kernels.programs import missing
 from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
+
+LAYOUT: Final = "=QQddifii"
+"""What a text is drawn by, as its bytes: seed, number of the sample, top-p, distance of min-p, index of the token,
+temperature, top-k, flags."""
+NUM_VALUES: Final = struct.calcsize(LAYOUT) // 4
+SEQUENCE, TOP_P, DISTANCE, INDEX, TEMPERATURE, TOP_K, FLAGS = 2, 4, 6, 8, 9, 10, 11
+"""Where they are, in numbers of 32 bits."""
+DRAFT: Final = NUM_VALUES
+"""Where the length of a text's draft is."""
+MASKS: Final = NUM_VALUES + 1
+"""Where the numbers of its masks begin, one for each position; `NO_MASK` for none."""
+NO_MASK: Final = -1
+GREEDY, ASKED = 1, 2
+"""Flags: the likeliest token is taken; a constraint may be asked about the token, so that its certificate is wanted."""
 
 UNIT: Final = float(1 << 44)
 """So many units are the weight 1: sums of 2^18 weights stay below 2^63, and what each loses is below 2^-44."""
@@ -82,16 +100,69 @@ def distance_of(min_p: float) -> float:
     return -math.log(min_p) if min_p else math.inf
 
 
+def packed(
+    settings: Iterable[tuple[float, int, float, float, bool]],
+    seeds: Iterable[int],
+    sequences: Iterable[int],
+    indices: Iterable[int],
+    num_positions: int = 1,
+    is_asked: bool = True,
+) -> NDArray[np.int32]:
+    """The numbers of texts, int32 [MASKS + num_positions, B], without drafts and masks.
+
+    Args:
+        settings: temperature, top-k or 0, top-p, min-p, and whether it is greedy, of each.
+        seeds, sequences, indices: of the noise; the index is that of the text's first position.
+        is_asked: whether certificates are wanted.
+    """
+    rows = [
+        struct.pack(
+            LAYOUT,
+            seed % (1 << 64),
+            sequence % (1 << 64),
+            top_p,
+            distance_of(min_p),
+            index,
+            temperature,
+            top_k,
+            GREEDY * is_greedy + ASKED * is_asked,
+        )
+        for (temperature, top_k, top_p, min_p, is_greedy), seed, sequence, index in zip(
+            settings, seeds, sequences, indices, strict=True
+        )
+    ]
+    values = np.full((MASKS + num_positions, len(rows)), NO_MASK, dtype=np.int32)
+    values[:NUM_VALUES] = np.frombuffer(b"".join(rows), dtype=np.int32).reshape(len(rows), NUM_VALUES).T
+    values[DRAFT] = 0
+    return values
+
+
+class _Unpacked(NamedTuple):
+    """What `packed` says of the rows of texts: their settings, keys [N] each, masks int32 [N], whether it is asked."""
+
+    rule: Rule
+    seeds: Tensor
+    sequences: Tensor
+    positions: Tensor
+    mask_ids: Tensor
+    are_asked: Tensor
+
+
+def _unpacked(values: Tensor, num_positions: int) -> _Unpacked:
+    """The rows of texts, one for each position of each text."""
+    each = values[:NUM_VALUES].repeat_interleave(num_positions, dim=1, output_size=values.shape[1] * num_positions)
+    wide = each[:INDEX].t().clone(memory_format=torch.contiguous_format)  # [N, 4] of 64 bits
+    whole, real = wide.view(torch.int64), wide.view(torch.float64)
+    places = torch.arange(num_positions, device=values.device).repeat(values.shape[1])
+    rule = Rule(each[TEMPERATURE].view(torch.float32), each[TOP_K], real[:, 2], real[:, 3], (each[FLAGS] & GREEDY) != 0)
+    masks = values[MASKS : MASKS + num_positions].t().flatten()
+    return _Unpacked(rule, whole[:, 0], whole[:, 1], each[INDEX].long() + places, masks, (each[FLAGS] & ASKED) != 0)
+
+
 def rule_of(rows: Sequence[tuple[float, int, float, float, bool]], device: torch.device | str = "cpu") -> Rule:
     """The settings of rows: (temperature, top-k or 0, top-p, min-p, whether it is greedy) of each."""
-    temperatures, top_ks, top_ps, min_ps, are_greedy = zip(*rows, strict=True)
-    return Rule(
-        torch.tensor(temperatures, dtype=torch.float32, device=device),
-        torch.tensor(top_ks, dtype=torch.int32, device=device),
-        torch.tensor(top_ps, dtype=torch.float64, device=device),
-        torch.tensor([distance_of(p) for p in min_ps], dtype=torch.float64, device=device),
-        torch.tensor(are_greedy, device=device),
-    )
+    zeros = [0] * len(rows)
+    return _unpacked(torch.from_numpy(packed(rows, zeros, zeros, zeros)).to(device), 1).rule
 
 
 def weights_of(distances: Tensor) -> Tensor:
@@ -111,7 +182,7 @@ def sampled(
     logits: Tensor, rule: Rule, seeds: Tensor, sequences: Tensor, positions: Tensor,
     masks: Tensor | None = None, mask_ids: Tensor | None = None, certifies: bool = False,
 ) -> Chosen:  # fmt: skip
-    """The operation in torch; arguments as of `sample_rows`."""
+    """The operation in torch, of rows with settings, keys int64 [N] and masks by their numbers, [N]."""
     rows = logits.to(torch.float32)
     if masks is not None and mask_ids is not None:
         rows = torch.where(_is_allowed(masks, mask_ids, rows.shape[1]), rows, -torch.inf)
@@ -193,53 +264,46 @@ def _is_certain(rows: Tensor, noisy: Tensor, tokens: Tensor, rule: Rule) -> Tens
     return torch.where(rule.are_greedy, True, is_leader & in_k & in_p & in_min_p)
 
 
-@torch.library.custom_op(
-    "decodekit::sample_rows",
-    mutates_args=(),
-    schema=(
-        "(Tensor logits, Tensor temperatures, Tensor top_ks, Tensor top_ps, Tensor distances, Tensor are_greedy, "
-        "Tensor seeds, Tensor sequences, Tensor positions, Tensor? masks, Tensor? mask_ids, "
-        "bool uses_top_k, bool uses_top_p, bool certifies) -> (Tensor, Tensor, Tensor, Tensor)"
-    ),
-)
+def chosen(
+    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
+) -> Tensor:
+    """The operation in torch; arguments as of `sample_rows`."""
+    rule, seeds, sequences, positions, mask_ids, are_asked = _unpacked(values, num_positions)
+    found = sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies=True)
+    given, are_clear = torch.where(are_asked, found.given, found.tokens), found.are_clear & are_asked
+    return torch.stack([found.tokens, given, are_clear, found.status], dim=1).to(torch.int32)
+
+
+@torch.library.custom_op("decodekit::sample_rows", mutates_args=())
 def sample_rows(
-    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, distances: Tensor, are_greedy: Tensor,
-    seeds: Tensor, sequences: Tensor, positions: Tensor, masks: Tensor | None, mask_ids: Tensor | None,
-    uses_top_k: bool, uses_top_p: bool, certifies: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
+) -> Tensor:
     """A token of each row; see the module.
 
     Args:
-        logits: [N, V], bfloat16, float16 or float32.
-        temperatures, top_ks, top_ps, distances, are_greedy: of `Rule`.
-        seeds, sequences, positions: int64 [N], of the noise.
+        logits: [N, V], bfloat16, float16 or float32; of B texts, at `num_positions` positions each.
+        values: int32 [MASKS + num_positions, B], as `packed`.
         masks: int32 [n, ceil(V / 32)], a pool of masks, or None.
-        mask_ids: int32 or int64 [N], the mask of each row; below 0 for none.
+        num_positions: rows of a text.
         uses_top_k, uses_top_p: False promises that no row has one, and saves what looks for it.
-        certifies: whether `are_clear` is wanted; otherwise it is False.
 
     Returns:
-        As of `Chosen`.
+        int32 [N, 4]: token, 0 where the status is not 0; what is given; whether the token is certified; status.
     """
-    rule = Rule(temperatures, top_ks, top_ps, distances, are_greedy)
-    return tuple(sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies))  # type: ignore[return-value]
+    return chosen(logits, values, masks, num_positions, uses_top_k, uses_top_p)
 
 
 @sample_rows.register_kernel("cuda")
-def _on_cuda(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _on_cuda(*arguments: Any) -> Tensor:
     if missing() is not None:
-        return sample_rows._init_fn(*arguments)  # type: ignore[no-any-return]
+        return chosen(*arguments)
     from decodekit.kernels.sampler_kernel import launched
 
     return launched(*arguments)
 
 
 @sample_rows.register_fake
-def _shapes_of(
-    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, distances: Tensor, are_greedy: Tensor,
-    seeds: Tensor, sequences: Tensor, positions: Tensor, masks: Tensor | None, mask_ids: Tensor | None,
-    uses_top_k: bool, uses_top_p: bool, certifies: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    kinds = (torch.int64, torch.bool, torch.int64, torch.int32)
-    tokens, are_clear, given, status = (logits.new_empty(logits.shape[0], dtype=kind) for kind in kinds)
-    return tokens, are_clear, given, status
+def _shape_of(
+    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
+) -> Tensor:
+    return logits.new_empty((logits.shape[0], 4), dtype=torch.int32)

@@ -1,10 +1,14 @@
 """The sampler on a GPU: a chain of programs over blocks of 1,024 tokens, each of which opens the blocks that matter.
 
-    peaks        every block     its largest logit, whether it has NaN; tokens by the first 11 bits of y: see below
-    bins         up to 4 passes  tokens, and their mass, by the next 11 and the last 10 bits
-    choose       kept blocks     the best noisy logit of each block in float32, and how many tokens tie with the cut;
+    choose       every block     its largest logit, whether it has NaN, its best noisy logit in float32
                  a block or two  the last program of a row: exact noise in float64 where float32 cannot decide; the
                                  token; its certificate
+                 no block        the last program of a text: coupled match, and the text moves on (see `verify`)
+
+That is one launch. A batch with top-k or top-p needs some before it:
+
+    peaks        every block     its largest logit, whether it has NaN; tokens by the first 11 bits of y: see below
+    bins         up to 4 passes  tokens, and their mass, by the next 11 and the last 10 bits
 
 A row of float32 is ordered as the integers of its bits are, once negative numbers are turned round. Top-k 3 of y = 2.5,
 2.25, 2.0, 1.0, -1.0, with 2 bits at a time instead of 11 (bits 11 is positive, and so on):
@@ -22,16 +26,19 @@ whose peak lies below what is looked for are not opened: beyond the first of thr
     pass 4    masses of the first bits where the nucleus ends, by next bits
     pass 5    masses of these and the next bits where it ends, by last bits
 
-A batch without top-k and top-p needs two launches (peaks, choose), with top-k four (passes 1 to 3), with top-p five
-(2, 4 and 5), with both six; every grid follows from shapes. The programs of a row that leave something for the last of
-them count themselves in `arrived`, which is zeros again afterwards.
+So top-k needs four launches (passes 1 to 3, choose), top-p five (1, 2, 4 and 5), both six: a pass needs what all
+programs of the one before have found, and it takes 2 to 3 us to start a program behind another one. Every grid follows
+from shapes. The programs that leave something for the last of them count themselves in `arrived`, which is zeros again
+afterwards.
 
 The weights of masses must not be contracted to multiply-adds: programs are compiled without (`enable_fp_fusion`).
 
 Screening. With t = 1 - u, exact to 2^-24, and E = -ln u, g = -ln E: for t < 1/16 E is summed up as t + t^2/2 + ... to
 the sixth power, 10^-8 of it; otherwise E > 0.064 comes from a logarithm with an error below 2^-20: 1.5 10^-5 of it. The
-logarithm of E is off by that and by its own error at numbers up to 37, 10^-5. Two such errors and the rounding of two
-sums stay below `NEAR` = 10^-4, by which blocks are opened.
+logarithm of E is off by that and by its own error at numbers up to 37, 10^-5. Two such errors and the rounding of three
+sums stay below `NEAR` = 10^-4. Sums are of numbers relative to the peak of a block, then to that of the row: what can
+win lies at most 42 below both, so that rounding takes 3 10^-6. A block's best may be a token that a cut removes. So
+blocks are opened from the best one on, until none is left that can reach what has been found.
 """
 
 from __future__ import annotations
@@ -42,6 +49,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from decodekit.kernels import sampler
 from decodekit.kernels.programs import NUM_COUNTERS, counters, next_power_of_2, on, program, program_for_any
 from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
@@ -52,24 +60,65 @@ _FACTOR2 = tl.constexpr(FACTOR2)
 _NEAR = tl.constexpr(NEAR)
 _MARGIN = tl.constexpr(MARGIN)
 _BINS = tl.constexpr(2048)
-_OF_ROWS: Final = (
-    "mask_ids", "temperatures", "top_ks", "top_ps", "distances", "are_greedy", "seeds", "sequences", "positions",
-)  # fmt: skip
-"""Read one by one, and views of one upload: no program is compiled for how they are aligned."""
+_TOP_P = tl.constexpr(sampler.TOP_P)
+_DISTANCE = tl.constexpr(sampler.DISTANCE)
+_SEQUENCE = tl.constexpr(sampler.SEQUENCE)
+_INDEX = tl.constexpr(sampler.INDEX)
+_TEMPERATURE = tl.constexpr(sampler.TEMPERATURE)
+_TOP_K = tl.constexpr(sampler.TOP_K)
+_FLAGS = tl.constexpr(sampler.FLAGS)
+_DRAFT = tl.constexpr(sampler.DRAFT)
+_MASKS = tl.constexpr(sampler.MASKS)
+_GREEDY = tl.constexpr(sampler.GREEDY)
+_ASKED = tl.constexpr(sampler.ASKED)
+_ANY: Final = ("values", "num_words", "num_blocks", "num_texts")
+"""Views of one upload, read number by number, and counts: no program is compiled for how they are aligned."""
 
 BLOCK: Final = 1024
 _OPTIONS: Final[dict[str, Any]] = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 @program
+def _setting(
+    values: tl.tensor, row: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr, PLACE: tl.constexpr
+) -> tl.tensor:
+    """A number of 32 bits of a row's settings; see `sampler.LAYOUT`. A text has WIDTH rows."""
+    return tl.load(values + PLACE * num_texts + row // WIDTH)
+
+
+@program
+def _wide_setting(
+    values: tl.tensor, row: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr, PLACE: tl.constexpr
+) -> tl.tensor:
+    """One of 64 bits."""
+    low = _setting(values, row, num_texts, WIDTH, PLACE).to(tl.int64) & 0xFFFFFFFF
+    return low | (_setting(values, row, num_texts, WIDTH, PLACE + 1).to(tl.int64) << 32)
+
+
+@program
+def _real_setting(
+    values: tl.tensor, row: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr, PLACE: tl.constexpr
+) -> tl.tensor:
+    """One of float64."""
+    return _wide_setting(values, row, num_texts, WIDTH, PLACE).to(tl.float64, bitcast=True)
+
+
+@program
+def _has_flag(
+    values: tl.tensor, row: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr, FLAG: tl.constexpr
+) -> tl.tensor:
+    return (_setting(values, row, num_texts, WIDTH, _FLAGS) & FLAG) != 0
+
+
+@program
 def _load(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, row: tl.tensor, tokens: tl.tensor, vocab_size: tl.tensor,
-    num_words: tl.tensor, HAS_MASKS: tl.constexpr,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, row: tl.tensor, tokens: tl.tensor, vocab_size: tl.tensor,
+    num_words: tl.tensor, num_texts: tl.tensor, HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Allowed logits, float32; -inf for the others."""
     is_there = tokens < vocab_size
     if HAS_MASKS:
-        mask = tl.load(mask_ids + row).to(tl.int64)
+        mask = tl.load(values + (_MASKS + row % WIDTH) * num_texts + row // WIDTH).to(tl.int64)
         num_masked = tl.where(mask >= 0, vocab_size, 0)
         words = tl.load(masks + mask * num_words + tokens // 32, mask=tokens < num_masked, other=-1)
         is_there = is_there & (((words >> (tokens % 32)) & 1) != 0)
@@ -78,10 +127,14 @@ def _load(
 
 
 @program
-def _divided(values: tl.tensor, temperatures: tl.tensor, are_greedy: tl.tensor, row: tl.tensor) -> tl.tensor:
+def _divided(
+    numbers: tl.tensor, values: tl.tensor, row: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr
+) -> tl.tensor:
     """y = z / T, with one zero only."""
-    temperature = tl.where(tl.load(are_greedy + row) != 0, 1.0, tl.load(temperatures + row))
-    y = tl.div_rn(values, tl.full(values.shape, 1.0, tl.float32) * temperature)
+    is_greedy = _has_flag(values, row, num_texts, WIDTH, _GREEDY)
+    given = _setting(values, row, num_texts, WIDTH, _TEMPERATURE).to(tl.float32, bitcast=True)
+    temperature = tl.where(is_greedy, 1.0, given)
+    y = tl.div_rn(numbers, tl.full(numbers.shape, 1.0, tl.float32) * temperature)
     return tl.where(y == 0.0, 0.0, y)
 
 
@@ -117,13 +170,14 @@ def _mix(x: tl.tensor) -> tl.tensor:
 
 
 @program
-def _bits(seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor, row: tl.tensor, tokens: tl.tensor) -> tl.tensor:
+def _bits(values: tl.tensor, row: tl.tensor, tokens: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
     """The 52 random bits of tokens, int64; see `sampling.noise`."""
     one = tl.full([1], 1, tl.uint64)
     golden = one * _GOLDEN
-    seed = one * tl.load(seeds + row).to(tl.uint64, bitcast=True)
-    sequence = one * tl.load(sequences + row).to(tl.uint64, bitcast=True)
-    position = one * tl.load(positions + row).to(tl.uint64, bitcast=True)
+    seed = one * _wide_setting(values, row, num_texts, WIDTH, 0).to(tl.uint64, bitcast=True)
+    sequence = one * _wide_setting(values, row, num_texts, WIDTH, _SEQUENCE).to(tl.uint64, bitcast=True)
+    index = (_setting(values, row, num_texts, WIDTH, _INDEX) + row % WIDTH).to(tl.int64)
+    position = one * index.to(tl.uint64, bitcast=True)
     key = _mix(_mix(_mix(seed + golden) + (sequence + one) * golden) + (position + one) * golden)
     words = key + (tokens.to(tl.uint64) + one) * golden
     return (_mix(words) >> 12).to(tl.int64)
@@ -146,43 +200,52 @@ def _exact_noise(bits: tl.tensor) -> tl.tensor:
     return -tl.log(-tl.log(u))
 
 
-@program_for_any("num_words", "num_blocks", *_OF_ROWS)
+@program
+def _peak_of(numbers: tl.tensor) -> tl.tensor:
+    """The largest of numbers, and whether one is NaN."""
+    is_nan = tl.max((numbers != numbers).to(tl.int32), axis=0) != 0
+    return tl.max(tl.where(numbers != numbers, float("-inf"), numbers), axis=0), is_nan
+
+
+@program_for_any(*_ANY)
 def peaks_of(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor,
-    temperatures: tl.tensor, top_ks: tl.tensor, are_greedy: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, USES_TOP_K: tl.constexpr, ROW_BINS: tl.constexpr,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, peaks: tl.tensor, bins: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, USES_TOP_K: tl.constexpr,
+    ROW_BINS: tl.constexpr,
 ) -> None:  # fmt: skip
     """The largest logit of each block, NaN if it has one, float32 [N, blocks]; pass 1 of top-k; grid (blocks, N)."""
     block, row = tl.program_id(0), tl.program_id(1)
     row64 = row.to(tl.int64)
     tokens = block * BLOCK + tl.arange(0, BLOCK)
-    values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
-    is_nan = tl.max((values != values).to(tl.int32), axis=0)
-    peak = tl.max(tl.where(values != values, float("-inf"), values), axis=0)
-    tl.store(peaks + row64 * num_blocks + block, tl.where(is_nan != 0, float("nan"), peak))
+    numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+    peak, is_nan = _peak_of(numbers)
+    tl.store(peaks + row64 * num_blocks + block, tl.where(is_nan, float("nan"), peak))
     if USES_TOP_K:
-        is_used = (tl.load(top_ks + row) > 0) & (tl.load(are_greedy + row) == 0)
-        if is_used:
-            y = _divided(values, temperatures, are_greedy, row)
+        has_k = _setting(values, row, num_texts, WIDTH, _TOP_K) > 0
+        if has_k & (_has_flag(values, row, num_texts, WIDTH, _GREEDY) == 0):
+            y = _divided(numbers, values, row, num_texts, WIDTH)
             ones = tl.full([BLOCK], 1, tl.int64)
             tl.atomic_add(bins + row64 * ROW_BINS + (_key(y) >> 21), ones, mask=y > float("-inf"), sem="relaxed")
 
 
 @program
 def _peak(
-    peaks: tl.tensor, temperatures: tl.tensor, are_greedy: tl.tensor, row: tl.tensor, num_blocks: tl.tensor,
-    BLOCKS_PAD: tl.constexpr,
+    peaks: tl.tensor, values: tl.tensor, row: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor,
+    WIDTH: tl.constexpr, BLOCKS_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The largest y of a row, and its status."""
+    """The largest y of each block, the largest of the row, and its status."""
     blocks = tl.arange(0, BLOCKS_PAD)
-    values = tl.load(peaks + row.to(tl.int64) * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf"))
-    is_nan = tl.max((values != values).to(tl.int32), axis=0)
-    largest = tl.max(_divided(tl.where(values != values, float("-inf"), values), temperatures, are_greedy, row), axis=0)
+    place = peaks + row.to(tl.int64) * num_blocks + blocks
+    # Other programs of the same launch may have stored these: not from a cache of this multiprocessor.
+    numbers = tl.load(place, mask=blocks < num_blocks, other=float("-inf"), cache_modifier=".cg")
+    is_nan = tl.max((numbers != numbers).to(tl.int32), axis=0)
+    highest = _divided(tl.where(numbers != numbers, float("-inf"), numbers), values, row, num_texts, WIDTH)
+    largest = tl.max(highest, axis=0)
     status = tl.where(
         is_nan + (largest == float("inf")).to(tl.int32) > 0, 1, (largest == float("-inf")).to(tl.int32) * 2
     )
-    return largest, status
+    return highest, largest, status
 
 
 @program
@@ -242,13 +305,12 @@ def _nucleus(bins: tl.tensor, cut: tl.tensor, top_p: tl.tensor, FIRST: tl.conste
     return place, wanted
 
 
-@program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
+@program_for_any("each", *_ANY)
 def bins_of(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
-    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, are_greedy: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, ROW_BINS: tl.constexpr,
-    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, PASS: tl.constexpr,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    ROW_BINS: tl.constexpr, USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, PASS: tl.constexpr,
 ) -> None:  # fmt: skip
     """A pass: tokens or their units by the next bits; grid (blocks / each, N).
 
@@ -258,10 +320,11 @@ def bins_of(
     """
     row = tl.program_id(1)
     row64 = row.to(tl.int64)
-    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+    top_k = _setting(values, row, num_texts, WIDTH, _TOP_K)
+    top_p = _real_setting(values, row, num_texts, WIDTH, _TOP_P)
     has_k, has_p = USES_TOP_K and top_k > 0, USES_TOP_P and top_p < 1.0
-    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
-    if (status != 0) | (tl.load(are_greedy + row) != 0):
+    _highest, peak, status = _peak(peaks, values, row, num_blocks, num_texts, WIDTH, BLOCKS_PAD)
+    if (status != 0) | _has_flag(values, row, num_texts, WIDTH, _GREEDY):
         return
     bins += row64 * ROW_BINS
     states += row64 * 8
@@ -302,11 +365,11 @@ def bins_of(
     behind: tl.constexpr = 21 if PASS % 2 == 0 else 10
     least = tl.maximum(least, tl.maximum(prefix, 0) << behind)
     for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
-        highest = _divided(tl.load(peaks + row64 * num_blocks + block + tl.arange(0, 1)), temperatures, are_greedy, row)
-        if tl.max(_key(highest), axis=0) >= least:
+        highest = tl.load(peaks + row64 * num_blocks + block + tl.arange(0, 1))
+        if tl.max(_key(_divided(highest, values, row, num_texts, WIDTH)), axis=0) >= least:
             tokens = block * BLOCK + tl.arange(0, BLOCK)
-            values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
-            y = _divided(values, temperatures, are_greedy, row)
+            numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+            y = _divided(numbers, values, row, num_texts, WIDTH)
             key = _key(y)
             is_in = (key >= least) & (y > float("-inf"))
             is_own = is_in & ((key >> behind) == prefix)
@@ -327,26 +390,26 @@ def bins_of(
 
 @program
 def _limits(
-    bins: tl.tensor, states: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor,
-    are_greedy: tl.tensor, row: tl.tensor, peak: tl.tensor,
-    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, ROW_BINS: tl.constexpr,
+    values: tl.tensor, bins: tl.tensor, states: tl.tensor, row: tl.tensor, peak: tl.tensor, num_texts: tl.tensor,
+    WIDTH: tl.constexpr, USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, ROW_BINS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """What a row keeps: keys from `least` on, and of a `tied` one only so many; and the floor of min-p, a number."""
-    is_drawn = tl.load(are_greedy + row) == 0
-    floor = _floor(peak, tl.load(distances + row))
+    is_drawn = _has_flag(values, row, num_texts, WIDTH, _GREEDY) == 0
+    floor = _floor(peak, _real_setting(values, row, num_texts, WIDTH, _DISTANCE))
     floor = tl.where(is_drawn, floor, float("-inf"))
-    floor_key = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
-    least = floor_key
+    least = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
     tied = tl.full([], -1, tl.int64)
     needed = tl.full([], 0, tl.int64)
     bins += row.to(tl.int64) * ROW_BINS
     states += row.to(tl.int64) * 8
     if USES_TOP_K:
-        cut, _wanted, _held = _cut(bins + 2 * 2048, states + 2, is_drawn & (tl.load(top_ks + row) > 0))
+        has_k = is_drawn & (_setting(values, row, num_texts, WIDTH, _TOP_K) > 0)
+        cut, _wanted, _held = _cut(bins + 2 * 2048, states + 2, has_k)
         least = tl.maximum(least, cut)
     if USES_TOP_P:
         last: tl.constexpr = 5 if USES_TOP_K else 2
-        cut, wanted, held = _cut(bins + last * 2048, states + 6, is_drawn & (tl.load(top_ps + row) < 1.0))
+        has_p = is_drawn & (_real_setting(values, row, num_texts, WIDTH, _TOP_P) < 1.0)
+        cut, wanted, held = _cut(bins + last * 2048, states + 6, has_p)
         each = tl.max(_units(_number(tl.full([1], 0, tl.int64) + cut) - peak), axis=0)
         each = tl.maximum(each, 1)
         needed = (wanted + each - 1) // each
@@ -375,13 +438,12 @@ def _floor(peak: tl.tensor, distance: tl.tensor) -> tl.tensor:
 
 @program
 def _screen(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bests: tl.tensor, num_tied: tl.tensor,
-    temperatures: tl.tensor, are_greedy: tl.tensor, seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, peaks: tl.tensor, bests: tl.tensor, num_tied: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor, each: tl.tensor,
     peak: tl.tensor, least: tl.tensor, tied: tl.tensor, floor: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, CERTIFIES: tl.constexpr,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The best rough noisy logit of each block of a program.
+    """The best rough noisy logit of each block of a program, behind the passes of top-k and top-p.
 
     bests: float32 [3, N, blocks]: of what is kept, of what ties with the last that is kept if not all ties are, and of
     what a leader may be; num_tied: int32 [N, blocks].
@@ -389,18 +451,17 @@ def _screen(
     row = tl.program_id(1)
     row64 = row.to(tl.int64)
     stride = tl.num_programs(1).to(tl.int64) * num_blocks
+    is_asked = _has_flag(values, row, num_texts, WIDTH, _ASKED)
     for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
         place = row64 * num_blocks + block
-        highest = _divided(tl.load(peaks + place + tl.arange(0, 1)), temperatures, are_greedy, row)
+        highest = _divided(tl.load(peaks + place + tl.arange(0, 1)), values, row, num_texts, WIDTH)
         kept, ties, leader, count = float("-inf"), float("-inf"), float("-inf"), 0
-        is_open = tl.max(_key(highest), axis=0) >= least
-        if CERTIFIES:
-            is_open = is_open | (tl.max(highest, axis=0) >= floor)
+        is_open = (tl.max(_key(highest), axis=0) >= least) | (is_asked & (tl.max(highest, axis=0) >= floor))
         if is_open & (tl.max(highest, axis=0) > float("-inf")):
             tokens = block * BLOCK + tl.arange(0, BLOCK)
-            values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
-            y = _divided(values, temperatures, are_greedy, row)
-            noisy = (y - peak) + _rough_noise(_bits(seeds, sequences, positions, row, tokens))
+            numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+            y = _divided(numbers, values, row, num_texts, WIDTH)
+            noisy = (y - peak) + _rough_noise(_bits(values, row, tokens, num_texts, WIDTH))
             key, is_finite = _key(y), y > float("-inf")
             is_tied = (key == tied) & is_finite
             is_kept = (key >= least) & is_finite & (key != tied)
@@ -415,27 +476,54 @@ def _screen(
 
 
 @program
+def _look(
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, peaks: tl.tensor, bests: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The largest logit of each block of a program, NaN if it has one, and its best rough noisy logit.
+
+    The latter is relative to the former, float32 [N, blocks]: that of the row is not known yet, nor what min-p keeps.
+    """
+    row = tl.program_id(1)
+    is_drawn = _has_flag(values, row, num_texts, WIDTH, _GREEDY) == 0
+    for block in tl.range(tl.program_id(0) * each, tl.minimum(tl.program_id(0) * each + each, num_blocks)):
+        place = row.to(tl.int64) * num_blocks + block
+        tokens = block * BLOCK + tl.arange(0, BLOCK)
+        numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+        peak, is_nan = _peak_of(numbers)
+        tl.store(peaks + place, tl.where(is_nan, float("nan"), peak))
+        if is_drawn & (peak > float("-inf")):
+            y = _divided(numbers, values, row, num_texts, WIDTH)
+            top = _divided(tl.full([BLOCK], 0.0, tl.float32) + peak, values, row, num_texts, WIDTH)
+            noisy = (y - top) + _rough_noise(_bits(values, row, tokens, num_texts, WIDTH))
+            tl.store(bests + place, tl.max(tl.where(y > float("-inf"), noisy, float("-inf")), axis=0))
+        else:
+            tl.store(bests + place, float("-inf"))
+
+
+@program
 def _best_of(
-    uppers: tl.tensor, limit: tl.tensor, before: tl.tensor, least: tl.tensor, tied: tl.tensor, needed: tl.tensor,
-    peak: tl.tensor, logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor,
-    temperatures: tl.tensor, are_greedy: tl.tensor, seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
-    row: tl.tensor, vocab_size: tl.tensor, num_words: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    uppers: tl.tensor, before: tl.tensor, least: tl.tensor, tied: tl.tensor, needed: tl.tensor, peak: tl.tensor,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, row: tl.tensor, vocab_size: tl.tensor,
+    num_words: tl.tensor, num_texts: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The token with the largest exact noisy logit, the lowest of equals, its logit, and the second largest one.
 
-    Opens the blocks of which `uppers` reaches the limit. `before`: ties in the blocks before each block.
+    Opens blocks from the one with the largest of `uppers` on, as long as these reach the best that was found: no block
+    has a rough noisy logit above its own, of what is kept or more. `before`: ties in the blocks before each block.
     """
     blocks = tl.arange(0, BLOCKS_PAD)
     best, second = tl.full([], float("-inf"), tl.float32), tl.full([], float("-inf"), tl.float32)
     token = tl.full([], 0, tl.int32)
     top = tl.max(uppers, axis=0)
-    while (top >= limit) & (top > float("-inf")):
+    while (top >= best - 3 * _NEAR) & (top > float("-inf")):
         block = tl.min(tl.where(uppers == top, blocks, BLOCKS_PAD), axis=0)
         tokens = block * BLOCK + tl.arange(0, BLOCK)
-        values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
-        y = _divided(values, temperatures, are_greedy, row)
-        noise = _exact_noise(_bits(seeds, sequences, positions, row, tokens)).to(tl.float32)
+        numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+        y = _divided(numbers, values, row, num_texts, WIDTH)
+        noise = _exact_noise(_bits(values, row, tokens, num_texts, WIDTH)).to(tl.float32)
         key = _key(y)
         is_tied = key == tied
         rank = tl.cumsum(is_tied.to(tl.int64), axis=0) + tl.sum(tl.where(blocks == block, before, 0), axis=0)
@@ -455,29 +543,28 @@ def _best_of(
 
 @program
 def _is_certain(
-    token: tl.tensor, peaks: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor,
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, temperatures: tl.tensor, are_greedy: tl.tensor,
-    row: tl.tensor, vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, peak: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    token: tl.tensor, highest: tl.tensor, peak: tl.tensor, logits: tl.tensor, masks: tl.tensor, values: tl.tensor,
+    row: tl.tensor, vocab_size: tl.tensor, num_words: tl.tensor, num_texts: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Whether every truncation keeps a leader under every mask (see `sampling.certificates`), and it is the likeliest.
 
     Looks through the blocks that have likelier tokens, and stops when these are too many.
     """
     blocks = tl.arange(0, BLOCKS_PAD)
-    own_value = _load(logits, masks, mask_ids, row, token + tl.arange(0, 1), vocab_size, num_words, HAS_MASKS)
-    own = tl.max(_divided(own_value, temperatures, are_greedy, row), axis=0)
-    k, p = tl.load(top_ks + row), tl.load(top_ps + row)
-    highest = tl.load(peaks + row.to(tl.int64) * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf"))
-    highest = _divided(highest, temperatures, are_greedy, row)
+    its = token + tl.arange(0, 1)
+    own_number = _load(logits, masks, values, row, its, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+    own = tl.max(_divided(own_number, values, row, num_texts, WIDTH), axis=0)
+    k = _setting(values, row, num_texts, WIDTH, _TOP_K)
+    p = _real_setting(values, row, num_texts, WIDTH, _TOP_P)
     number, mass = tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float64)
     is_kept = True
     top = tl.max(highest, axis=0)
     while (top >= own) & is_kept & ((k > 0) | (p < 1.0)):
         block = tl.min(tl.where(highest == top, blocks, BLOCKS_PAD), axis=0)
         tokens = block * BLOCK + tl.arange(0, BLOCK)
-        values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
-        y = _divided(values, temperatures, are_greedy, row)
+        numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+        y = _divided(numbers, values, row, num_texts, WIDTH)
         is_before = (y >= own) & (tokens != token)
         number += tl.sum((is_before & (y > own)).to(tl.int32), axis=0)
         weights = tl.exp(tl.where(is_before, y.to(tl.float64) - own.to(tl.float64), 0.0))
@@ -486,8 +573,8 @@ def _is_certain(
         highest = tl.where(blocks == block, float("-inf"), highest)
         top = tl.max(highest, axis=0)
     largest = peak.to(tl.float64) - own.to(tl.float64)
-    is_near = (largest <= tl.load(distances + row) - _MARGIN) | (largest == 0.0)
-    return is_kept & is_near, own == peak
+    distance = _real_setting(values, row, num_texts, WIDTH, _DISTANCE)
+    return is_kept & ((largest <= distance - _MARGIN) | (largest == 0.0)), own == peak
 
 
 @program
@@ -501,133 +588,189 @@ def _has_arrived(arrived: tl.tensor, number: tl.tensor) -> tl.tensor:
     return is_last
 
 
-@program_for_any("num_words", "num_blocks", "each", *_OF_ROWS)
+@program_for_any("each", "rows", "starts", "counts", "tokens", *_ANY)
 def choose(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
-    bests: tl.tensor, num_tied: tl.tensor, arrived: tl.tensor,
-    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
-    seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
-    out_tokens: tl.tensor, out_clear: tl.tensor, out_given: tl.tensor, out_status: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, ROW_BINS: tl.constexpr,
-    USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, CERTIFIES: tl.constexpr,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, peaks: tl.tensor, bins: tl.tensor, states: tl.tensor,
+    bests: tl.tensor, num_tied: tl.tensor, arrived: tl.tensor, drawn: tl.tensor,
+    rows: tl.tensor, starts: tl.tensor, counts: tl.tensor, tokens: tl.tensor, taken: tl.tensor, out: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor, each: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
+    ROW_BINS: tl.constexpr, USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr,
+    NUM_TOKENS: tl.constexpr, PAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The token of each row, its certificate and status; grid (blocks / each, N).
+    """What comes of each row, and with NUM_TOKENS, the columns of a step, of each text; grid (blocks / each, N).
 
-    Every program screens its blocks; the one that comes last in a row decides.
+    Every program looks at its blocks; the one that comes last in a row decides, the one that comes last in a text, of
+    WIDTH rows, matches. arrived: int32 [N + N / WIDTH].
     """
     row = tl.program_id(1)
-    peak, status = _peak(peaks, temperatures, are_greedy, row, num_blocks, BLOCKS_PAD)
-    is_greedy = tl.load(are_greedy + row) != 0
-    is_last = tl.program_id(0) == 0
-    least, tied, needed, floor = _limits(
-        bins, states, top_ks, top_ps, distances, are_greedy, row, peak, USES_TOP_K, USES_TOP_P, ROW_BINS
-    )
-    if (status == 0) & (not is_greedy):
-        _screen(
-            logits, masks, mask_ids, peaks, bests, num_tied, temperatures, are_greedy, seeds, sequences, positions,
-            vocab_size, num_words, num_blocks, each, peak, least, tied, floor, HAS_MASKS, BLOCK, CERTIFIES,
+    if USES_TOP_K or USES_TOP_P:
+        highest, peak, status = _peak(peaks, values, row, num_blocks, num_texts, WIDTH, BLOCKS_PAD)
+        least, tied, needed, floor = _limits(
+            values, bins, states, row, peak, num_texts, WIDTH, USES_TOP_K, USES_TOP_P, ROW_BINS
+        )
+        if (status == 0) & (_has_flag(values, row, num_texts, WIDTH, _GREEDY) == 0):
+            _screen(
+                logits, masks, values, peaks, bests, num_tied, vocab_size, num_words, num_blocks, num_texts, each,
+                peak, least, tied, floor, HAS_MASKS, WIDTH, BLOCK,
+            )  # fmt: skip
+    else:
+        _look(
+            logits, masks, values, peaks, bests, vocab_size, num_words, num_blocks, num_texts, each,
+            HAS_MASKS, WIDTH, BLOCK,
         )  # fmt: skip
-        is_last = _has_arrived(arrived + row, tl.num_programs(0))
-    if is_last:
+    if _has_arrived(arrived + row, tl.num_programs(0)):
+        if not (USES_TOP_K or USES_TOP_P):
+            highest, peak, status = _peak(peaks, values, row, num_blocks, num_texts, WIDTH, BLOCKS_PAD)
+            least, tied, needed, floor = _limits(
+                values, bins, states, row, peak, num_texts, WIDTH, USES_TOP_K, USES_TOP_P, ROW_BINS
+            )
         _decide(
-            logits, masks, mask_ids, peaks, bests, num_tied, temperatures, top_ks, top_ps, distances, are_greedy,
-            seeds, sequences, positions, out_tokens, out_clear, out_given, out_status, vocab_size, num_words,
-            num_blocks, row, peak, status, least, tied, needed, floor, HAS_MASKS, BLOCK, BLOCKS_PAD, CERTIFIES,
+            logits, masks, values, bests, num_tied, drawn, vocab_size, num_words, num_blocks, num_texts, row,
+            highest, peak, status, least, tied, needed, floor,
+            HAS_MASKS, WIDTH, BLOCK, BLOCKS_PAD, USES_TOP_K or USES_TOP_P,
         )  # fmt: skip
+        if NUM_TOKENS > 0:  # noqa: SIM102  a condition that is compiled away, and one that counts
+            if _has_arrived(arrived + tl.num_programs(1) + row // WIDTH, WIDTH):
+                _match(
+                    drawn, values, rows, starts, counts, tokens, taken, out, row // WIDTH, num_texts,
+                    WIDTH, NUM_TOKENS, PAD,
+                )  # fmt: skip
 
 
 @program
 def _decide(
-    logits: tl.tensor, masks: tl.tensor, mask_ids: tl.tensor, peaks: tl.tensor, bests: tl.tensor, num_tied: tl.tensor,
-    temperatures: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, distances: tl.tensor, are_greedy: tl.tensor,
-    seeds: tl.tensor, sequences: tl.tensor, positions: tl.tensor,
-    out_tokens: tl.tensor, out_clear: tl.tensor, out_given: tl.tensor, out_status: tl.tensor,
-    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, row: tl.tensor, peak: tl.tensor,
-    status: tl.tensor, least: tl.tensor, tied: tl.tensor, needed: tl.tensor, floor: tl.tensor,
-    HAS_MASKS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, CERTIFIES: tl.constexpr,
+    logits: tl.tensor, masks: tl.tensor, values: tl.tensor, bests: tl.tensor, num_tied: tl.tensor, drawn: tl.tensor,
+    vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor, row: tl.tensor,
+    highest: tl.tensor, peak: tl.tensor, status: tl.tensor, least: tl.tensor, tied: tl.tensor, needed: tl.tensor,
+    floor: tl.tensor,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, HAS_CUT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The token of a row whose blocks are screened."""
+    """What comes of a row whose blocks have been looked at, int32 [N, 4]: see `sampler.sample_rows`."""
     blocks = tl.arange(0, BLOCKS_PAD)
     place = row.to(tl.int64) * num_blocks + blocks
     is_block = blocks < num_blocks
     stride = tl.num_programs(1).to(tl.int64) * num_blocks
-    tl.store(out_status + row, status)
-    is_greedy = tl.load(are_greedy + row) != 0
-    token, given, is_clear = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), False
+    is_greedy = _has_flag(values, row, num_texts, WIDTH, _GREEDY)
+    is_asked = _has_flag(values, row, num_texts, WIDTH, _ASKED)
+    token, given, is_clear = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
     if status == 0:
-        if is_greedy | CERTIFIES:
-            highest = tl.load(peaks + place, mask=is_block, other=float("-inf"))
-            block = tl.min(tl.where(highest == tl.max(highest, axis=0), blocks, BLOCKS_PAD), axis=0)
+        if is_greedy | is_asked:
+            # The block by its largest y: what is divided may be equal where the logits are not.
+            block = tl.min(tl.where(highest == peak, blocks, BLOCKS_PAD), axis=0)
             tokens = block * BLOCK + tl.arange(0, BLOCK)
-            values = _load(logits, masks, mask_ids, row, tokens, vocab_size, num_words, HAS_MASKS)
-            values = tl.where(values == tl.max(values, axis=0), tokens, 2147483647)
-            given = tl.min(values, axis=0)
+            numbers = _load(logits, masks, values, row, tokens, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
+            y = _divided(numbers, values, row, num_texts, WIDTH)
+            given = tl.min(tl.where(y == peak, tokens, 2147483647), axis=0)
         if is_greedy:
-            token, is_clear = given, CERTIFIES
+            token, is_clear = given, is_asked.to(tl.int32)
         else:
             # Other programs stored these: not from a cache of this multiprocessor.
-            kept = tl.load(bests + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
-            ties = tl.load(bests + stride + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
-            numbers = tl.load(num_tied + place, mask=is_block, other=0, cache_modifier=".cg").to(tl.int64)
-            before = tl.cumsum(numbers, axis=0) - numbers
-            sure = tl.maximum(kept, tl.where(before + numbers <= needed, ties, float("-inf")))
-            uppers = tl.maximum(kept, tl.where(before < needed, ties, float("-inf")))
-            token, _best, _second = _best_of(
-                uppers, tl.max(sure, axis=0) - 3 * _NEAR, before, least, tied, needed, peak,
-                logits, masks, mask_ids, temperatures, are_greedy, seeds, sequences, positions, row, vocab_size,
-                num_words, HAS_MASKS, BLOCK, BLOCKS_PAD,
+            uppers = tl.load(bests + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
+            before = tl.full([BLOCKS_PAD], 0, tl.int64)
+            if HAS_CUT:
+                ties = tl.load(bests + stride + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
+                numbers_tied = tl.load(num_tied + place, mask=is_block, other=0, cache_modifier=".cg").to(tl.int64)
+                before = tl.cumsum(numbers_tied, axis=0) - numbers_tied
+                uppers = tl.maximum(uppers, tl.where(before < needed, ties, float("-inf")))
+            else:
+                is_open = (highest >= floor) & (highest > float("-inf"))
+                uppers = tl.where(is_open, (highest - peak) + uppers, float("-inf"))
+            token, best, second = _best_of(
+                uppers, before, least, tied, needed, peak, logits, masks, values, row, vocab_size, num_words,
+                num_texts, HAS_MASKS, WIDTH, BLOCK, BLOCKS_PAD,
             )  # fmt: skip
-            if CERTIFIES:
-                leads = bests + 2 * stride + place
-                uppers = tl.load(leads, mask=is_block, other=float("-inf"), cache_modifier=".cg")
-                floor_key = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
-                leader, best, second = _best_of(
-                    uppers, tl.max(uppers, axis=0) - 3 * _NEAR, before, floor_key, -1, needed, peak,
-                    logits, masks, mask_ids, temperatures, are_greedy, seeds, sequences, positions, row, vocab_size,
-                    num_words, HAS_MASKS, BLOCK, BLOCKS_PAD,
-                )  # fmt: skip
+            if is_asked:
+                leader = token
+                if HAS_CUT:
+                    leads = bests + 2 * stride + place
+                    uppers = tl.load(leads, mask=is_block, other=float("-inf"), cache_modifier=".cg")
+                    floor_key = tl.max(_key(tl.full([1], 0.0, tl.float32) + floor), axis=0)
+                    leader, best, second = _best_of(
+                        uppers, before, floor_key, tl.full([], -1, tl.int64), needed, peak, logits, masks, values, row,
+                        vocab_size, num_words, num_texts, HAS_MASKS, WIDTH, BLOCK, BLOCKS_PAD,
+                    )  # fmt: skip
                 is_certain, is_likeliest = _is_certain(
-                    token, peaks, top_ks, top_ps, distances, logits, masks, mask_ids, temperatures, are_greedy,
-                    row, vocab_size, num_words, num_blocks, peak, HAS_MASKS, BLOCK, BLOCKS_PAD,
+                    token, highest, peak, logits, masks, values, row, vocab_size, num_words, num_texts,
+                    HAS_MASKS, WIDTH, BLOCK, BLOCKS_PAD,
                 )  # fmt: skip
                 is_alone = best.to(tl.float64) - second.to(tl.float64) > _NEAR
-                is_clear = is_certain & is_alone & (leader == token)
-                has_floor = tl.load(distances + row) < float("inf")
+                is_clear = (is_certain & is_alone & (leader == token)).to(tl.int32)
+                has_floor = _real_setting(values, row, num_texts, WIDTH, _DISTANCE) < float("inf")
                 given = tl.where(has_floor & (is_likeliest == 0), given, token)
             else:
                 given = token
-    tl.store(out_tokens + row, token.to(tl.int64))
-    tl.store(out_given + row, given.to(tl.int64))
-    tl.store(out_clear + row, is_clear)
+    drawn += row.to(tl.int64) * 4
+    tl.store(drawn, token)
+    tl.store(drawn + 1, given)
+    tl.store(drawn + 2, is_clear)
+    tl.store(drawn + 3, status)
 
 
-def launched(
-    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, distances: Tensor, are_greedy: Tensor,
-    seeds: Tensor, sequences: Tensor, positions: Tensor, masks: Tensor | None, mask_ids: Tensor | None,
-    uses_top_k: bool, uses_top_p: bool, certifies: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The operation by its kernels; see `sampler.sample_rows`."""
+@program
+def _match(
+    drawn: tl.tensor, values: tl.tensor, rows: tl.tensor, starts: tl.tensor, counts: tl.tensor, tokens: tl.tensor,
+    taken: tl.tensor, out: tl.tensor, text: tl.tensor, num_texts: tl.tensor,
+    WIDTH: tl.constexpr, NUM_TOKENS: tl.constexpr, PAD: tl.constexpr,
+) -> None:  # fmt: skip
+    """What comes of a text, and the text moves on: `verify.take_tokens` of a row."""
+    places = tl.arange(0, PAD)
+    is_there = places < WIDTH
+    found = drawn + (text * WIDTH + places) * 4
+    own = tl.load(found, mask=is_there, other=0, cache_modifier=".cg")
+    given = tl.load(found + 1, mask=is_there, other=0, cache_modifier=".cg")
+    are_clear = tl.load(found + 2, mask=is_there, other=0, cache_modifier=".cg")
+    states = tl.load(found + 3, mask=is_there, other=0, cache_modifier=".cg")
+    index = values + _INDEX * num_texts + text
+    number, start, num_new = tl.load(index), tl.load(starts + text), tl.load(counts + text)
+    draft_length = tl.load(values + _DRAFT * num_texts + text)
+    num_pending = num_new - draft_length
+    is_draft = places < tl.minimum(draft_length, WIDTH - 1)
+    columns = tl.minimum(tl.maximum(num_pending + places, 0), NUM_TOKENS - 1)
+    draft = tl.load(tokens + text * NUM_TOKENS + columns, mask=is_draft, other=-1)
+    agrees = ((own == draft) & (states == 0)).to(tl.int32) * is_draft.to(tl.int32)
+    last = tl.min(tl.where(agrees == 0, places, PAD), axis=0)  # the last position that is reached
+    fault = tl.sum(tl.where(places == last, states, 0), axis=0)
+    count = last + (fault == 0).to(tl.int32)
+    token = tl.sum(tl.where(places == tl.maximum(count - 1, 0), own, 0), axis=0)
+    tl.debug_barrier()  # all of it is read before anything of it is written
+    out += text * (3 * WIDTH + 1)
+    tl.store(out + places, tl.where(places < count, own, -1), mask=is_there)
+    tl.store(out + WIDTH + places, given, mask=is_there)
+    tl.store(out + 2 * WIDTH + places, are_clear, mask=is_there)
+    tl.store(out + 3 * WIDTH, fault)
+    tl.store(taken + tl.load(rows + text), token.to(tl.int64))
+    tl.store(starts + text, tl.where(num_new > 0, start + num_pending - 1 + count, start))
+    tl.store(counts + text, tl.minimum(num_new, 1))
+    tl.store(index, number + count)
+    for column in tl.range(0, NUM_TOKENS):
+        tl.store(tokens + text * NUM_TOKENS + column, -1)
+
+
+def launched(logits: Tensor, *others: Any) -> Tensor:
+    """The operation by its kernels; arguments as of `launches`."""
     num_rows = logits.shape[0]
-    out = tuple(logits.new_empty(num_rows, dtype=kind) for kind in (torch.int64, torch.bool, torch.int64, torch.int32))
-    if num_rows:
-        for kernel, grid, arguments, constants in launches(
-            logits, temperatures, top_ks, top_ps, distances, are_greedy, seeds, sequences, positions, masks, mask_ids,
-            uses_top_k, uses_top_p, certifies, out,
-        ):  # fmt: skip
-            with on(logits.device):
-                kernel[grid](*arguments, **constants, **_OPTIONS)
-    return out  # type: ignore[return-value]
+    drawn = logits.new_empty(num_rows, 4, dtype=torch.int32)
+    for kernel, grid, arguments, constants in launches(logits, *others, drawn=drawn) if num_rows else ():
+        with on(logits.device):
+            kernel[grid](*arguments, **constants, **_OPTIONS)
+    return drawn
 
 
 def launches(
-    logits: Tensor, temperatures: Tensor, top_ks: Tensor, top_ps: Tensor, distances: Tensor, are_greedy: Tensor,
-    seeds: Tensor, sequences: Tensor, positions: Tensor, masks: Tensor | None, mask_ids: Tensor | None,
-    uses_top_k: bool, uses_top_p: bool, certifies: bool, out: tuple[Tensor, ...],
+    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool,
+    step: tuple[Tensor, ...] | None = None, *, drawn: Tensor,
 ) -> list[tuple[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]]]:  # fmt: skip
-    """The chain of programs, each with grid, arguments and constants; depends on shapes alone."""
+    """The chain of programs, each with grid, arguments and constants; depends on shapes alone.
+
+    Args:
+        logits, values, masks, num_positions, uses_top_k, uses_top_p: see `sampler.sample_rows`.
+        step: `rows`, `starts`, `counts`, `tokens`, `taken` and `out` of `verify.take_tokens`; None to draw alone.
+        drawn: int32 [N, 4], what comes of the rows.
+    """
     logits = logits.contiguous()
     num_rows, vocab_size = logits.shape
+    num_texts = num_rows // num_positions
     blocks = -(-vocab_size // BLOCK)
     each = max(1, min(8, blocks * num_rows // 512))  # blocks of one program: what is known of a row is read for each
     grid = (-(-blocks // each), num_rows)
@@ -636,30 +779,27 @@ def launches(
         return logits.new_empty(shape, dtype=kind)
 
     num_bins = 8 if uses_top_k and uses_top_p else 3 if uses_top_k or uses_top_p else 0
-    bins = logits.new_zeros((num_rows, num_bins, 2048) if num_bins else 1, dtype=torch.int64)
-    states = made(num_rows, 2, 2, 2, kind=torch.int64)
+    bins = logits.new_zeros((num_rows, num_bins, 2048), dtype=torch.int64) if num_bins else drawn
+    states = made(num_rows, 2, 2, 2, kind=torch.int64) if num_bins else drawn
     peaks = made(num_rows, blocks, kind=torch.float32)
-    bests = made(3, num_rows, blocks, kind=torch.float32)
-    num_tied = made(num_rows, blocks, kind=torch.int32)
-    arrived = counters(logits.device) if num_rows <= NUM_COUNTERS else logits.new_zeros(num_rows, dtype=torch.int32)
-    source = (
-        logits,
-        logits if masks is None else masks.contiguous(),
-        logits if mask_ids is None else mask_ids.contiguous(),
-    )
-    sizes = (vocab_size, 0 if masks is None else masks.shape[1], blocks)
-    constants: dict[str, Any] = {"HAS_MASKS": masks is not None and mask_ids is not None, "BLOCK": BLOCK}
+    bests = made(3 if num_bins else 1, num_rows, blocks, kind=torch.float32)
+    num_tied = made(num_rows, blocks, kind=torch.int32) if num_bins else drawn
+    num_counted = num_rows + num_texts
+    is_counted = num_counted <= NUM_COUNTERS
+    arrived = counters(logits.device) if is_counted else logits.new_zeros(num_counted, dtype=torch.int32)
+    source = (logits, logits if masks is None else masks.contiguous(), values.contiguous())
+    sizes = (vocab_size, 0 if masks is None else masks.shape[1], blocks, num_texts)
+    constants: dict[str, Any] = {"HAS_MASKS": masks is not None, "WIDTH": num_positions, "BLOCK": BLOCK}
     constants |= {"USES_TOP_K": uses_top_k, "ROW_BINS": num_bins * 2048}
-    rule = tuple(
-        one.contiguous() for one in (temperatures, top_ks, top_ps, distances, are_greedy, seeds, sequences, positions)
-    )
-    given = (*source, peaks, bins, *rule[:2], rule[4], *sizes)
-    chain: list[Any] = [(peaks_of, (blocks, num_rows), given, constants)]
+    chain: list[Any] = []
+    if num_bins:
+        chain.append((peaks_of, (blocks, num_rows), (*source, peaks, bins, *sizes), constants))
     constants = constants | {"BLOCKS_PAD": next_power_of_2(blocks), "USES_TOP_P": uses_top_p}
     passes = {(True, True): (2, 3, 4, 5), (True, False): (2, 3), (False, True): (2, 4, 5)}
     for number in passes.get((uses_top_k, uses_top_p), ()):
-        given = (*source, peaks, bins, states, *rule[:3], rule[4], *sizes, each)
+        given = (*source, peaks, bins, states, *sizes, each)
         chain.append((bins_of, grid, given, constants | {"PASS": number}))
-    given = (*source, peaks, bins, states, bests, num_tied, arrived, *rule, *out, *sizes, each)
-    chain.append((choose, grid, given, constants | {"CERTIFIES": certifies}))
+    given = (*source, peaks, bins, states, bests, num_tied, arrived, drawn, *(step or [drawn] * 6), *sizes, each)
+    ends = {"NUM_TOKENS": 0 if step is None else step[3].shape[1], "PAD": next_power_of_2(num_positions)}
+    chain.append((choose, grid, given, constants | ends))
     return chain

@@ -15,6 +15,9 @@ have no token (`status`): then the row comes as far as that, and its status says
               pending, and not yet written
 
 Where a text ends, and how many tokens it may have, the host says: a draft does not reach so far.
+
+The tokens are drawn by the same programs (`sampler_kernel.choose`), so that on a GPU a step ends with one launch, and
+with those that top-k and top-p need before it.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import torch
 from torch import Tensor
 
 from decodekit.kernels.programs import missing
+from decodekit.kernels.sampler import DRAFT, INDEX, chosen
 
 
 class Advance(NamedTuple):
@@ -46,7 +50,15 @@ class Advance(NamedTuple):
 
 
 def advanced(tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tensor, lengths: Tensor) -> Advance:
-    """The operation in torch; arguments as of `advance`."""
+    """What comes of the target's tokens along drafts; see the module.
+
+    Args:
+        tokens: int64 [N, T], the target's own at each position: after the pending token, then after each of the draft.
+        drafts: int64 [N, T - 1].
+        draft_lengths: int32 [N], 0 .. T - 1.
+        status: int32 [N, T], of `sampler.sample_rows`, not negative; 0 where the position has a token.
+        lengths: int32 [N], what the cache held before the pending token.
+    """
     num_rows, width = tokens.shape
     is_draft = torch.arange(width - 1, device=tokens.device) < draft_lengths[:, None]
     agrees = (tokens[:, :-1] == drafts) & is_draft & (status[:, :-1] == 0)
@@ -64,45 +76,65 @@ def advanced(tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tens
     )
 
 
+def moved(
+    logits: Tensor, values: Tensor, masks: Tensor, rows: Tensor, starts: Tensor, counts: Tensor, tokens: Tensor,
+    taken: Tensor, out: Tensor, uses_top_k: bool, uses_top_p: bool,
+) -> None:  # fmt: skip
+    """The operation in torch; arguments as of `take_tokens`."""
+    num_texts, width = tokens.shape
+    num_positions = logits.shape[0] // num_texts
+    found = chosen(logits, values, masks, num_positions, uses_top_k, uses_top_p).view(num_texts, num_positions, 4)
+    own, given, are_clear, status = found.unbind(dim=2)
+    draft_lengths = values[DRAFT].clone()
+    num_pending = counts - draft_lengths
+    columns = num_pending[:, None] + torch.arange(num_positions - 1, device=logits.device)
+    drafts = tokens.gather(1, columns.long().clamp(0, width - 1)).long()
+    come = advanced(own.long(), drafts, draft_lengths, status, starts + num_pending - 1)
+    taken.index_put_((rows.long(),), come.pending)
+    out.copy_(torch.cat([come.out, given, are_clear, come.status[:, None]], dim=1))
+    starts.copy_(torch.where(counts > 0, come.lengths, starts))
+    counts.clamp_(max=1)
+    tokens.fill_(-1)
+    values[INDEX].add_(come.num_taken)
+
+
 @torch.library.custom_op(
-    "decodekit::advance",
-    mutates_args=(),
-    schema=(
-        "(Tensor tokens, Tensor drafts, Tensor draft_lengths, Tensor status, Tensor lengths) "
-        "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
+    "decodekit::take_tokens", mutates_args=("values", "starts", "counts", "tokens", "taken", "out")
 )
-def advance(
-    tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What comes of the target's tokens along drafts; see the module.
+def take_tokens(
+    logits: Tensor, values: Tensor, masks: Tensor, rows: Tensor, starts: Tensor, counts: Tensor, tokens: Tensor,
+    taken: Tensor, out: Tensor, uses_top_k: bool, uses_top_p: bool,
+) -> None:  # fmt: skip
+    """Draw the tokens of B texts at W positions, match them with drafts, and let the texts move on: the end of a step.
 
     Args:
-        tokens: int64 [N, T], the target's own at each position: after the pending token, then after each of the draft.
-        drafts: int64 [N, T - 1].
-        draft_lengths: int32 [N], 0 .. T - 1.
-        status: int32 [N, T], of `sampler.sample_rows`, not negative; 0 where the position has a token.
-        lengths: int32 [N], what the cache held before the pending token.
-
-    Returns:
-        As of `Advance`.
+        logits: [B * W, V], as of `sampler.sample_rows`.
+        values: int32 [MASKS + W, B], as `sampler.packed`; the index of each text's token moves on.
+        masks: int32 [n, ceil(V / 32)].
+        rows: int32 [B], of `taken`.
+        starts: int32 [B], what the cache held before the pass; afterwards what it holds from now on. That of a text
+            without new tokens stays.
+        counts: int32 [B], new tokens of the pass, the draft's among them; then 1, or 0 where there were none.
+        tokens: int32 [B, T], what was read; then -1, what stands in `taken`.
+        taken: int64 [R], the token that each row has taken last.
+        out: int32 [B, 3 W + 1]: tokens that come, -1 behind them; what must be allowed besides; whether they are
+            certified; status.
+        uses_top_k, uses_top_p: as of `sampler.sample_rows`.
     """
-    return tuple(advanced(tokens, drafts, draft_lengths, status, lengths))  # type: ignore[return-value]
+    moved(logits, values, masks, rows, starts, counts, tokens, taken, out, uses_top_k, uses_top_p)
 
 
-@advance.register_kernel("cuda")
-def _on_cuda(*arguments: Any) -> tuple[Tensor, ...]:
+@take_tokens.register_kernel("cuda")
+def _on_cuda(logits: Tensor, values: Tensor, masks: Tensor, *others: Any) -> None:
     if missing() is not None:
-        return advance._init_fn(*arguments)  # type: ignore[no-any-return]
-    from decodekit.kernels.verify_kernel import launched
+        return moved(logits, values, masks, *others)
+    from decodekit.kernels.sampler_kernel import launched
 
-    return launched(*arguments)
+    *step, uses_top_k, uses_top_p = others
+    launched(logits, values, masks, logits.shape[0] // values.shape[1], uses_top_k, uses_top_p, tuple(step))
+    return None
 
 
-@advance.register_fake
-def _shapes_of(
-    tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tensor, lengths: Tensor
-) -> tuple[Tensor, ...]:
-    num_rows, width = tokens.shape
-    taken, new_lengths, new_status = (tokens.new_empty(num_rows, dtype=torch.int32) for _ in range(3))
-    return taken, tokens.new_empty(num_rows), new_lengths, new_status, tokens.new_empty(num_rows, width)
+@take_tokens.register_fake
+def _nothing(*arguments: Any) -> None:
+    return None

@@ -13,6 +13,7 @@ import torch
 
 from decodekit.errors import ModelError, OptionError, VocabularyMismatchError
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.modules.merged_products import lay_together
 
 BUNDLED = ("tiny", "tiny-draft")
 
@@ -74,6 +75,8 @@ def load(
     tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
+        if target.type == "cuda":
+            lay_together(model)  # what could not be is told by `PagedModel.not_merged`
     lm = HuggingFaceLM(model, cache_dtype=cache_dtype, compile_layers=compile_layers)
     check_tokenizer(lm, tokenizer)
     return lm, tokenizer

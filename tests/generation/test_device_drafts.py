@@ -14,9 +14,9 @@ import torch
 import decodekit as dk
 from decodekit import LLM
 from decodekit.errors import NonFiniteLogitsError, ProposerError
-from decodekit.generation import decode_step
 from decodekit.generation.run_ahead import RunAhead
-from decodekit.kernels.verify import advance
+from decodekit.kernels import verify
+from decodekit.kernels.verify import advanced
 from decodekit.speculation import Context, Draft
 from tests.generation.test_run_ahead import PROMPTS, SCHEMA, be_captured
 
@@ -116,9 +116,9 @@ def test_a_draft_that_is_believed_changes_texts(plain: LLM, ahead: LLM, monkeypa
     def believing(tokens: Any, drafts: Any, lengths: Any, status: Any, held: Any) -> Any:
         is_draft = torch.arange(drafts.shape[1]) < lengths[:, None]
         tokens[:, :-1] = torch.where(is_draft, drafts, tokens[:, :-1])
-        return advance(tokens, drafts, lengths, status, held)
+        return advanced(tokens, drafts, lengths, status, held)
 
-    monkeypatch.setattr(decode_step, "advance", believing)
+    monkeypatch.setattr(verify, "advanced", believing)
     assert tokens_of(ahead, strategy=dk.Greedy(speculate=proposer)) != expected
 
 

@@ -47,13 +47,13 @@ def llm() -> LLM:
 def test_texts_are_the_same(llm: LLM, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     plain = [one.token_ids for one in llm.generate(PROMPTS, max_new_tokens=16, on_error="return", **options)]
     calls: list[int] = []
-    draw = device_draws.draw_rows
+    draw = device_draws.sample_rows
 
     def counted(logits: Any, *rest: Any) -> Any:
         calls.append(len(logits))
         return draw(logits, *rest)
 
-    monkeypatch.setattr(device_draws, "draw_rows", counted)
+    monkeypatch.setattr(device_draws, "sample_rows", counted)
     monkeypatch.setattr(device_draws, "is_on_device", lambda logits: True)
     done = [one.token_ids for one in llm.generate(PROMPTS, max_new_tokens=16, on_error="return", **options)]
     assert done == plain
@@ -66,9 +66,11 @@ def test_other_noise_gives_other_texts(llm: LLM, monkeypatch: pytest.MonkeyPatch
     plain = [one.text for one in llm.generate(PROMPTS, **options)]
     monkeypatch.setattr(device_draws, "is_on_device", lambda logits: True)
     pack = device_draws.packed
-    monkeypatch.setattr(
-        device_draws, "packed", lambda rows, seeds, numbers, at: pack(rows, seeds, numbers, [i + 1 for i in at])
-    )
+
+    def later(rows: Any, seeds: Any, numbers: Any, at: Any, **rest: Any) -> Any:
+        return pack(rows, seeds, numbers, [index + 1 for index in at], **rest)
+
+    monkeypatch.setattr(device_draws, "packed", later)
     assert [one.text for one in llm.generate(PROMPTS, **options)] != plain
 
 

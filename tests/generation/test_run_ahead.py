@@ -85,10 +85,10 @@ def test_a_step_that_bakes_a_position_is_not_captured(
     step_of = model._step_of
 
     def baked(state: Any, num_seen: int) -> Any:
-        step = step_of(state, num_seen)
+        step, inputs = step_of(state, num_seen)
         if state.width == 1:
             step.positions = torch.full_like(step.positions, num_seen)
-        return step
+        return step, inputs
 
     if is_baked:
         monkeypatch.setattr(model, "_step_of", baked)

@@ -32,9 +32,14 @@ class Compiled(NamedTuple):
 
 
 def compiled(
-    function: Any, arguments: tuple[Any, ...], constants: dict[str, Any], num_warps: int = 4, **options: Any
+    function: Any,
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    num_warps: int = 4,
+    capability: int = 90,
+    **options: Any,
 ) -> Compiled:
-    """Compile a program as a call with these arguments would, for sm_90."""
+    """Compile a program as a call with these arguments would on a card of this compute capability, 90 for 9.0."""
     names = [name for name in function.arg_names if name not in constants]
     assert len(names) == len(arguments)
     signature: dict[str, str] = dict.fromkeys(constants, "constexpr")
@@ -57,20 +62,21 @@ def compiled(
                 attrs[place] = [["tt.divisibility", 16]]
     signature = {name: signature[name] for name in function.arg_names}
     source = ASTSource(function, signature, {(function.arg_names.index(k),): v for k, v in values.items()}, attrs)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps} | options)
+    target = GPUTarget("cuda", capability, 32)
+    made = triton.compile(source, target=target, options={"num_warps": num_warps} | options)
     return Compiled(made.asm["ptx"], made.metadata.shared, *_usage(made.asm["ptx"]))
 
 
 def _usage(ptx: str) -> tuple[int, int]:
     """Registers of a thread and bytes that it spills, as ptxas tells."""
     folder_of_tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    version = re.search(r"\.version (\d+)\.", ptx)
-    assert version is not None
+    version, name = re.search(r"\.version (\d+)\.", ptx), re.search(r"\.target (\w+)", ptx)
+    assert version is not None and name is not None
     ptxas = folder_of_tools / ("ptxas-blackwell" if int(version[1]) > 8 else "ptxas")  # the newer of its two
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.ptx"
         file.write_text(ptx)
-        command = [str(ptxas), "-v", "--gpu-name=sm_90a", str(file), "-o", str(Path(folder) / "program.cubin")]
+        command = [str(ptxas), "-v", f"--gpu-name={name[1]}", str(file), "-o", str(Path(folder) / "program.cubin")]
         done = subprocess.run(command, capture_output=True, text=True)
     told = done.stderr
     assert not done.returncode, told

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from decodekit.kernels import sampler
+
 Setting: TypeAlias = tuple[float, int, float, float, bool]
 """Temperature, top-k or 0, top-p, min-p, whether it is greedy."""
 
@@ -83,3 +85,11 @@ def drawn_rows(
         masks = torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
         ids = torch.tensor([draw.randint(-1, 2) for _ in range(num_rows)], dtype=torch.int32)
     return logits, settings, keys, masks, ids
+
+
+def values_of(settings: list[Setting], keys: Tensor, ids: Tensor | None, is_asked: bool = True) -> Tensor:
+    """The numbers of rows as they go up."""
+    values = sampler.packed(settings, *keys.tolist(), is_asked=is_asked)
+    if ids is not None:
+        values[sampler.MASKS] = ids
+    return torch.from_numpy(values)

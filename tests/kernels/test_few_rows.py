@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from decodekit.kernels import few_rows
 from decodekit.kernels.few_rows import MAX_ROWS, few_rows_linear
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.modules.few_rows import FewRowsLinear, with_few_rows
+from decodekit.models.modules.few_rows import FewRowsLinear, quicker_here, with_few_rows
 from decodekit.models.tiers import replay
 from tests.models.architectures import build, tokens
 
@@ -125,3 +125,110 @@ def test_steps_use_them_recorded_or_not_and_the_model_stays(calls: list[Any], mo
     with torch.inference_mode():
         assert torch.equal(model(prompt).logits, before)
     assert [type(module) for module in model.modules()] == kinds
+
+
+@pytest.fixture
+def kernel() -> Iterator[Any]:
+    """The program of CUDA, interpreted, with small steps."""
+    pytest.importorskip("triton", reason="needs triton: pip install triton")
+    from tests.kernels.interpreting import interpreted, interpreter
+
+    module = interpreted("decodekit.kernels.few_rows_kernel")
+    module._STEP_BYTES = 64
+    with interpreter():
+        yield module
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_program_of_cuda_is_its_twin(kernel: Any, dtype: torch.dtype) -> None:
+    """All small shapes: rows, blocks that are full or not, steps that are full or not, with splits and without."""
+    num_split = 0
+    rows = (1, 3, 8) if dtype is torch.float32 else (2,)
+    for num_rows, num_outs, width in product(rows, (1, 33), (1, 16, 50, 160, 520)):
+        x, weight, bias = (
+            one.to(dtype) for one in (numbers(num_rows, width), numbers(num_outs, width), numbers(num_outs))
+        )
+        for added in (None, bias):
+            (_, splits), *_ = kernel.launch_of(x, weight, added)
+            num_split += splits > 1
+            found = kernel.launched(x[:, None], weight, added)
+            expected = linear(x.double(), weight.double(), None if added is None else added.double())[:, None]
+            most = linear(x.abs().double(), weight.abs().double())[:, None] + 1
+            rounding = (width + 1) * 2.0**-24 * most + torch.finfo(dtype).eps * 2 * expected.abs()
+            assert found.shape == (num_rows, 1, num_outs) and found.dtype == dtype
+            assert bool(((found - expected).abs() <= rounding).all()), (num_rows, num_outs, width)
+    assert num_split > 2
+
+
+def test_a_row_on_cuda_is_the_same_beside_any_others(kernel: Any) -> None:
+    x, weight = numbers(MAX_ROWS, 300), numbers(33, 300)
+    (_, splits), *_ = kernel.launch_of(x, weight, None)
+    whole = kernel.launched(x, weight, None)
+    assert splits > 1
+    for num_rows in (1, 2, 5):
+        assert torch.equal(kernel.launched(x[:num_rows].contiguous(), weight, None), whole[:num_rows])
+    assert not torch.equal(kernel.launched(x.flip(1), weight.flip(1).contiguous(), None), whole)  # negative control
+
+
+def test_splits_fill_the_places() -> None:
+    from decodekit.kernels.few_rows_kernel import splits_of
+
+    assert splits_of(128, 112, 264) == 2
+    assert splits_of(4008, 32, 264) == 1
+    assert splits_of(28, 7, 264) == 1  # too short to be split
+    for num_blocks, num_steps in product((1, 3, 64, 100, 300), (1, 8, 28, 200)):
+        splits = splits_of(num_blocks, num_steps, 264)
+        assert 1 <= splits <= 16 and (splits == 1 or num_steps // splits >= 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "capability"),
+    [
+        (torch.bfloat16, 4096, 90),
+        *(
+            pytest.param(dtype, width, capability, marks=pytest.mark.slow)
+            for dtype in (torch.bfloat16, torch.float16, torch.float32)
+            for width in (4096, 896)
+            for capability in (80, 89, 90)
+        ),
+    ],
+)
+def test_the_program_compiles_without_spills(dtype: torch.dtype, width: int, capability: int) -> None:
+    """One split or several, blocks of 32 and of 64 outputs, for an A100, an L4 or a 4090, and an H100."""
+    pytest.importorskip("triton", reason="needs triton: pip install triton")
+    from decodekit.kernels import few_rows_kernel
+    from tests.kernels.offline import compiled
+
+    most_shared = {80: 163, 89: 99, 90: 227}[capability] << 10
+    for num_outs in (4096, 128_256):
+        x, weight = (torch.empty(*shape, dtype=dtype, device="meta") for shape in ((4, width), (num_outs, width)))
+        _, arguments, constants, _ = few_rows_kernel.launch_of(x, weight, None)
+        found = compiled(few_rows_kernel.multiply, arguments, constants, capability=capability)
+        assert found.spilled == 0 and 2 * found.shared <= most_shared, (num_outs, found)
+        assert "cp.async" in found.ptx  # weights are on their way while others are multiplied
+
+
+def test_what_is_measured_is_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By shape and rows; nothing on a CPU."""
+    monkeypatch.setattr(few_rows, "MEASURED", {})
+    assert not few_rows.measure([numbers(4, 4)], lambda run: 1.0) and not few_rows.MEASURED
+    assert quicker_here([nn.Linear(4, 4)], lambda run: 1.0) == []
+    assert not few_rows.measure([torch.empty(4, 77, device="meta")], lambda run: 1.0)
+
+    class There:
+        """A weight on a device that this machine does not have."""
+
+        device, dtype, shape = torch.device("cuda", 0), torch.bfloat16, torch.Size((64, 32))
+
+        def new_ones(self, *shape: int) -> Tensor:
+            return torch.ones(*shape)
+
+    times = iter([1.0, 2.0, 3.0, 2.0, 5.0, 5.0, 1.0, 9.0])  # here, by torch; of 1, 2, 4 and 8 rows
+    monkeypatch.setattr(few_rows, "missing", lambda: None)
+    weights: Any = [There()] * 2
+    assert few_rows.measure(weights, lambda run: next(times))
+    shapes = [few_rows.Shape(There.device, There.dtype, rows, 64, 32) for rows in few_rows.ROWS]
+    assert [few_rows.is_quicker(shape) for shape in shapes] == [True, False, False, True]
+    assert few_rows.MEASURED[shapes[0]] == (0.5, 1.0)  # of one weight
+    assert few_rows.measure(weights, lambda run: pytest.fail("it is known"))
+    assert not few_rows.is_quicker(shapes[0]._replace(width=31))  # never measured

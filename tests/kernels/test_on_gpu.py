@@ -11,10 +11,10 @@ import torch
 
 from decodekit.kernels import paged_attention, programs
 from decodekit.kernels.pages import Stored
-from decodekit.kernels.sampler import Chosen, rule_of, sampled
-from decodekit.kernels.verify import advanced
-from tests.kernels.rows import drawn_rows
-from tests.kernels.test_verify import world
+from decodekit.kernels.sampler import chosen
+from decodekit.kernels.verify import take_tokens
+from tests.kernels.rows import drawn_rows, values_of
+from tests.kernels.test_verify import assert_same_step, drawn_step
 from tests.kernels.worlds import World, drawn_world
 
 pytestmark = pytest.mark.gpu
@@ -117,16 +117,14 @@ def test_a_captured_graph_serves_other_lengths_and_pages() -> None:
     assert counted and not any(bool(one.any()) for one in counted)
 
 
-def on_cuda(logits: Any, settings: Any, keys: Any, masks: Any, ids: Any, certifies: bool = True) -> Chosen:
-    moved = [None if one is None else one.cuda() for one in (logits, *rule_of(settings), *keys, masks, ids)]
-    return Chosen(*torch.ops.decodekit.sample_rows(*moved, True, True, certifies))
-
-
-def assert_as_twin(batch: Any) -> None:
+def assert_as_twin(batch: Any, *, uses: bool = True, is_asked: bool = True) -> None:
     logits, settings, keys, masks, ids = batch
-    expected = sampled(logits, rule_of(settings), *keys, masks, ids, certifies=True)
-    for name, one, other in zip(Chosen._fields, on_cuda(*batch), expected, strict=True):
-        assert one.tolist() == other.tolist(), (name, settings)
+    if not uses:
+        settings = [(temperature, 0, 1.0, min_p, is_greedy) for temperature, _, _, min_p, is_greedy in settings]
+    values = values_of(settings, keys, ids, is_asked)
+    there = [None if one is None else one.cuda() for one in (logits, values, masks)]
+    found = torch.ops.decodekit.sample_rows(*there, 1, uses, uses)
+    assert found.tolist() == chosen(logits, values, masks, 1, uses, uses).tolist(), settings
 
 
 @pytest.mark.parametrize("vocab_size", [5, 33, 4099])
@@ -135,7 +133,7 @@ def test_sampler_takes_the_tokens_of_its_twin(vocab_size: int, has_masks: bool) 
     draw = random.Random(12)
     for _ in range(60):
         logits, *rest = drawn_rows(draw, vocab_size=vocab_size, has_masks=has_masks)
-        assert_as_twin((logits.float(), *rest))
+        assert_as_twin((logits.float(), *rest), uses=draw.random() < 0.5, is_asked=draw.random() < 0.5)
 
 
 @pytest.mark.parametrize("vocab_size", [32_000, 152_064, 262_144])
@@ -143,18 +141,19 @@ def test_sampler_on_wide_rows(vocab_size: int) -> None:
     draw = random.Random(13)
     for _ in range(4):
         logits, *rest = drawn_rows(draw, num_rows=8, vocab_size=vocab_size, are_sound=True, has_masks=False)
-        assert_as_twin((logits.bfloat16() if vocab_size == 32_000 else logits.float(), *rest))
+        for uses in (True, False):
+            assert_as_twin((logits.bfloat16() if vocab_size == 32_000 else logits.float(), *rest), uses=uses)
 
 
 def test_sampler_in_a_captured_graph() -> None:
     """Other logits at the same place; the rows that are counted on the way are counted from zero at each replay."""
     batches = [drawn_rows(random.Random(seed), num_rows=4, vocab_size=4099, has_masks=False) for seed in range(6)]
-    settings, keys = batches[0][1], batches[0][2].cuda()
-    place = torch.zeros(4, 4099, device="cuda")
-    rule = rule_of(settings, "cuda")
+    values = values_of(batches[0][1], batches[0][2], None)
+    place, there = torch.zeros(4, 4099, device="cuda"), values.cuda()
 
-    def run() -> Chosen:
-        return Chosen(*torch.ops.decodekit.sample_rows(place, *rule, *keys, None, None, True, True, True))
+    def run() -> torch.Tensor:
+        out: torch.Tensor = torch.ops.decodekit.sample_rows(place, there, None, 1, True, True)
+        return out
 
     run()
     graph = torch.cuda.CUDAGraph()
@@ -163,8 +162,7 @@ def test_sampler_in_a_captured_graph() -> None:
     for logits, *_ in batches * 3:
         place.copy_(logits.float())
         graph.replay()
-        expected = sampled(logits.float(), rule_of(settings), *batches[0][2], certifies=True)
-        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.tolist() == chosen(logits.float(), values, None, 1, True, True).tolist()
 
 
 @pytest.mark.parametrize("compiler", [None, "inductor"])
@@ -184,9 +182,15 @@ def test_captured_steps_are_taken_and_their_texts_are_those_of_a_cpu(compiler: s
     assert there.model.paged.not_captured == []
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_coupled_match_is_its_twin(width: int) -> None:
-    inputs, _ = world(width)
-    found = torch.ops.decodekit.advance(*(one.cuda() for one in inputs))
-    for one, other in zip(found, advanced(*inputs), strict=True):
-        assert one.tolist() == other.tolist()
+@pytest.mark.parametrize("width", [1, 2, 4, 16])
+def test_the_end_of_a_step_is_its_twin(width: int) -> None:
+    draw = random.Random(width)
+
+    def on_cuda(*given: torch.Tensor) -> None:
+        there = [one.cuda() for one in given]
+        take_tokens(*there, False, False)  # type: ignore[call-arg]
+        for one, other in zip(given, there, strict=True):
+            one.copy_(other)
+
+    for _ in range(20):
+        assert_same_step(on_cuda, drawn_step(draw, 5, width, draw.choice((width, 16))))

@@ -68,11 +68,10 @@ def test_the_operations_need_no_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch, decodekit.kernels.paged_attention, decodekit.kernels.verify\n"
-        "from decodekit.kernels.sampler import rule_of\n"
-        "key = torch.zeros(1, dtype=torch.int64)\n"
-        "rule = rule_of([(1.0, 0, 1.0, 0.0, True)])\n"
+        "from decodekit.kernels.sampler import packed\n"
+        "values = torch.from_numpy(packed([(1.0, 0, 1.0, 0.0, True)], [0], [0], [0]))\n"
         "row = torch.tensor([[0.0, 2.0]])\n"
-        "print(torch.ops.decodekit.sample_rows(row, *rule, key, key, key, None, None, True, True, True)[0].item())"
+        "print(torch.ops.decodekit.sample_rows(row, values, None, 1, True, True)[0, 0].item())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"

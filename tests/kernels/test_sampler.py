@@ -19,7 +19,7 @@ from decodekit.sampling import selectors
 from decodekit.sampling.base import Pipeline
 from decodekit.sampling.cuts import weight
 from decodekit.sampling.leaders import lead_greedy, lead_noisy
-from tests.kernels.rows import Setting, drawn_rows, setting_of
+from tests.kernels.rows import Setting, drawn_rows, setting_of, values_of
 from tests.sizes import sized
 
 
@@ -179,9 +179,26 @@ def test_one_call_is_traced_for_other_rows() -> None:
             assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_rows_of_one_text_have_its_numbers_and_their_own_places(is_asked: bool) -> None:
+    """Three positions of two texts in one upload are six rows, each by itself; nothing is certified unasked."""
+    logits, settings, keys, masks, _ = drawn_rows(random.Random(4), num_rows=2, vocab_size=64, has_masks=True)
+    assert masks is not None
+    values = torch.from_numpy(sampler.packed(settings, *keys.tolist(), 3, is_asked))
+    ids = torch.tensor([[0, -1], [2, 1], [-1, 0]], dtype=torch.int32)
+    values[sampler.MASKS :] = ids
+    found = sampler.sample_rows(logits.repeat_interleave(3, dim=0), values, masks, 3, True, True)
+    for row, (text, place) in enumerate(itertools.product(range(2), range(3))):
+        seed, sequence, index = keys[:, [text]]
+        rule = rule_of([settings[text]])
+        own = sampled(logits[[text]], rule, seed, sequence, index + place, masks, ids[place, [text]], True)
+        given, is_clear = (own.given, own.are_clear) if is_asked else (own.tokens, own.are_clear & False)
+        assert found[row].tolist() == [int(one) for one in (own.tokens, given, is_clear, own.status)]
+
+
 def test_the_operation_has_a_fake_and_a_schema() -> None:
     logits, settings, keys, masks, ids = drawn_rows(random.Random(9), num_rows=2, vocab_size=40, has_masks=True)
-    arguments = (logits, *rule_of(settings), *keys, masks, ids, True, True, True)
+    arguments = (logits, values_of(settings, keys, ids), masks, 1, True, True)
     torch.library.opcheck(
         torch.ops.decodekit.sample_rows.default, arguments, test_utils=("test_schema", "test_faketensor")
     )

@@ -161,9 +161,9 @@ def test_a_baked_length_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     step_of = model.paged._step_of
 
     def baked(state: Any, num_seen: int) -> Any:
-        step = step_of(state, num_seen)
+        step, inputs = step_of(state, num_seen)
         step.positions = torch.full_like(step.positions, num_seen)
-        return step
+        return step, inputs
 
     monkeypatch.setattr(model.paged, "_step_of", baked)
     cache = model.new_cache(1, 64)
@@ -239,7 +239,7 @@ def test_a_step_without_an_upload_leaves_the_tables_of_others() -> None:
     group.store.take(1)
     other.reach([1], None)
     theirs.fill([other.places[0]], [0], [1], token)
-    state.pages()
+    state.inputs()
     assert not wrong_entries(rows)
     group.table[other.places[0], 0] += 1  # negative control
     assert wrong_entries(rows) == [(other.places[0], 0)]

@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 from decodekit.errors import ModelError
-from decodekit.models.modules.shared_copy import shared_copy
+from decodekit.models.modules.few_rows import FewRowsLinear, quicker_here
+from decodekit.models.modules.merged_products import MergedLinear, SharedInputs, merge_products
+from decodekit.models.modules.shared_copy import recomputes_frequencies, shared_copy
 
 _MOST_COMPILED: Final = 64
 """Kinds of a layer's calls that are compiled: one row or several, one column or several, for each kind of layer."""
@@ -44,18 +46,51 @@ def _outermost(module: nn.Module, count: int) -> Iterator[nn.ModuleList]:
             yield from _outermost(child, count)
 
 
-def compiled_copy(model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
+def compiled_copy(
+    model: nn.Module, backend: str | Callable[..., Any] = "inductor", shared: SharedInputs | None = None
+) -> tuple[nn.Module, list[str]]:
     """A copy of a model, with the same weights, whose decoder layers are compiled when they are first run.
 
-    Its passes belong inside of `while_compiling`, as long as they may meet a new kind of call.
+    So are the modules beside them, such as the last norm and the rotary embeddings. Its passes belong inside of
+    `while_compiling`, as long as they may meet a new kind of call.
+
+    Args:
+        shared: which layers of the model have the same input: they become one where they can.
+
+    Returns:
+        The copy, and why products with the same input are not one.
 
     Raises:
         ModelError: the layers of the architecture cannot be told apart.
     """
     twin = shared_copy(model)
-    for layer in decoder_layers(twin):
-        layer.forward = torch.compile(layer.forward, dynamic=True, backend=backend)
-    return twin
+    not_merged = [] if shared is None else merge_products(twin, shared)
+    _with_quick_products(twin)
+    layers = decoder_layers(twin)
+    for module in (*layers, *_beside(twin, layers)):
+        module.forward = torch.compile(module.forward, dynamic=True, backend=backend)
+    return twin, not_merged
+
+
+def _with_quick_products(model: nn.Module) -> None:
+    """Let linear layers of a copy on CUDA multiply a few rows by a program of our own, where that is quicker."""
+    plain = [one for one in model.modules() if type(one) is nn.Linear and "forward" not in vars(one)]
+    merged = {id(one.product): one.product for one in model.modules() if isinstance(one, MergedLinear)}
+    for layer in quicker_here([*plain, *merged.values()]):
+        if isinstance(layer, nn.Linear):
+            layer.__class__ = FewRowsLinear
+        else:
+            for member in layer.layers:
+                member.is_few = True
+
+
+def _beside(model: nn.Module, layers: nn.ModuleList) -> Iterator[nn.Module]:
+    """The modules beside the list of layers that are several kernels: the last norm, rotary embeddings."""
+    [owner] = [module for module in model.modules() if any(child is layers for child in module.children())]
+    for module in owner.children():
+        is_one = isinstance(module, nn.Embedding | nn.Linear | nn.Dropout) or any(True for _ in module.children())
+        if module is not layers and not is_one and not recomputes_frequencies(module):
+            yield module
 
 
 @contextmanager

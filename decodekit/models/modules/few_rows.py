@@ -1,11 +1,14 @@
-"""Linear layers of a model on a CPU that multiply a few rows at the speed of memory; see `kernels.few_rows`."""
+"""Linear layers of a model that multiply a few rows at the speed of memory; see `kernels.few_rows`."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from decodekit.kernels.few_rows import few_rows_linear
+from decodekit.kernels.few_rows import few_rows_linear, measure
 
 
 class FewRowsLinear(nn.Linear):
@@ -33,3 +36,40 @@ def with_few_rows(model: nn.Module) -> nn.Module:
             if type(weight) is nn.Parameter and weight.dtype is torch.float32 and weight.device.type == "cpu":
                 module.__class__ = replacements[type(module)]
     return model
+
+
+def quicker_here(layers: Iterable[Any], seconds_of: Callable[[Callable[[], object]], float] | None = None) -> list[Any]:
+    """Those of some layers on CUDA whose products are quicker by `few_rows_linear`, for some number of rows.
+
+    Args:
+        layers: whatever has a `weight`.
+        seconds_of: measures a function; by default a captured graph of it is.
+    """
+    alike: dict[Any, list[Any]] = {}
+    for layer in layers:
+        weight = layer.weight
+        if weight.device.type == "cuda" and type(weight) is nn.Parameter and weight.is_contiguous():
+            alike.setdefault((weight.device, weight.dtype, weight.shape), []).append(layer)
+    clock = seconds_of or _seconds_of_graph
+    return [one for some in alike.values() if measure([one.weight for one in some], clock) for one in some]
+
+
+def _seconds_of_graph(run: Callable[[], object], trials: int = 5) -> float:
+    """Seconds of what a function starts on the current device, replayed as a graph; the least of some trials."""
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        run()  # programs are compiled, libraries choose theirs
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            run()
+        found = list[float]()
+        for _ in range(trials):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            found.append(begin.elapsed_time(end) / 1e3)
+    torch.cuda.current_stream().wait_stream(stream)
+    return min(found)

@@ -1,7 +1,7 @@
 """A model's own modules over pages: a pass is a function of a `StepState`, run as it is or captured and replayed.
 
     read(state)     embeddings, layers and head run; every layer writes and reads the pages of the tables
-                    -> logits float32 [B * T, V] of the wanted places
+                    -> logits [B * T, V] of the wanted places, in the type of the model
 
 A decoding step on a GPU is one upload (`StepState.fill`), one replay, and what the caller downloads. Steps are captured
 for B = 1, 2, 4, ..., 256, 320, ... rows and T = 1, 4, 8, 16 columns once they have been seen a few times; what lies
@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from decodekit.errors import is_out_of_memory
 from decodekit.kernels.paged_attention import supports
 from decodekit.kernels.pages import PAGE_SIZE, Stored
+from decodekit.kernels.step_inputs import StepInputs
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
+from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.tiers.captured import Run, StepCapture, bucket
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 from decodekit.models.tiers.proof import Proof
@@ -139,9 +141,14 @@ class PagedModel:
         self._context_length = context_length or LONGEST
         self.capture = capture
         self._rows: PagedRows | None = None
+        self._shared = SharedInputs()
         self.plan = self._find_layers()
         """How the layers share pages."""
-        self._compiled = None if compiler is None else compiled_copy(model.module, compiler)
+        self._compiled: nn.Module | None = None
+        self.not_merged: list[str] = []
+        """Why products with the same input are several, where layers are compiled."""
+        if compiler is not None:
+            self._compiled, self.not_merged = compiled_copy(model.module, compiler, self._shared)
         self.num_replays = 0
         self.not_captured: list[str] = []
         """Why steps are run as they are that should have been captured, for whoever wonders why they are slow."""
@@ -151,7 +158,8 @@ class PagedModel:
         """How the layers share pages, by what a pass over two tokens shows; every attention module learns its place."""
         device = self._model.device
         probe = LayerProbe(torch.arange(2, device=device)[None])
-        self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
+        with self._shared.watched(self._model.module):
+            self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
         for layer, one in probe.layers.items() if device.type == "cuda" else ():
             key, value = one.shape.key, one.shape.value
             if not supports(key.dtype, key.head_dim, value.head_dim, self._stored):
@@ -249,21 +257,21 @@ class PagedModel:
         is_even: bool,
     ) -> Tensor:
         """Logits [num_wanted, V] at places among the last `most` tokens of each row; `is_even`: of equal rows."""
-        step = self._step_of(state, num_seen)
+        step, inputs = self._step_of(state, num_seen)
         # A twin in torch looks at every slot of a table, so it is given those that are in use.
         num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
         step.pages = [pages[:, :num_slots] for pages in step.pages]
         step.hidden, step.is_strict = hidden, is_strict
         last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
-        out = self._model.run_at(state.tokens, step, step, last.clamp_min(0), is_even)  # [B, most, V]
+        out = self._model.run_at(inputs.tokens, step, step, last.clamp_min(0), is_even)  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
     def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
         """Logits [num_wanted, V] of a captured step."""
         was_refused = captured.proof.is_refused
         out = captured.proof.output(
-            lambda: captured.run()[:num_wanted].clone(),  # the next replay overwrites what this one has given
-            lambda: self.read(captured.state, num_seen)[:num_wanted],
+            lambda: captured.run()[:num_wanted].to(torch.float32, copy=True),  # the next replay overwrites it
+            lambda: self.read(captured.state, num_seen)[:num_wanted].float(),
             num_seen,
         )
         self.num_replays += not captured.proof.is_refused
@@ -272,22 +280,21 @@ class PagedModel:
             self.not_captured.append(f"{size}: a replay differs from the modules")
         return out
 
-    def _step_of(self, state: StepState, num_seen: int) -> PagedStep:
-        # Copies: a compiled layer is compiled for the place of a tensor in its memory.
-        return PagedStep(
-            state.table_rows, (state.starts.clone(), state.counts.clone()), state.pages(), state.positions(), num_seen
-        )
+    def _step_of(self, state: StepState, num_seen: int) -> tuple[PagedStep, StepInputs]:
+        inputs = state.inputs()
+        starts_and_counts = inputs.starts, inputs.counts
+        return PagedStep(state.table_rows, starts_and_counts, inputs.pages, inputs.positions, num_seen), inputs
 
     def read(self, state: StepState, num_seen: int = 0, module: nn.Module | None = None) -> Tensor:
-        """Logits float32 [B * T, V] at the wanted places of a pass; a function of the state alone.
+        """Logits [B * T, V] at the wanted places of a pass, in the type of the model; a function of the state alone.
 
         `num_seen` is what the modules are told if they ask their cache for its length. Most do so to make a mask that
         nobody uses; a captured step that depends on it is found out, and not used.
         """
-        step = self._step_of(state, num_seen)
-        out = self._model.run(state.tokens, step, step, None, module)
+        step, inputs = self._step_of(state, num_seen)
+        out = self._model.run(inputs.tokens, step, step, None, module)
         flat = out.flatten(0, 1)
-        return (flat if state.width == 1 else flat.index_select(0, state.wanted)).float()
+        return flat if state.width == 1 else flat.index_select(0, state.wanted)
 
     def read_compiled(self, state: StepState) -> Tensor:
         """`read` with compiled layers, if there are any; for passes that are captured, now or after a few times."""

@@ -74,5 +74,6 @@ class Proof:
             return all(self._is_equal(one, other) for one, other in zip(replayed, expected, strict=True))
         if not self.tolerance:
             return torch.equal(replayed, expected)
+        replayed, expected = replayed.float(), expected.float()
         error = (replayed - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
         return bool(error < self.tolerance)  # of NaN: no

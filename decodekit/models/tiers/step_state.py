@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decodekit.kernels.step_inputs import StepInputs, step_inputs
 from decodekit.models.caches.paged_rows import PagedRows
 
 NUM_BUFFERS: Final = 4
@@ -44,7 +45,7 @@ class StepState:
 
     Attributes:
         rows, starts, counts: int32 [B] on the device.
-        tokens: int64 [B, T]; where the host gave -1, the token that the device has taken for the row.
+        given: int32 [B, T], tokens; -1 where the device has taken the token of the row.
         wanted: int64 [W], the places of the pass [B * T] whose logits are wanted, in order.
         values: int32 [num_values, B].
     """
@@ -69,10 +70,10 @@ class StepState:
         ]
         self._copied: list[torch.cuda.Event | None] = [None] * len(self._buffers)
         self._next = 0
-        self.rows, self.starts, self.counts, self._tokens, self._wanted, values, *self._entries = (
+        self.rows, self.starts, self.counts, given, self._wanted, values, *self._entries = (
             self._packed[first:end] for first, end in self._spans
         )
-        self.values = values.view(num_values, num_rows)
+        self.given, self.values = given.view(num_rows, width), values.view(num_values, num_rows)
 
     def fill(
         self,
@@ -126,16 +127,11 @@ class StepState:
             if entries is not None:
                 group.write(entries, uploaded.view(3, self.max_entries)[:, : entries.shape[1]])
 
-    def pages(self) -> list[Tensor]:
-        """The pages of the rows of the pass, int32 [B, slots] for each group."""
-        index = self.rows.long()
-        return [group.table.index_select(0, index) for group in self.table_rows.groups]
-
-    @property
-    def tokens(self) -> Tensor:
-        """int64 [B, T]."""
-        given = self._tokens.view(self.num_rows, self.width).long()
-        return torch.where(given >= 0, given, self.table_rows.taken.index_select(0, self.rows.long())[:, None])
+    def inputs(self) -> StepInputs:
+        """What the modules and their attention read of it."""
+        tables = [group.table for group in self.table_rows.groups]
+        found = step_inputs(self.rows, self.starts, self.counts, self.given, self.table_rows.taken, tables)
+        return StepInputs(*found)
 
     @contextmanager
     def emptied(self) -> Iterator[None]:
@@ -148,23 +144,7 @@ class StepState:
         finally:
             self._packed.copy_(kept)
 
-    def advance(self, lengths: Tensor) -> None:
-        """Go on with the tokens that the device takes: the next pass of the same rows needs nothing of the host.
-
-        Args:
-            lengths: int32 [B], what the rows hold from now on; that of a row without new tokens stays.
-        """
-        self.starts.copy_(torch.where(self.counts > 0, lengths, self.starts))
-        self.counts.clamp_(max=1)
-        self._tokens.fill_(-1)
-
     @property
     def wanted(self) -> Tensor:
         """int64 [W]."""
         return self._wanted.long()
-
-    def positions(self) -> Tensor:
-        """int64 [B, T]: where each token stands; what is no token stands where the last one of its row does."""
-        columns = torch.arange(self.width, device=self.starts.device)
-        last = (self.counts.long() - 1).clamp_min(0)
-        return self.starts.long()[:, None] + torch.minimum(columns, last[:, None])
