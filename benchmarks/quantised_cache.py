@@ -113,7 +113,7 @@ def main() -> None:
     few = [prompt + answer for prompt, answer in texts[:: max(1, len(texts) // 4)]]
     row["largest_difference_by_width_plain"] = moved_by_width(plain.model, few)
     row["largest_difference_by_width_int8"] = moved_by_width(small.model, few)
-    sizes = [dk.estimate(llm, 1, 512, bandwidth=1e9, flops=1e9).kv_bytes_per_token for llm in (plain, small)]
+    sizes = [dk.estimate(llm, 1, 512).kv_bytes_per_token for llm in (plain, small)]
     row["bytes_per_token_plain"], row["bytes_per_token_int8"] = sizes
     for batch_size in (1, 8):
         ratios = []

@@ -512,8 +512,10 @@ def test_doctor_estimates_a_configuration(tmp_path: Path) -> None:
     assert facts["estimate"]["cache_bytes"] == 3 * 8 * facts["estimate"]["kv_bytes_per_token"]
     table = Result("doctor", "--model", str(tmp_path / "config.json"), "--batch", "3")
     assert "a configuration without weights" in table.out and "3 x 1,024 tokens" in table.out, table.out
-    refused = Result("doctor", "--model", str(tmp_path), "--measure")
-    assert refused.code == console.CRASH and "only a model that is loaded" in refused.out
+    predicted = Result("doctor", "--model", str(tmp_path), "--device", "h200", "--json")
+    assert json.loads(predicted.out)["estimate"]["seconds_per_step"] > 0
+    refused = Result("doctor", "--model", str(tmp_path), "--device", "abacus")
+    assert refused.code == console.CRASH and "no device 'abacus'" in refused.out
 
 
 # --- demo -------------------------------------------------------------------------------------------------------------

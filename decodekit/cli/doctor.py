@@ -37,12 +37,12 @@ def doctor(
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Rows of the estimate.", show_default="1")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens of each of its rows.", show_default="1024")] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Run some steps too, and say what share of the limit they reach.")
-    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="A kind of GPU to predict a step for, such as h200, l4 or 4090; or cuda.")
+    ] = None,
     as_json: o.Json = False,
 ) -> int:
-    """Print versions, devices, kernels, caches and conflicts; with --model, memory and least times of the model too.
+    """Print versions, devices, kernels, caches and conflicts; with --model, what the model takes too.
 
     Exit code 1 if something is wrong.
     """
@@ -62,11 +62,11 @@ def doctor(
     if not facts["numba cache"].startswith("writable"):
         problems.append(f"numba cannot keep compiled code ({facts['numba cache']}): set NUMBA_CACHE_DIR")
     lines: list[str] = []
-    is_estimated = model is not None or batch is not None or context is not None or measure
+    is_estimated = model is not None or batch is not None or context is not None or device is not None
     name = "tiny" if model is None else model
     if name:
         try:
-            facts |= _examined(name, batch or 1, context, measure) if is_estimated else _looked_at(name)
+            facts |= _examined(name, batch or 1, context, device) if is_estimated else _looked_at(name)
             found: Estimate | None = facts.pop("found", None)
             if found is not None:
                 facts["estimate"], lines = found.to_dict(), str(found).splitlines()
@@ -196,7 +196,7 @@ def _looked_at(name: str) -> dict[str, Any]:
     return _told(name, LLM.load(name))
 
 
-def _examined(name: str, batch: int, context: int | None, measure: bool) -> dict[str, Any]:
+def _examined(name: str, batch: int, context: int | None, device: str | None) -> dict[str, Any]:
     """How a model is run and how it calls tools, if it has weights; and its estimate as `found`."""
     from decodekit.costs import estimate
     from decodekit.llm import LLM
@@ -204,9 +204,9 @@ def _examined(name: str, batch: int, context: int | None, measure: bool) -> dict
     path = Path(name).expanduser()
     if path.suffix == ".json" or (path.is_dir() and not _has_weights(path)):
         told = f"{name}: a configuration without weights"
-        return {"model": told, "found": estimate(str(path), batch, context, measure=measure)}
+        return {"model": told, "found": estimate(str(path), batch, context, device=device)}
     llm = LLM.load(name)
-    return {**_told(name, llm), "found": estimate(llm, batch, context, measure=measure)}
+    return {**_told(name, llm), "found": estimate(llm, batch, context, device=device)}
 
 
 def _has_weights(folder: Path) -> bool:

@@ -1,7 +1,6 @@
-"""What a model takes and how fast it can be: bytes, operations, and the least time of a device for them."""
+"""What a model takes, and how long a step of it is expected to be: bytes, kernels, and the constants of a GPU."""
 
-from decodekit.costs.device_speed import DeviceSpeed, device_speed
-from decodekit.costs.predicting import estimate
+from decodekit.costs.prediction import estimate
 from decodekit.costs.report import Estimate
 
-__all__ = ["DeviceSpeed", "Estimate", "device_speed", "estimate"]
+__all__ = ["Estimate", "estimate"]

@@ -1,25 +1,22 @@
-"""What `estimate` says: numbers in bytes, operations and seconds, and a text of them."""
+"""What `estimate` says: numbers in bytes and seconds, and a text of them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from decodekit.costs.device_speed import DeviceSpeed
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a model takes for `batch` rows of `context` tokens each, and the least times on a device.
+    """What a model takes for `batch` rows of `context` tokens each, and how long a step of them is on a GPU.
 
     ``print(estimate)`` shows it as a table; `to_dict` gives the numbers.
 
     Args:
         name: of the model.
         batch: rows.
-        context: tokens of each: the length of the prompt for the time to first token, and what is stored when a token
-            is decoded.
-        device: where it runs.
+        context: tokens of each that are stored when a token is decoded.
+        device: where it runs, or the kind of GPU that was named.
         dtype: of the weights.
         num_parameters: numbers, tied matrices once.
         weight_bytes: of all weights as they are stored.
@@ -32,12 +29,9 @@ class Estimate:
         window_bytes: the part of the cache that a step reads: of each layer the tokens inside of its sliding window.
         activation_bytes: about what a pass of the prompt needs beside: widest activations, and float32 logits.
         max_batch: rows for which there is memory, with `context` tokens each; None if the free memory is not known.
-        flops_per_prompt_token: operations of a prompt's token in all layers, attention left out.
-        attention_flops: operations of attention over a whole prompt of `context` tokens, of one row.
-        speed: of the device.
-        seconds_to_first_token: least, for `batch` prompts of `context` tokens.
-        seconds_per_token: least, for one step that gives a token to each row.
-        measured_seconds_per_token: of a step, as it was given or measured.
+        num_kernels: of a step, one after the other; None where no step is predicted: on a CPU, or an unknown GPU.
+        least_seconds_per_step: of reading the bytes once at the speed of a copy, or of the operations.
+        seconds_per_step: what a step that gives a token to each row is expected to take; see `costs.step_time`.
         notes: what the numbers rest on.
     """
 
@@ -56,18 +50,17 @@ class Estimate:
     window_bytes: int
     activation_bytes: int
     max_batch: int | None
-    flops_per_prompt_token: float
-    attention_flops: float
-    speed: DeviceSpeed
-    seconds_to_first_token: float
-    seconds_per_token: float
-    measured_seconds_per_token: float | None = None
+    num_kernels: int | None = None
+    least_seconds_per_step: float | None = None
+    seconds_per_step: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def share(self) -> float | None:
-        """The least time of a token as a share of the measured one: 1 would be the device's limit."""
-        return self.measured_seconds_per_token and self.seconds_per_token / self.measured_seconds_per_token
+        """The least time of a step as a share of the expected one."""
+        if self.least_seconds_per_step is None or self.seconds_per_step is None:
+            return None
+        return self.least_seconds_per_step / self.seconds_per_step
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers by name, for JSON."""
@@ -86,23 +79,17 @@ class Estimate:
             cache += f", {self.state_bytes_per_row:,} bytes of state a row"
         if self.window_bytes < 0.98 * self.cache_bytes:
             cache += f"; a step reads {told_bytes(self.window_bytes)}"
-        prompt = (
-            f"{told_flops(self.flops_per_prompt_token)} a token, and {told_flops(self.attention_flops)} of attention"
-        )
-        speed = f"{self.speed.bandwidth / 1e9:,.1f} GB/s, {self.speed.flops / 1e9:,.0f} GFLOP/s"
         found = [
             ("weights", weights),
             ("cache", cache),
             ("activations", f"about {told_bytes(self.activation_bytes)}"),
             ("largest batch", "not known" if self.max_batch is None else f"{self.max_batch:,} rows"),
-            ("prompt", f"{prompt} over {self.context:,} tokens"),
-            ("device", f"{self.device}: {speed}"),
-            ("first token", f"at least {told_seconds(self.seconds_to_first_token)}"),
-            ("each token", f"at least {told_seconds(self.seconds_per_token)}"),
+            ("device", self.device),
         ]
-        if self.measured_seconds_per_token is not None:
-            reached = f"{told_seconds(self.measured_seconds_per_token)}, the limit is {self.share:.0%} of it"
-            found.append(("measured", reached))
+        if self.seconds_per_step is not None and self.least_seconds_per_step is not None:
+            least, rate = told_seconds(self.least_seconds_per_step), self.batch / self.seconds_per_step
+            step = f"about {told_seconds(self.seconds_per_step)} with {self.num_kernels:,} kernels, at least {least}"
+            found.append(("step", f"{step}: {rate:,.0f} tokens/s without drafts"))
         return found
 
     def __str__(self) -> str:
@@ -117,14 +104,6 @@ def told_bytes(number: float) -> str:
         if number >= size:
             return f"{number / size:,.4g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
     return f"{number:.0f} bytes"
-
-
-def told_flops(number: float) -> str:
-    """Operations in the unit that leaves one to three digits."""
-    for unit, size in (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
-        if number >= size:
-            return f"{number / size:,.3g} {unit}"
-    return f"{number:,.0f} FLOP"
 
 
 def told_seconds(number: float) -> str:

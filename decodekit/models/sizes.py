@@ -1,7 +1,7 @@
-"""What a model takes: bytes of weights, bytes of cache by layer, operations; read from its modules, without a run.
+"""What a model takes: bytes of weights, bytes of cache by layer, kernels; read from its modules, without a run.
 
 A configuration is enough: the modules are built on the device ``meta``, where tensors have shapes and no numbers, and
-a pass over a few tokens shows what every layer stores and which products it computes. Nothing here knows an
+a pass over a few tokens shows what every layer stores and which kernels it starts. Nothing here knows an
 architecture, so that a new one is counted, too. A Llama with two key heads of eight float32 numbers stores
 
     2 heads * 8 numbers * 4 bytes, for keys and for values: 128 bytes of a token in each layer
@@ -14,16 +14,19 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from decodekit.errors import ModelError
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 from decodekit.models.caches.paged_rows import WINDOW_SLACK, PagePlan
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.tiers.paged_step import LayerProbe
 from decodekit.models.tiers.ragged import RaggedModel
 from decodekit.models.tiers.recurrent import RecurrentModel
 
@@ -153,42 +156,22 @@ class WeightSizes:
         return self.num_bytes - self.looked_up - unread
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """Floating-point operations of the matrix products of a forward pass; a multiplication with its addition is two.
+class Kernels(NamedTuple):
+    """Kernels of a pass over one token, by what the modules call; `products` and `attention` are not among `small`.
 
     Args:
-        per_token: of a token in all layers, attention left out.
-        per_pair: of a query that sees one key, in all layers.
-        output: of the logits at one position.
-        windows: of the layers with attention, the tokens that a query sees including itself; None: all before it.
+        small: all others that compute: sums, norms, rotary embeddings, activations, changes of type.
+        products: matrix products.
+        inputs: distinct tensors that products read: those of one tensor can be one product of merged weights.
+        attention: layers' attention.
+        stretches: runs of small kernels between two products; a compiler makes one or two kernels of each.
     """
 
-    per_token: float
-    per_pair: float
-    output: float
-    windows: tuple[int | None, ...]
-
-    def attention(self, num_tokens: int, start: int = 0) -> float:
-        """Of the queries at the positions ``start .. start + num_tokens``, each over the keys that it sees."""
-        each = self.per_pair / max(1, len(self.windows))
-        return sum(each * _num_pairs(start, start + num_tokens, window) for window in self.windows)
-
-    def prefill(self, num_tokens: int) -> float:
-        """Of a prompt, with the logits of its last token."""
-        return num_tokens * self.per_token + self.attention(num_tokens) + self.output
-
-    def step(self, position: int) -> float:
-        """Of one more token behind `position` others."""
-        return self.per_token + self.attention(1, position) + self.output
-
-
-def _num_pairs(start: int, stop: int, window: int | None) -> int:
-    """How many keys the queries at positions start..stop see: min(p + 1, window) each."""
-    if window is None:
-        return (stop * (stop + 1) - start * (start + 1)) // 2
-    short = min(stop, max(start, window))  # queries before this position see all that precedes them
-    return _num_pairs(start, short, None) + (stop - short) * window
+    small: int
+    products: int
+    inputs: int
+    attention: int
+    stretches: int
 
 
 # --- modules without numbers ----------------------------------------------------------------------------------------
@@ -494,43 +477,58 @@ def quantised_bytes(config: Any, model: nn.Module) -> Callable[[str, Tensor], fl
     return bytes_of
 
 
-# --- operations -----------------------------------------------------------------------------------------------------
+# --- kernels --------------------------------------------------------------------------------------------------------
 
 
-def operations(model: nn.Module) -> Operations:
-    """The operations of a model on the device ``meta``, counted in passes over 2, 4 and 6 tokens.
+_PRODUCTS: Final = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "grouped_mm", "_grouped_mm")
 
-    The passes have a T + b T**2 + c operations: a of a token, b of a pair of a query and a key, which the counter does
-    not know to be causal, c of the logits of the last token. Scans of recurrent layers are no products, and not in it.
-    Source: `torch.utils.flop_counter`.
+
+class _Calls(TorchFunctionMode):
+    """The functions that compute something during a pass, in order; views and what returns its input do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[str, Tensor | None]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        storages = {one.untyped_storage()._cdata for one in given}
+        made = [one.untyped_storage()._cdata for one in tree_leaves(out) if isinstance(one, Tensor)]
+        if made and not storages.issuperset(made):
+            self.made.append((getattr(func, "__name__", ""), given[0] if given else None))
+        return out
+
+
+def kernels(model: nn.Module) -> Kernels:
+    """The kernels of a model on the device ``meta``, as its modules call functions in a pass over pages, or without.
 
     Raises:
         ModelError: the modules cannot be run without numbers.
     """
-    lengths = (2, 4, 6)
-    try:
-        first, second, third = (_counted(model, length) for length in lengths)
-    except Exception as problem:  # whatever the modules of an architecture raise
-        raise ModelError(
-            f"the operations of {type(model).__name__} cannot be counted: {_first_line(problem)}",
-            hint="give time to first token and per token as measured",
-        ) from problem
-    per_pair = (third - 2 * second + first) / 8
-    per_token = (second - first) / 2 - 6 * per_pair
-    output = first - 2 * per_token - 4 * per_pair
-    return Operations(per_token, per_pair, output, tuple(windows_of(model.config).values()))
-
-
-def _counted(model: nn.Module, num_tokens: int) -> int:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    try:
-        with FlopCounterMode(display=False) as counter:
-            _passed(model, num_tokens, "own")
-    except ValueError:  # a model with a class of caches of its own makes one, if it is given none (MiniMax)
-        with FlopCounterMode(display=False) as counter:
-            _pass(model, num_tokens, use_cache=True)
-    return int(counter.get_total_flops())
+    with torch.inference_mode():
+        try:
+            runner = RaggedModel(model, use_pages=True)
+            probe = LayerProbe(torch.arange(1, device="meta")[None])
+            with _Calls() as calls:
+                runner.run(torch.zeros(1, 1, dtype=torch.int64, device="meta"), probe, probe, None)
+            attention = "new_zeros"  # stands in for attention over pages
+        except Exception:  # whatever an architecture raises: another tier runs it
+            attention = "scaled_dot_product_attention"
+            try:
+                with _Calls() as calls:
+                    _passed(model, 1, "own")
+            except Exception as problem:
+                raise ModelError(
+                    f"the kernels of {type(model).__name__} cannot be counted: {_first_line(problem)}",
+                    hint="load the model, and estimate it then",
+                ) from problem
+    names = [name for name, _ in calls.made]
+    read = [given for name, given in calls.made if name in _PRODUCTS]
+    kinds = ["product" if name in _PRODUCTS else attention if name == attention else "small" for name in names]
+    stretches = sum(kind == "small" != before for before, kind in zip(["", *kinds], kinds, strict=False))
+    small = kinds.count("small")
+    return Kernels(small, len(read), len({id(one) for one in read}), kinds.count(attention), stretches)
 
 
 def expected_experts(layers: Iterable[Experts], num_tokens: int) -> float:

@@ -1,24 +1,22 @@
-"""The function `estimate`: what a model takes and how fast it can be, from its modules and the speed of a device.
+"""The function `estimate`: what a model takes, and how long a decoding step is expected to be on a GPU.
 
-    print(dk.estimate("tiny", batch=8, context=512))
+    print(dk.estimate("tiny", batch=8, context=512, device="h200"))
 
-A step that gives a token to each of `batch` rows reads every weight once and the keys and values of all rows, so its
-least time is these bytes over the bandwidth; a prompt is bounded by its operations. No program reaches the bound. The
-share that is reached says how much there is to gain.
+Bytes and kernels come from the modules of the model, which need no weights for it; times from the constants of a kind
+of GPU (`step_time`).
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 
-from decodekit.costs.device_speed import DeviceSpeed, device_speed
 from decodekit.costs.report import Estimate
-from decodekit.costs.steps import measured_step
+from decodekit.costs.step_time import DEVICES, DeviceSpeed, Run, StepWork, device_speed
 from decodekit.errors import ModelError, OptionError
 from decodekit.generation.lane import PREFILL_TOKENS
 from decodekit.generation.memory import LOGITS_COPIES, free_memory
@@ -29,18 +27,33 @@ from decodekit.models.modules.context_length import context_length_of
 from decodekit.sampling.checks import is_number, require, require_integer
 
 _CONTEXT: Final = 1024
+LOOP_KERNELS: Final = 55
+"""Of a step beside the modules: tables and positions of rows, the draw, the match of drafts."""
+FUSED: Final = 1.4
+"""Kernels that a compiler makes of a stretch of small ones: one for each product that is not next to a reduction."""
+
+
+class _Place(NamedTuple):
+    name: str
+    speed: DeviceSpeed | None
+    free: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is estimated: the sizes of a model, loaded or not."""
+    """What is estimated: the sizes of a model, loaded or not.
+
+    Attributes:
+        device: where it lies, or would, its speed if that is known, and the memory that is free there.
+        bare: its modules on the device ``meta``.
+    """
 
     name: str
     dtype: torch.dtype
-    device: torch.device
+    device: _Place
     weights: sizes.WeightSizes
     cache: sizes.CacheSizes
-    operations: sizes.Operations
+    bare: nn.Module
     vocab_size: int
     context_length: int | None
     lm: HuggingFaceLM | None
@@ -54,13 +67,11 @@ def estimate(
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
-    bandwidth: float | None = None,
-    flops: float | None = None,
     memory: int | None = None,
-    measured: float | None = None,
-    measure: bool = False,
+    drafts: int = 0,
+    compile_layers: bool | None = None,
 ) -> Estimate:
-    """What a model takes for `batch` rows of `context` tokens, and the least times of a device for it.
+    """What a model takes for `batch` rows of `context` tokens, and how long a step of them is expected to be on a GPU.
 
     Args:
         model: an `LLM`, a model of transformers, its configuration; or a name as `LLM.load` takes it, or a
@@ -68,85 +79,102 @@ def estimate(
         batch: rows that are decoded together.
         context: tokens of each; by default 1,024, or the context of the model if that is less.
         dtype: of the weights of a model that is not loaded; by default that of its configuration.
-        device: of a model that is not loaded; by default a GPU, if there is one.
-        bandwidth: bytes a second that the device reads; by default measured, in less than a second for a process.
-        flops: operations a second that it does; by default measured.
+        device: a kind of GPU, which need not be there: a key of `costs.step_time.DEVICES`, such as "h200" or "4090"; or
+            "cpu" or "cuda". By default where a loaded model lies, or a GPU, if there is one.
         memory: bytes that are free for the cache, and for the weights if they are not loaded; by default those of the
             device.
-        measured: seconds of a step as they were seen, for the share of the limit that was reached.
-        measure: run some steps of a loaded model for it.
+        drafts: tokens of a guess that a step verifies for each row, beside the row's own.
+        compile_layers: whether layers are compiled; by default as a loaded model on a GPU has it, and True otherwise.
 
     Raises:
         OptionError: an option is out of range, or has no effect.
         ModelError: there is no such model, or its modules cannot be run without numbers.
     """
     require_integer("batch", batch)
+    require_integer("drafts", drafts, 0)
     if context is not None:
         require_integer("context", context)
-    for name, value in (("bandwidth", bandwidth), ("flops", flops), ("memory", memory), ("measured", measured)):
-        require(name, value, value is None or (is_number(value) and value > 0), "a number above 0")
+    require("memory", memory, memory is None or (is_number(memory) and memory > 0), "a number above 0")
     subject = _subject(model, dtype, device)
-    if measure and measured is not None:
-        raise OptionError("measured= is what measure=True would find", at="measure", hint="leave one of them out")
-    if measure and subject.lm is None:
-        raise OptionError("only a model that is loaded can be measured", at="measure", hint="LLM.load(...)")
+    speed = subject.device.speed
+    if speed is None and (drafts or compile_layers is not None):
+        name = "drafts" if drafts else "compile_layers"
+        raise OptionError(
+            f"{name}= is for the time of a step, which is predicted for known GPUs alone", at=name, hint='device="h200"'
+        )
     limit = subject.context_length
     if context is None:
         context = min(_CONTEXT, limit or _CONTEXT)
     if limit is not None and context > limit:
         raise OptionError(f"context={context:,} is more than the model's {limit:,}", at="context", hint=f"{limit}")
-    speed = _speed(subject, batch, context, bandwidth, flops)
-    found = _put_together(subject, batch, context, speed, memory)
-    if measure and subject.lm is not None:
-        measured = measured_step(subject.lm, batch, context)
-    return replace(found, measured_seconds_per_token=measured)
-
-
-def _put_together(subject: _Subject, batch: int, context: int, speed: DeviceSpeed, memory: int | None) -> Estimate:
-    weights, cache, operations = subject.weights, subject.cache, subject.operations
-    step_bytes = weights.read_by(batch)
-    prompt_bytes = weights.read_by(batch * context)
+    weights, cache = subject.weights, subject.cache
     logits = 4 * subject.vocab_size * LOGITS_COPIES
-    prefill = min(PREFILL_TOKENS, batch * context)
-    activations = batch * logits + 3 * prefill * weights.widest * subject.dtype.itemsize
-    free = memory if memory is not None else free_memory(subject.device)
+    passing = 3 * min(PREFILL_TOKENS, batch * context) * weights.widest * subject.dtype.itemsize
+    free = subject.device.free if memory is None else memory
     max_batch = None
     if free is not None:
-        left = free - (weights.num_bytes if subject.lm is None else 0) - (activations - batch * logits)
+        left = free - (weights.num_bytes if subject.lm is None else 0) - passing
         max_batch = max(0, int(left // max(1, cache.num_bytes(1, context) + logits)))
+    work = least = seconds = None
+    if speed is not None:
+        work, run = _work(subject, batch, context, drafts, compile_layers)
+        least, seconds = work.least_seconds(speed), work.seconds(speed, run)
     return Estimate(
         name=subject.name,
         batch=batch,
         context=context,
-        device=str(subject.device),
+        device=subject.device.name,
         dtype=str(subject.dtype).removeprefix("torch."),
         num_parameters=weights.num_parameters,
         weight_bytes=weights.num_bytes,
-        bytes_read_per_step=round(step_bytes),
-        num_experts_per_step=sizes.expected_experts(weights.experts, batch),
+        bytes_read_per_step=round(weights.read_by(batch * (1 + drafts))),
+        num_experts_per_step=sizes.expected_experts(weights.experts, batch * (1 + drafts)),
         kv_bytes_per_token=cache.bytes_per_token,
         state_bytes_per_row=cache.state_bytes,
         cache_bytes=cache.num_bytes(batch, context),
         window_bytes=cache.bytes_seen(batch, context),
-        activation_bytes=activations,
+        activation_bytes=batch * logits + passing,
         max_batch=max_batch,
-        flops_per_prompt_token=operations.per_token,
-        attention_flops=operations.attention(context),
-        speed=speed,
-        seconds_to_first_token=speed.least_seconds(prompt_bytes, batch * operations.prefill(context)),
-        seconds_per_token=speed.least_seconds(
-            step_bytes + cache.bytes_seen(batch, context), batch * operations.step(context)
-        ),
+        num_kernels=None if work is None else round(work.kernels),
+        least_seconds_per_step=least,
+        seconds_per_step=seconds,
         notes=subject.notes,
     )
 
 
-def _speed(subject: _Subject, batch: int, context: int, bandwidth: float | None, flops: float | None) -> DeviceSpeed:
-    if bandwidth is not None and flops is not None:
-        return DeviceSpeed(bandwidth, flops)
-    num_bytes = round(subject.weights.read_by(batch)) + subject.cache.bytes_seen(batch, context)
-    seen = device_speed(subject.device, subject.dtype, num_bytes)
-    return DeviceSpeed(bandwidth or seen.bandwidth, flops or seen.flops)
+def _work(
+    subject: _Subject, batch: int, context: int, drafts: int, compile_layers: bool | None
+) -> tuple[StepWork, Run]:
+    """What a step does, and how its kernels run."""
+    weights, cache, found = subject.weights, subject.cache, sizes.kernels(subject.bare)
+    is_captured = cache.tier in ("paged", "ragged")  # rectangles of a configuration run over pages on a GPU
+    lm, compiles = subject.lm, compile_layers
+    if compiles is None:
+        compiles = lm.compile_layers if lm is not None and lm.device.type == "cuda" else True
+    num_tokens = batch * (1 + drafts)
+    small, products = (FUSED * found.stretches, found.inputs) if compiles else (found.small, found.products)
+    work = StepWork(
+        kernels=small + products + found.attention + LOOP_KERNELS,
+        weight_bytes=weights.read_by(num_tokens),
+        cache_bytes=cache.bytes_seen(batch, context),
+        operations=2 * num_tokens * weights.num_parameters * weights.read_by(1) / max(1, weights.num_bytes),
+        rows=batch,
+    )
+    return work, Run(is_captured=is_captured)
+
+
+def _placed(device: Any) -> _Place:
+    """Where a model is: a device that is there, or a kind of GPU that is only named."""
+    speed = device_speed(device) if isinstance(device, str) else None
+    if speed is not None:
+        return _Place(device, speed, speed.memory)
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, TypeError) as problem:
+        hint = f'"cpu", "cuda", or a kind of GPU: {", ".join(DEVICES)}'
+        raise OptionError(f"there is no device {device!r:.60}", at="device", hint=hint) from problem
+    is_there = place.type == "cuda" and torch.cuda.is_available()
+    return _Place(str(place), device_speed(torch.cuda.get_device_name(place)) if is_there else None, free_memory(place))
 
 
 def _subject(model: Any, dtype: Any, device: Any) -> _Subject:
@@ -155,10 +183,7 @@ def _subject(model: Any, dtype: Any, device: Any) -> _Subject:
     if isinstance(inner, nn.Module) and not isinstance(inner, HuggingFaceLM) and hasattr(inner, "config"):
         inner = HuggingFaceLM(inner)
     if isinstance(inner, HuggingFaceLM):
-        for name, value in (("dtype", dtype), ("device", device)):
-            if value is not None:
-                raise OptionError(f"{name}= has no effect on a model that is loaded", at=name, hint="leave it out")
-        return _loaded(inner)
+        return _loaded(inner, dtype, device)
     if isinstance(inner, str | os.PathLike):
         return _planned(load_config(inner), os.fspath(inner), dtype, device)
     if hasattr(inner, "get_text_config") and hasattr(inner, "model_type"):
@@ -170,16 +195,25 @@ def _subject(model: Any, dtype: Any, device: Any) -> _Subject:
     )
 
 
-def _loaded(lm: HuggingFaceLM) -> _Subject:
+def _loaded(lm: HuggingFaceLM, dtype: Any, device: Any) -> _Subject:
+    """Of a model that is there, on its device or as if it was on a GPU of another kind."""
+    if dtype is not None:
+        raise OptionError("dtype= has no effect on a model that is loaded", at="dtype", hint="leave it out")
+    place = _placed(lm.device if device is None else device)
+    if device is not None and place.speed is None:
+        raise OptionError(
+            f"a model that is loaded is on {lm.device}",
+            at="device",
+            hint=f"leave it out, or one of {', '.join(DEVICES)}",
+        )
     cache = sizes.cache_sizes(lm)
-    model = sizes.on_meta(lm.model.config, type(lm.model), lm.dtype)
     return _Subject(
         lm.name,
         lm.dtype,
-        lm.device,
+        place,
         sizes.weight_sizes(lm.model),
         cache,
-        sizes.operations(model),
+        sizes.on_meta(lm.model.config, type(lm.model), lm.dtype),
         lm.vocab_size,
         lm.context_length,
         lm,
@@ -192,25 +226,21 @@ def _planned(config: Any, name: str, dtype: Any, device: Any) -> _Subject:
     kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
         raise OptionError(f"{dtype!r:.60} is not a type of weights", at="dtype", hint='"bfloat16"')
-    try:
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except (RuntimeError, TypeError) as problem:
-        raise OptionError(f"there is no device {device!r:.60}", at="device", hint='"cpu" or "cuda"') from problem
+    place = _placed(device)
     model: Any = sizes.on_meta(config, dtype=kind)
     weights = sizes.weight_sizes(model, sizes.quantised_bytes(config, model))
     cache = sizes.cache_sizes_on_meta(model)
     notes = ["from the configuration alone: which tier runs the model is known when it is loaded"]
     if getattr(config, "quantization_config", None) is not None:
         notes.append("bytes of quantised weights are those of their bits and scales, within a few percent")
-    vocab_size = int(model.get_output_embeddings().weight.shape[0])
     return _Subject(
         name,
         model.dtype,
         place,
         weights,
         cache,
-        sizes.operations(model),
-        vocab_size,
+        model,
+        int(model.get_output_embeddings().weight.shape[0]),
         context_length_of(config.get_text_config()),
         None,
         (*notes, *_notes(config, cache)),
@@ -232,7 +262,5 @@ def _notes(config: Any, cache: sizes.CacheSizes) -> tuple[str, ...]:
     if cache.tier == "rowwise":
         notes.append("each row has a cache of its own that grows by its tokens (tier rowwise)")
     if cache.tier == "recompute":
-        notes.append("no cache: every step computes all tokens again (tier recompute), which the least times leave out")
-    if cache.state_bytes:
-        notes.append("operations are those of matrix products: scans of recurrent layers are not counted")
+        notes.append("no cache: every step computes all tokens again (tier recompute), which predicted times leave out")
     return tuple(notes)
