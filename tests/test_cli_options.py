@@ -19,6 +19,7 @@ from tests.test_known_options import values_of
 KNOWN_OPTIONS = known_options()
 
 TEXTS = {"contrast": "dola", "watermark": "true", "processors": "none", "sequence_bias": "[[[5, 6], -1.0]]"}
+NAMELESS = {"processors", "logits_processor", "logits_processors", "key", "predicate"}  # values of Python alone
 """Values of Python as one types them."""
 COMMANDS = {"generate": [*inspect.signature(generate.generate).parameters]}
 COMMANDS["extract"] = [*inspect.signature(extract.extract).parameters]
@@ -70,9 +71,7 @@ def test_every_answer_can_be_typed(command: str) -> None:
     """What is told in place of an option is made of options that the command has, with values that are taken."""
     names = COMMANDS[command]
     num_tried = 0
-    for number, name in enumerate(
-        sorted({*KNOWN_OPTIONS, *all_option_names()} - {*names, "processors", "key", "predicate"})
-    ):
+    for number, name in enumerate(sorted({*KNOWN_OPTIONS, *all_option_names()} - {*names, *NAMELESS})):
         value = TEXTS.get(name, values_of(name)[0])
         word = value if isinstance(value, str) else json.dumps(value, default=str)
         strategy = ("greedy", "sample", "beam")[number % 3]

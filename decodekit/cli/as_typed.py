@@ -74,10 +74,9 @@ def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -
         text = spelled(remedy.strategy, {**before, **beside})
         words.append(f"{'--strategies' if 'strategies' in names else '--strategy'} {_word(text)}")
     for name, value in remedy.generation.items():
-        if isinstance(value, Code) and value.command is not None and value.command.split()[0] in map(dashed, names):
-            words.append(value.command)
-        elif name == "constraint" and isinstance(value, dict) and "schema" in names:
-            words.append(f"--schema {_word(json.dumps(value))}")
+        if isinstance(value, Code) and value.command and value.command in map(dashed, names):
+            is_list = isinstance(value.value, list | tuple)
+            words.append(f"{value.command} {_word(','.join(map(str, value.value)) if is_list else value.value)}")
         elif name in names:
             each = value if isinstance(value, list | tuple) else [value]
             words += [f"{dashed(name)} {_word(one)}" for one in each]

@@ -19,7 +19,14 @@ from decodekit.strategy.beam import Beam
 from decodekit.strategy.contrastive import ContrastiveSearch
 from decodekit.strategy.generate_options import StrategyLike
 from decodekit.strategy.particles import Particles
-from decodekit.strategy.remedies import GUESSING, Site, own_options, unknown_option, useless_with_greedy_hint
+from decodekit.strategy.remedies import (
+    GUESSING,
+    Site,
+    options_of,
+    own_options,
+    unknown_option,
+    useless_with_greedy_hint,
+)
 from decodekit.strategy.several import BestOf, OverSamples, SelfConsistency
 from decodekit.strategy.speculative import speculative
 from decodekit.strategy.spelled import read_options, spelled_strategy
@@ -91,8 +98,8 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
         kind = type(strategy)
         cause = f"is given beside strategy={kind.__name__}(...), which is complete"
         hint = f"{kind.__name__}(..., {{}}=...), or the strategy by its name"
-        site = Site(getattr(kind, "name", kind.__name__), _options_of(kind), {}, _BUILT_IN, "value")
-        raise_faults(_beside(options, site, _options_of(kind), cause, hint))
+        site = Site(getattr(kind, "name", kind.__name__), options_of(kind), {}, _BUILT_IN, "value")
+        raise_faults(_beside(options, site, options_of(kind), cause, hint))
         return strategy
     if isinstance(strategy, Pipeline | LogitsProcessor | list | tuple):
         faults: list[DecodekitError] = []
@@ -101,7 +108,7 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
         cause = "is given beside processors, which are the whole strategy"
         hint = 'strategy="sample", {}=..., processors=...'
         site = Site("sample", (), {}, _BUILT_IN)
-        raise_faults([*faults, *_beside(options, site, _options_of(Sample), cause, hint)])
+        raise_faults([*faults, *_beside(options, site, options_of(Sample), cause, hint)])
         return made
     cause = f"{strategy!r:.60} is no strategy"
     hint = 'a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |'
@@ -136,7 +143,7 @@ def strategy_factory(name: str) -> Callable[..., Any]:
 def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> Strategy:
     """The strategy of a name, with the options in the text that spells it and those given as keywords."""
     factory = strategy_factory(name)
-    accepted = _options_of(factory)
+    accepted = options_of(factory)
     options = {option: plain(value) for option, value in {**inside, **beside}.items()}
     faults: list[DecodekitError] = []
     if "n" in options and "n" not in accepted and "num_return_sequences" in accepted:  # OpenAI's and vLLM's name
@@ -162,7 +169,7 @@ def _named(name: str, inside: Mapping[str, Any], beside: Mapping[str, Any]) -> S
 
 def _useless(option: str, value: Any, site: Site) -> OptionError | None:
     """The fault of an option of sampling that is given to greedy decoding; None for any other."""
-    if site.name not in ("greedy", "prompt-lookup", "suffix") or option not in _options_of(Sample):
+    if site.name not in ("greedy", "prompt-lookup", "suffix") or option not in options_of(Sample):
         return None
     if option == "num_return_sequences" and value == 1:
         return None
@@ -170,11 +177,6 @@ def _useless(option: str, value: Any, site: Site) -> OptionError | None:
     useless = UselessOptionError(f"{option}={value!r:.60} has no effect with greedy decoding.", at=option, hint=hint)
     useless.remedy = remedy
     return useless
-
-
-def _options_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The options that a strategy is made of."""
-    return inspect.signature(factory).parameters
 
 
 def all_option_names() -> set[str]:
@@ -188,7 +190,7 @@ def _answering(kind: type[Any]) -> None:
     The answer names the other strategies, so it is given here, where all are known. Numbers of numpy and torch become
     numbers of Python, so a strategy is a plain value.
     """
-    make, accepted = kind.__init__, _options_of(kind)
+    make, accepted = kind.__init__, options_of(kind)
 
     @wraps(make)
     def init(self: Any, *values: Any, **options: Any) -> None:
