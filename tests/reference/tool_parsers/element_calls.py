@@ -218,10 +218,10 @@ def _word(text: str) -> Any:
 
 
 def function_gemma(text: str, _: list[JsonObject]) -> Reading:
-    """`function_gemma` of mlx-lm: strings between marks, anything else up to the next comma."""
+    """`function_gemma` of mlx-lm: up to the first brace, strings between marks, anything else up to a comma."""
     calls = []
     for one in re.findall(r"<start_function_call>(.*?)<end_function_call>", text, re.DOTALL):
-        found = re.search(r"call:(\w+)\{(.*)\}", one, re.DOTALL)
+        found = re.search(r"call:(\w+)\{(.*?)\}", one, re.DOTALL)
         assert found is not None
         rest, values = found[2], {}
         while rest:
