@@ -225,10 +225,12 @@ def function_gemma(text: str, _: list[JsonObject]) -> Reading:
         assert found is not None
         rest, values = found[2], {}
         while rest:
-            key, _, rest = rest.partition(":")
+            end = rest.index(":")
+            key, rest = rest[:end], rest[end + 1 :]
             if rest.startswith("<escape>"):
-                values[key], _, rest = rest.removeprefix("<escape>").partition("<escape>")
-                rest = rest[1:]
+                rest = rest.removeprefix("<escape>")
+                end = rest.index("<escape>")
+                values[key], rest = rest[:end], rest[end + len("<escape>") + 1 :]
             else:
                 word, _, rest = rest.partition(",")
                 values[key] = _json_or_text(word)
