@@ -400,7 +400,7 @@ READINGS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     # the schema of a parameter, values by the texts that are read as them, texts that nothing is written as
     (NULL, {"null": None, "None": None, "": "", "7": "7", '"a"': '"a"', "nul": "nul", "[1]": "[1]", "True": "True"},
      []),
-    (ANY, {"null": None, "7": 7, "7.": "7.", '"a"': '"a"', "[1, 2]": [1, 2], "[1,  2]": "[1,  2]", "{": "{",
+    (ANY, {"null": None, "7": 7, "7.": "7.", '"a"': '"a"', "[1, 2]": [1, 2], "[1,  2]": [1, 2], "{": "{",
            "true": True, "True": True, "on": "on"}, ["a</parameter>"]),
     ({"type": ["string", "integer"]}, {"7": 7, "07": "07", "7.5": "7.5", "true": "true"}, []),
     ({"type": "boolean"}, {"true": True, "True": True, "false": False, "False": False}, ["TRUE", "None", "null", "0"]),

@@ -83,6 +83,10 @@ DIFFERENCES: Final[dict[str, tuple[Difference, ...]]] = {
             "mlx-lm ends every value that is no string at the next comma, also inside of lists and objects",
             _is_any(lambda value: isinstance(value, dict | list)),
         ),
+        Difference(
+            "mlx-lm ends the arguments at the first brace, also inside of strings",
+            _is_any(lambda value: isinstance(value, str) and "}" in value),
+        ),
     ),
     "phi-4 mini": (
         Difference("vLLM ends the list of calls at the first bracket", lambda text, _: text.count("]") > 1),

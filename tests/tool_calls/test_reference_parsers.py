@@ -261,9 +261,14 @@ def test_rewritten_parsers_read_as_those_of_mlx_lm(parser: str) -> None:
     for text, constraint, given in small_model().texts(family.format, 100, rng, family.are_names_words):
         blocks = text.split(module.tool_call_start)[1:]
         theirs = []
-        for block in blocks:
-            read = module.parse_tool_call(block.split(module.tool_call_end)[0], given)
-            theirs += read if isinstance(read, list) else [read]
+        try:
+            for block in blocks:
+                read = module.parse_tool_call(block.split(module.tool_call_end)[0], given)
+                theirs += read if isinstance(read, list) else [read]
+        except ValueError:
+            with pytest.raises(ValueError, match="substring not found"):
+                PARSERS[parser](text, given)
+            continue
         calls = PARSERS[parser](text, given).calls
         if parser != "glm mlx" or all(arguments for _, arguments in calls):  # a call without arguments is read by guess
             assert [(one["name"], one["arguments"]) for one in theirs] == calls, text

@@ -218,17 +218,19 @@ def _word(text: str) -> Any:
 
 
 def function_gemma(text: str, _: list[JsonObject]) -> Reading:
-    """`function_gemma` of mlx-lm: strings between marks, anything else up to the next comma."""
+    """`function_gemma` of mlx-lm: up to the first brace, strings between marks, anything else up to a comma."""
     calls = []
     for one in re.findall(r"<start_function_call>(.*?)<end_function_call>", text, re.DOTALL):
-        found = re.search(r"call:(\w+)\{(.*)\}", one, re.DOTALL)
+        found = re.search(r"call:(\w+)\{(.*?)\}", one, re.DOTALL)
         assert found is not None
         rest, values = found[2], {}
         while rest:
-            key, _, rest = rest.partition(":")
+            end = rest.index(":")
+            key, rest = rest[:end], rest[end + 1 :]
             if rest.startswith("<escape>"):
-                values[key], _, rest = rest.removeprefix("<escape>").partition("<escape>")
-                rest = rest[1:]
+                rest = rest.removeprefix("<escape>")
+                end = rest.index("<escape>")
+                values[key], rest = rest[:end], rest[end + len("<escape>") + 1 :]
             else:
                 word, _, rest = rest.partition(",")
                 values[key] = _json_or_text(word)
