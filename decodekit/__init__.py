@@ -30,6 +30,7 @@ _PUBLIC: dict[str, str] = {
         Choices CompiledGrammar Concat Grammar Guarded JsonSchema Many OneOf Optional Reasoned Regex Special Tag
         TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text
     """,
+    "decodekit.chat.thought": "Thought",
     "decodekit.chat.tools": "tools",
     "decodekit.evaluation": "calibrate compare",
     "decodekit.costs": "Estimate estimate",
@@ -46,6 +47,7 @@ __all__ = ["__version__", *_HOME, "testing"]
 
 if TYPE_CHECKING:
     from decodekit import testing as testing
+    from decodekit.chat.thought import Thought as Thought
     from decodekit.chat.tools import tools as tools
     from decodekit.constraints import Choices as Choices
     from decodekit.constraints import CompiledGrammar as CompiledGrammar

@@ -12,7 +12,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pydantic_core
 
@@ -27,6 +27,10 @@ from decodekit.constraints.tool_calls import FORMATS, ToolFormat, tools
 from decodekit.errors import BodyLimitError, ConstraintError, DecodekitError, InvalidConstraintError, OptionError
 
 StructureKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
+
+
+_TOOL_FIELDS: Final = {"tool_choice": "tool_choice", "parallel": "parallel_tool_calls"}
+"""What requests call the options of `tools`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ def in_field(error: Exception, field: str) -> DecodekitError:
     if not isinstance(error, DecodekitError):
         cause = f"the constraint cannot be read: {type(error).__name__}: {str(error)[:200]}"
         return InvalidConstraintError(cause, at=field)
-    if error.at is None or error.at == field:
+    if field == "tools":
+        field = _TOOL_FIELDS.get(error.at or "", field)
+    if error.at is None or error.at in (field, "parallel"):
         return type(error)(error.cause, at=field, hint=error.hint, code=error.code)
     return type(error)(f"{error.cause} (at {error.at:.200})", at=field, hint=error.hint, code=error.code)
 

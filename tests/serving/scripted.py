@@ -28,7 +28,7 @@ class Script:
         tokenizer: of transformers, with a chat template.
 
     Attributes:
-        missed: prompts that nothing was said of.
+        missed: texts that nothing was said of.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -37,6 +37,7 @@ class Script:
         names = {token: name for name, token in vocabulary.special_tokens.items()}
         data_of = enumerate(vocabulary.token_bytes)
         self._texts = [names.get(token, "").encode() if data is None else data for token, data in data_of]
+        self._specials = [name.encode() for name in names.values()]
         self._end = min(vocabulary.eos_token_ids)
         self._starting: dict[bytes, list[int]] = {}  # tokens by their first byte, the longest first
         for token in sorted(range(len(self._texts)), key=lambda token: -len(self._texts[token])):
@@ -62,6 +63,10 @@ class Script:
             return self._end
         prompt = max(known, key=len)
         written, script = b"".join(self._texts[token] for token in prefix[len(prompt) :]), self._scripts[prompt]
+        if not script.startswith(written):
+            self.missed.append(self._tokenizer.decode(prefix))
         rest = script[len(written) :] if script.startswith(written) else b""
+        specials = (rest.find(name, 1) for name in self._specials)  # no other token reaches into one
+        rest = rest[: min((place for place in specials if place > 0), default=len(rest))]
         fitting = (token for token in self._starting.get(rest[:1], ()) if rest.startswith(self._texts[token]))
         return next(fitting, self._end)

@@ -78,7 +78,7 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"tools": []}, "tools", "DK801"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "DK801"),
     ({"tools": [TOOL, TOOL]}, "tools", "DK203"),
-    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tools", "DK401"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "DK401"),
     ({"tools": [NEVER]}, "tools", "DK202"),
     ({"tools": [TOOL], "guided_regex": "a"}, "guided_regex", "DK801"),
     ({"tool_choice": "auto"}, "tool_choice", "DK801"),
