@@ -168,7 +168,7 @@ def match(rows: Rows, device: torch.device) -> None:
             given: list[Any] = [logits, values, masks, *state, out]
             there = [one.to(device) for one in given]
             for act, arguments in ((take_tokens, there), (moved, given)):
-                act(*arguments, False, False)  # type: ignore[operator]
+                act(*arguments, False, False)  # type: ignore[call-arg]
             differ = [name for name, one, other in zip(names, there, given, strict=True)
                       if not torch.equal(one.cpu().nan_to_num(), other.nan_to_num())]  # fmt: skip
             rows.append({"what": f"coupled match of {width}", "is_right": not differ, "wrong": differ})
