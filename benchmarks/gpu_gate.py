@@ -18,8 +18,9 @@ from torch import Tensor
 
 from benchmarks.gpu_models import Rows, environment, guarded
 from decodekit.kernels import paged_attention
+from decodekit.kernels.draw_settings import DRAFT, MASKS, packed
 from decodekit.kernels.pages import Geometry, Offsets, PageStore, PlaneOf, Stored, layout_of
-from decodekit.kernels.sampler import DRAFT, MASKS, chosen, packed, sample_rows
+from decodekit.kernels.sampler import chosen, sample_rows
 from decodekit.kernels.verify import moved, take_tokens
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
