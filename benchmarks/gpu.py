@@ -272,7 +272,8 @@ def sampler(part: Part) -> None:
         TopPLogitsWarper,
     )
 
-    from decodekit.kernels.sampler import packed, sample_rows
+    from decodekit.kernels.draw_settings import packed
+    from decodekit.kernels.sampler import sample_rows
 
     warpers = LogitsProcessorList(
         [TemperatureLogitsWarper(0.8), TopKLogitsWarper(50), TopPLogitsWarper(0.95), MinPLogitsWarper(0.05)]

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from benchmarks.gpu_models import Rows, environment, guarded
 from decodekit.kernels import paged_attention
+from decodekit.kernels.draw_settings import DRAFT, MASKS, packed
 from decodekit.kernels.pages import Geometry, Offsets, PageStore, PlaneOf, Stored, layout_of
-from decodekit.kernels.sampler import DRAFT, MASKS, chosen, packed, sample_rows
+from decodekit.kernels.sampler import chosen, sample_rows
 from decodekit.kernels.verify import moved, take_tokens
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -167,9 +168,8 @@ def match(rows: Rows, device: torch.device) -> None:
             state = torch.arange(count).int(), drawn(count, most=99), values[DRAFT] + 1, tokens, torch.arange(count)
             given: list[Any] = [logits, values, masks, *state, out]
             there = [one.to(device) for one in given]
-            operations: list[tuple[Any, list[Any]]] = [(take_tokens, there), (moved, given)]
-            for act, arguments in operations:
-                act(*arguments, False, False)
+            for act, arguments in ((take_tokens, there), (moved, given)):
+                act(*arguments, False, False)  # type: ignore[call-arg]
             differ = [name for name, one, other in zip(names, there, given, strict=True)
                       if not torch.equal(one.cpu().nan_to_num(), other.nan_to_num())]  # fmt: skip
             rows.append({"what": f"coupled match of {width}", "is_right": not differ, "wrong": differ})

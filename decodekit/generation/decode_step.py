@@ -23,7 +23,7 @@ from torch import Tensor
 from decodekit.errors import is_out_of_memory
 from decodekit.generation.device_draws import DeviceDraw
 from decodekit.generation.mask_pool import MaskPool
-from decodekit.kernels.sampler import MASKS
+from decodekit.kernels.draw_settings import MASKS
 from decodekit.kernels.verify import take_tokens
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.tiers.captured import Run
@@ -58,7 +58,7 @@ class DecodeStep:
         pool: the masks.
 
     Attributes:
-        state: its inputs; `values` int32 [MASKS + W, B] are those of `sampler.packed`.
+        state: its inputs; `values` int32 [MASKS + W, B] are those of `draw_settings.packed`.
         out: int32 [B, 3 W + 1]: tokens that come, -1 behind them; what must be allowed besides; whether they are
             certified; status.
     """

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.kernels.sampler import MASKS, packed, sample_rows
+from decodekit.kernels.draw_settings import MASKS, packed
+from decodekit.kernels.sampler import sample_rows
 from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
 from decodekit.sampling.leaders import lead_greedy, lead_noisy
 

@@ -51,7 +51,7 @@ from decodekit.generation.positions import Guess, Position
 from decodekit.generation.sequence import Sequence
 from decodekit.generation.state_memory import StateMemory
 from decodekit.generation.step import by_settings, propose
-from decodekit.kernels.sampler import ASKED, DRAFT, FLAGS, INDEX, MASKS, NO_MASK, NUM_VALUES, packed
+from decodekit.kernels.draw_settings import ASKED, DRAFT, FLAGS, INDEX, MASKS, NO_MASK, NUM_VALUES, packed
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.tiers.captured import bucket

@@ -27,33 +27,26 @@ On a CPU this is the twin in torch (`sampled`), on CUDA the kernels of `sampler_
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decodekit.kernels.draw_settings import (
+    ASKED,
+    FLAGS,
+    GREEDY,
+    INDEX,
+    MASKS,
+    NUM_VALUES,
+    TEMPERATURE,
+    TOP_K,
+    packed,
+)
 from decodekit.kernels.programs import missing
 from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
-
-LAYOUT: Final = "=QQddifii"
-"""What a text is drawn by, as its bytes: seed, number of the sample, top-p, distance of min-p, index of the token,
-temperature, top-k, flags."""
-NUM_VALUES: Final = struct.calcsize(LAYOUT) // 4
-SEQUENCE, TOP_P, DISTANCE, INDEX, TEMPERATURE, TOP_K, FLAGS = 2, 4, 6, 8, 9, 10, 11
-"""Where they are, in numbers of 32 bits."""
-DRAFT: Final = NUM_VALUES
-"""Where the length of a text's draft is."""
-MASKS: Final = NUM_VALUES + 1
-"""Where the numbers of its masks begin, one for each position; `NO_MASK` for none."""
-NO_MASK: Final = -1
-GREEDY, ASKED = 1, 2
-"""Flags: the likeliest token is taken; a constraint may be asked about the token, so that its certificate is wanted."""
 
 UNIT: Final = float(1 << 44)
 """So many units are the weight 1: sums of 2^18 weights stay below 2^63, and what each loses is below 2^-44."""
@@ -93,48 +86,6 @@ class Chosen(NamedTuple):
     are_clear: Tensor
     given: Tensor
     status: Tensor
-
-
-def distance_of(min_p: float) -> float:
-    """-ln of a min-p, on the host, where its logarithm is that of `apply_min_p`; inf for 0."""
-    return -math.log(min_p) if min_p else math.inf
-
-
-def packed(
-    settings: Iterable[tuple[float, int, float, float, bool]],
-    seeds: Iterable[int],
-    sequences: Iterable[int],
-    indices: Iterable[int],
-    num_positions: int = 1,
-    is_asked: bool = True,
-) -> NDArray[np.int32]:
-    """The numbers of texts, int32 [MASKS + num_positions, B], without drafts and masks.
-
-    Args:
-        settings: temperature, top-k or 0, top-p, min-p, and whether it is greedy, of each.
-        seeds, sequences, indices: of the noise; the index is that of the text's first position.
-        is_asked: whether certificates are wanted.
-    """
-    rows = [
-        struct.pack(
-            LAYOUT,
-            seed % (1 << 64),
-            sequence % (1 << 64),
-            top_p,
-            distance_of(min_p),
-            index,
-            temperature,
-            top_k,
-            GREEDY * is_greedy + ASKED * is_asked,
-        )
-        for (temperature, top_k, top_p, min_p, is_greedy), seed, sequence, index in zip(
-            settings, seeds, sequences, indices, strict=True
-        )
-    ]
-    values = np.full((MASKS + num_positions, len(rows)), NO_MASK, dtype=np.int32)
-    values[:NUM_VALUES] = np.frombuffer(b"".join(rows), dtype=np.int32).reshape(len(rows), NUM_VALUES).T
-    values[DRAFT] = 0
-    return values
 
 
 class _Unpacked(NamedTuple):

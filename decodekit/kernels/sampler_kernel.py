@@ -49,7 +49,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from decodekit.kernels import sampler
+from decodekit.kernels import draw_settings
 from decodekit.kernels.programs import NUM_COUNTERS, counters, next_power_of_2, on, program, program_for_any
 from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
@@ -60,17 +60,17 @@ _FACTOR2 = tl.constexpr(FACTOR2)
 _NEAR = tl.constexpr(NEAR)
 _MARGIN = tl.constexpr(MARGIN)
 _BINS = tl.constexpr(2048)
-_TOP_P = tl.constexpr(sampler.TOP_P)
-_DISTANCE = tl.constexpr(sampler.DISTANCE)
-_SEQUENCE = tl.constexpr(sampler.SEQUENCE)
-_INDEX = tl.constexpr(sampler.INDEX)
-_TEMPERATURE = tl.constexpr(sampler.TEMPERATURE)
-_TOP_K = tl.constexpr(sampler.TOP_K)
-_FLAGS = tl.constexpr(sampler.FLAGS)
-_DRAFT = tl.constexpr(sampler.DRAFT)
-_MASKS = tl.constexpr(sampler.MASKS)
-_GREEDY = tl.constexpr(sampler.GREEDY)
-_ASKED = tl.constexpr(sampler.ASKED)
+_TOP_P = tl.constexpr(draw_settings.TOP_P)
+_DISTANCE = tl.constexpr(draw_settings.DISTANCE)
+_SEQUENCE = tl.constexpr(draw_settings.SEQUENCE)
+_INDEX = tl.constexpr(draw_settings.INDEX)
+_TEMPERATURE = tl.constexpr(draw_settings.TEMPERATURE)
+_TOP_K = tl.constexpr(draw_settings.TOP_K)
+_FLAGS = tl.constexpr(draw_settings.FLAGS)
+_DRAFT = tl.constexpr(draw_settings.DRAFT)
+_MASKS = tl.constexpr(draw_settings.MASKS)
+_GREEDY = tl.constexpr(draw_settings.GREEDY)
+_ASKED = tl.constexpr(draw_settings.ASKED)
 _ANY: Final = ("values", "num_words", "num_blocks", "num_texts")
 """Views of one upload, read number by number, and counts: no program is compiled for how they are aligned."""
 
@@ -82,7 +82,7 @@ _OPTIONS: Final[dict[str, Any]] = {"num_warps": 4, "enable_fp_fusion": False}
 def _setting(
     values: tl.tensor, row: tl.tensor, num_texts: tl.tensor, WIDTH: tl.constexpr, PLACE: tl.constexpr
 ) -> tl.tensor:
-    """A number of 32 bits of a row's settings; see `sampler.LAYOUT`. A text has WIDTH rows."""
+    """A number of 32 bits of a row's settings; see `draw_settings.LAYOUT`. A text has WIDTH rows."""
     return tl.load(values + PLACE * num_texts + row // WIDTH)
 
 

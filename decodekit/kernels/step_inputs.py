@@ -82,17 +82,20 @@ def _on_cuda(*arguments: Any) -> tuple[Any, ...]:
         return inputs_of(*arguments)
     from decodekit.kernels.step_inputs_kernel import launched
 
-    return launched(*arguments)
+    rows, starts, _, given, _, tables = arguments
+    out = _empty(rows, starts, given, tables)
+    launched(*arguments, out=out)
+    return out
 
 
 @step_inputs.register_fake
 def _shapes_of(
     rows: Tensor, starts: Tensor, counts: Tensor, given: Tensor, taken: Tensor, tables: Sequence[Tensor]
 ) -> tuple[Any, ...]:
-    return empty_inputs(rows, starts, given, tables)
+    return _empty(rows, starts, given, tables)
 
 
-def empty_inputs(rows: Tensor, starts: Tensor, given: Tensor, tables: Sequence[Tensor]) -> StepInputs:
+def _empty(rows: Tensor, starts: Tensor, given: Tensor, tables: Sequence[Tensor]) -> StepInputs:
     """The place of what comes of `step_inputs`."""
     wide = [given.new_empty(given.shape, dtype=torch.int64) for _ in range(2)]
     small = [starts.new_empty(starts.shape) for _ in range(2)]

@@ -9,7 +9,6 @@ import triton.language as tl
 from torch import Tensor
 
 from decodekit.kernels.programs import next_power_of_2, on, program_for_any
-from decodekit.kernels.step_inputs import StepInputs, empty_inputs
 
 _BLOCK: Final = 1024
 
@@ -41,11 +40,11 @@ def gather(
 
 def launches(
     rows: Tensor, starts: Tensor, counts: Tensor, given: Tensor, taken: Tensor, tables: Sequence[Tensor],
-    out: StepInputs,
+    out: tuple[Any, ...],
 ) -> list[tuple[tuple[int, int], tuple[Any, ...], dict[str, Any]]]:  # fmt: skip
-    """Grid, arguments and constants of each launch."""
+    """Grid, arguments and constants of each launch; `out` as of `step_inputs`."""
     chain: list[Any] = []
-    for group, (table, pages) in enumerate(zip(tables, out.pages, strict=True)):
+    for group, (table, pages) in enumerate(zip(tables, out[4], strict=True)):
         num_slots, width = table.shape[1], given.shape[1]
         arguments = (rows, starts, counts, given, taken, table, *out[:4], pages, num_slots)
         constants = {"WIDTH": width, "PAD": next_power_of_2(width), "BLOCK": _BLOCK, "IS_FIRST": group == 0}
@@ -54,12 +53,11 @@ def launches(
 
 
 def launched(
-    rows: Tensor, starts: Tensor, counts: Tensor, given: Tensor, taken: Tensor, tables: Sequence[Tensor]
-) -> StepInputs:
-    """The operation by its kernel; arguments as of `step_inputs`."""
-    out = empty_inputs(rows, starts, given, tables)
+    rows: Tensor, starts: Tensor, counts: Tensor, given: Tensor, taken: Tensor, tables: Sequence[Tensor], *,
+    out: tuple[Any, ...],
+) -> None:  # fmt: skip
+    """The operation by its kernel into `out`; arguments as of `step_inputs`."""
     tensors = (rows.contiguous(), starts.contiguous(), counts.contiguous(), given.contiguous(), taken)
     for grid, arguments, constants in launches(*tensors, tables, out):
         with on(rows.device):
             gather[grid](*arguments, **constants, num_warps=4)
-    return out

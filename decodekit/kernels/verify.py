@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from decodekit.kernels.draw_settings import DRAFT, INDEX
 from decodekit.kernels.programs import missing
-from decodekit.kernels.sampler import DRAFT, INDEX, chosen
+from decodekit.kernels.sampler import chosen
 
 
 class Advance(NamedTuple):
@@ -109,7 +110,7 @@ def take_tokens(
 
     Args:
         logits: [B * W, V], as of `sampler.sample_rows`.
-        values: int32 [MASKS + W, B], as `sampler.packed`; the index of each text's token moves on.
+        values: int32 [MASKS + W, B], as `draw_settings.packed`; the index of each text's token moves on.
         masks: int32 [n, ceil(V / 32)].
         rows: int32 [B], of `taken`.
         starts: int32 [B], what the cache held before the pass; afterwards what it holds from now on. That of a text

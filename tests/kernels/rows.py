@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from decodekit.kernels import sampler
+from decodekit.kernels import draw_settings
 
 Setting: TypeAlias = tuple[float, int, float, float, bool]
 """Temperature, top-k or 0, top-p, min-p, whether it is greedy."""
@@ -89,7 +89,7 @@ def drawn_rows(
 
 def values_of(settings: list[Setting], keys: Tensor, ids: Tensor | None, is_asked: bool = True) -> Tensor:
     """The numbers of rows as they go up."""
-    values = sampler.packed(settings, *keys.tolist(), is_asked=is_asked)
+    values = draw_settings.packed(settings, *keys.tolist(), is_asked=is_asked)
     if ids is not None:
-        values[sampler.MASKS] = ids
+        values[draw_settings.MASKS] = ids
     return torch.from_numpy(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import product
 from typing import Any
 
@@ -225,9 +226,10 @@ def test_what_is_measured_is_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
 
     times = iter([1.0, 2.0, 3.0, 2.0, 5.0, 5.0, 1.0, 9.0])  # here, by torch; of 1, 2, 4 and 8 rows
     monkeypatch.setattr(few_rows, "missing", lambda: None)
+    monkeypatch.setattr(few_rows, "on", lambda device: nullcontext())
     weights: Any = [There()] * 2
     assert few_rows.measure(weights, lambda run: next(times))
-    shapes = [few_rows.Shape(There.device, There.dtype, rows, 64, 32) for rows in few_rows.ROWS]
+    shapes = [few_rows.ProductShape(There.device, There.dtype, rows, 64, 32) for rows in few_rows.ROWS]
     assert [few_rows.is_quicker(shape) for shape in shapes] == [True, False, False, True]
     assert few_rows.MEASURED[shapes[0]] == (0.5, 1.0)  # of one weight
     assert few_rows.measure(weights, lambda run: pytest.fail("it is known"))

@@ -68,7 +68,7 @@ def test_the_operations_need_no_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch, decodekit.kernels.paged_attention, decodekit.kernels.verify\n"
-        "from decodekit.kernels.sampler import packed\n"
+        "from decodekit.kernels.draw_settings import packed\n"
         "values = torch.from_numpy(packed([(1.0, 0, 1.0, 0.0, True)], [0], [0], [0]))\n"
         "row = torch.tensor([[0.0, 2.0]])\n"
         "print(torch.ops.decodekit.sample_rows(row, values, None, 1, True, True)[0, 0].item())"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.errors import DeadEndError, NonFiniteLogitsError
-from decodekit.kernels import sampler
+from decodekit.kernels import draw_settings, sampler
 from decodekit.kernels.sampler import Chosen, rule_of, sampled, weights_of
 from decodekit.sampling import selectors
 from decodekit.sampling.base import Pipeline
@@ -184,9 +184,9 @@ def test_rows_of_one_text_have_its_numbers_and_their_own_places(is_asked: bool) 
     """Three positions of two texts in one upload are six rows, each by itself; nothing is certified unasked."""
     logits, settings, keys, masks, _ = drawn_rows(random.Random(4), num_rows=2, vocab_size=64, has_masks=True)
     assert masks is not None
-    values = torch.from_numpy(sampler.packed(settings, *keys.tolist(), 3, is_asked))
+    values = torch.from_numpy(draw_settings.packed(settings, *keys.tolist(), 3, is_asked))
     ids = torch.tensor([[0, -1], [2, 1], [-1, 0]], dtype=torch.int32)
-    values[sampler.MASKS :] = ids
+    values[draw_settings.MASKS :] = ids
     found = sampler.sample_rows(logits.repeat_interleave(3, dim=0), values, masks, 3, True, True)
     for row, (text, place) in enumerate(itertools.product(range(2), range(3))):
         seed, sequence, index = keys[:, [text]]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.kernels import sampler
+from decodekit.kernels import draw_settings
 from decodekit.kernels.sampler import chosen
 from tests.kernels.rows import Setting, drawn_rows, values_of
 from tests.sizes import sized
@@ -99,7 +99,7 @@ def launches(uses_top_k: bool, uses_top_p: bool, width: int = 1, has_masks: bool
     masks = made(9, vocab_size // 32) if has_masks else None
     step = (*(made(num_texts) for _ in range(3)), made(num_texts, width), made(99, kind=torch.int64))
     step = (*step, made(num_texts, 3 * width + 1))
-    values, drawn = made(sampler.MASKS + width, num_texts), made(num_texts * width, 4)
+    values, drawn = made(draw_settings.MASKS + width, num_texts), made(num_texts * width, 4)
     return sampler_kernel.launches(logits, values, masks, width, uses_top_k, uses_top_p, step, drawn=drawn)
 
 

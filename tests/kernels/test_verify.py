@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.kernels.sampler import DRAFT, INDEX, MASKS, chosen, packed
+from decodekit.kernels.draw_settings import DRAFT, INDEX, MASKS, packed
+from decodekit.kernels.sampler import chosen
 from decodekit.kernels.verify import Advance, advanced, moved, take_tokens
 from decodekit.speculation.verification import coupled_match
 

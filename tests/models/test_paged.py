@@ -385,13 +385,18 @@ def test_the_tier_can_be_asked_for() -> None:
     assert lm.tier.name == "paged" and isinstance(lm.new_cache(1, 4), PagedCache)
 
 
+def is_layer(graph: Any) -> bool:
+    """Whether what a compiler is given is a decoder layer, and not a module beside the layers."""
+    return any("paged_attention" in str(node.target) for node in graph.graph.nodes)
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for each layer, and not again for other rows, lengths or pages; replays are those of the modules."""
-    compiled: list[int] = []
+    compiled: list[bool] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
-        compiled.append(len(graph.graph.nodes))
+        compiled.append(is_layer(graph))
         return graph.forward
 
     monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
@@ -408,15 +413,15 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
         assert difference(again, plain.forward(new[:, :1], [1] * num_rows, theirs, rows, "last")) < 1e-4
     assert model.paged is not None and model.paged.num_replays == 10
     kinds_of_layers = {"llama": 1, "gemma3": 2}[name]
-    assert len(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
+    assert 0 < sum(compiled) <= 4 * kinds_of_layers  # one row or several, one column or several
 
 
 def test_layers_are_compiled_once_before_a_capture_too() -> None:
     """A step is run a few times before it is captured: each of its layers must not be compiled by itself then."""
-    compiled: list[int] = []
+    compiled: list[bool] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
-        compiled.append(1)
+        compiled.append(is_layer(graph))
         return graph.forward
 
     torch._dynamo.reset()
@@ -426,7 +431,7 @@ def test_layers_are_compiled_once_before_a_capture_too() -> None:
     cache.reach([1, 1], None)
     with torch.inference_mode():
         model.paged.read_compiled(StepState(cache.rows, 2, 1))
-    assert len(compiled) == 1
+    assert sum(compiled) == 1
 
 
 def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:

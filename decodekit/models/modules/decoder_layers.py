@@ -58,14 +58,17 @@ def compiled_copy(
         shared: which layers of the model have the same input: they become one where they can.
 
     Returns:
-        The copy, and why products with the same input are not one.
+        The copy, and why products with the same input are not one, or those of a few rows not measured.
 
     Raises:
         ModelError: the layers of the architecture cannot be told apart.
     """
     twin = shared_copy(model)
     not_merged = [] if shared is None else merge_products(twin, shared)
-    _with_quick_products(twin)
+    try:
+        _with_quick_products(twin)
+    except Exception as problem:  # a program that this device cannot run: torch's products go on
+        not_merged.append(f"products of a few rows are torch's: {type(problem).__name__}: {problem}")
     layers = decoder_layers(twin)
     for module in (*layers, *_beside(twin, layers)):
         module.forward = torch.compile(module.forward, dynamic=True, backend=backend)
