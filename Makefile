@@ -75,7 +75,7 @@ bench-gpu: $(STAMP)  ## the loop on a GPU beside transformers'; GPU_ARGS="decode
 # What a machine with torch, transformers, numba, typer, rich and pytest lacks. With the tree at most 64 MiB may be brought.
 KIT_PYTHON ?= 3.12
 KIT := interegular jsonschema jsonschema-specifications referencing rpds-py attrs lark pydantic pydantic-core \
-       annotated-types typing-inspection
+       annotated-types typing-inspection hypothesis sortedcontainers
 gpu-kit: $(STAMP)  ## kit/ for a GPU machine without a network: packages, Tekken; there: PYTHONPATH=kit/packages; KIT_PYTHON=3.12
 	rm -rf kit
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt --target kit/packages \

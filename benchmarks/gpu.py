@@ -8,8 +8,8 @@
 
 A command begins with a numeric check against transformers' modules, and ends with the copy bandwidth measured again;
 each row is a JSON object in `results/gpu-<command>-<shape>.json`. A figure is refused, and the exit code is 1, where
-the check fails, a text had to leave its row for want of memory, or the difference of two times is lost in their spread. A
-share is of the least time: weights, keys and values read once at the measured copy bandwidth. `predicted_ms` is what
+the check fails, a text had to leave its row for want of memory, or the difference of two times is lost in their spread.
+A share is of the least time: weights, keys and values read once at the measured copy bandwidth. `predicted_ms` is what
 `decodekit.costs` says of the same step.
 
 `--device cpu --shape tiny` runs the same code anywhere, and writes nothing. Modules: `gpu_gate` has the shapes of the

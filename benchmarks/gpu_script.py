@@ -77,14 +77,29 @@ class ScriptedLlama(LlamaForCausalLM):
         shape = 2, config.max_position_embeddings
         self.register_buffer("script", torch.full(shape, -1, dtype=torch.int64), persistent=False)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(  # named parameters, by which a runner knows what it may hand over
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        past_key_values: Any = None,
+        logits_to_keep: Any = 0,
+        **kwargs: Any,
+    ) -> Any:
         """As Llama's, with the bonus."""
-        past = kwargs.get("past_key_values")
-        start = 0 if past is None or kwargs.get("position_ids") is not None else past.get_seq_length()
-        out = super().forward(*args, **kwargs)
-        positions, keep, logits = kwargs.get("position_ids"), kwargs.get("logits_to_keep", 0), out.logits
+        positions = position_ids
         if positions is None:
-            positions = start + torch.arange(kwargs["input_ids"].shape[1], device=logits.device)[None]
+            start = 0 if past_key_values is None else past_key_values.get_seq_length()
+            positions = start + torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        out = super().forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            logits_to_keep=logits_to_keep,
+            **kwargs,
+        )
+        logits, keep = out.logits, logits_to_keep
         if isinstance(keep, Tensor):
             positions = positions[:, keep] if keep.ndim == 1 else positions.expand(len(keep), -1).gather(1, keep)
         elif keep:
