@@ -222,10 +222,11 @@ def decode(part: Part) -> None:
     for compiles in (True, False) if part.device.type == "cuda" else (False,):
         with part.guarded(f"compile_layers={compiles}"):
             llm = part.llm(compiles)
+            lm: Any = llm.model
             for count in part.args.rows:
                 given = prompts(count, part.context, llm.model.vocab_size)
                 middle = part.context + length // 2
-                floor = part.floor_ms(llm.model, count, middle)
+                floor = part.floor_ms(lm, count, middle)
                 for spelled, options in strategies.items():
 
                     def generate(
@@ -238,7 +239,7 @@ def decode(part: Part) -> None:
                         rate = tokens_per_second(generate, part.device, count, length)
                         row = {"what": what, "rows": count, "tokens/s": rate, "ms": 1e3 * count / rate}
                         row |= part.predicted_ms(count, middle, compiles)
-                        part.rows.append({**row, "share": floor * rate / count / 1e3, **part.replays_of(llm.model)})
+                        part.rows.append({**row, "share": floor * rate / count / 1e3, **part.replays_of(lm)})
 
 
 def rivals(part: Part) -> None:

@@ -69,7 +69,7 @@ WORDS: Final = (
 )
 
 
-class ScriptedLlama(LlamaForCausalLM):
+class ScriptedLlama(LlamaForCausalLM):  # type: ignore[misc]
     """A Llama whose logits have a bonus for the tokens that its script has at a position: the first, and the second."""
 
     def __init__(self, config: Any) -> None:
