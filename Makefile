@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu wheels bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,8 +52,9 @@ pytest: $(STAMP)
 test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large vocabularies
 	$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
 
-test-gpu: $(STAMP)  ## the checks that need a CUDA device
-	$(BIN)/python -m pytest -q -m gpu
+# With the python that is there: a machine with a GPU may have no network for an environment.
+test-gpu:  ## the checks that need a CUDA device, with PYTHON as it is
+	$(PYTHON) -m pytest -n 8 -q -m gpu tests/kernels/test_on_gpu.py
 
 FUZZ_ROUNDS  ?= 20
 FUZZ_MINUTES ?= 30
@@ -71,15 +72,17 @@ bench: $(STAMP)  ## tokens per second beside transformers, models of 2, 9 and 52
 bench-gpu: $(STAMP)  ## the loop on a GPU beside transformers'; GPU_ARGS="decode --shape 8b --rows 1 64"
 	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
 
-# Whatever torch and transformers do not bring along by themselves.
-WHEELS_PYTHON ?= 3.12
-WHEELS := interegular idna jsonschema jsonschema-specifications referencing rpds-py attrs lark llvmlite numba \
-          pydantic pydantic-core annotated-types typing-inspection typing-extensions rich markdown-it-py mdurl pygments \
-          typer shellingham click
-wheels: $(STAMP)  ## packages for a machine without a network that has torch and transformers; WHEELS_PYTHON=3.12
-	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -c constraints.txt -d wheels \
-		--only-binary=:all: --python-version $(WHEELS_PYTHON) --platform manylinux_2_28_x86_64 \
-		--platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 $(WHEELS)
+# What a machine with torch, transformers, numba, typer, rich and pytest lacks. With the tree at most 64 MiB may be brought.
+KIT_PYTHON ?= 3.12
+KIT := interegular jsonschema jsonschema-specifications referencing rpds-py attrs lark pydantic pydantic-core \
+       annotated-types typing-inspection hypothesis sortedcontainers
+gpu-kit: $(STAMP)  ## kit/ for a GPU machine without a network: packages, Tekken; there: PYTHONPATH=kit/packages; KIT_PYTHON=3.12
+	rm -rf kit
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt --target kit/packages \
+		--only-binary=:all: --python-version $(KIT_PYTHON) --platform manylinux_2_28_x86_64 \
+		--platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 $(KIT)
+	$(BIN)/python -c 'from pathlib import Path; from benchmarks.masks import make_tokenizer; make_tokenizer(Path("kit/tekken"))'
+	$(BIN)/python -m benchmarks.gpu_models
 
 bench-masks: $(STAMP)  ## token masks beside llguidance and XGrammar (pip install them); MASKS_ARGS="--all" or "--suite"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.masks $(MASKS_ARGS)

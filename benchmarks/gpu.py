@@ -1,27 +1,32 @@
-"""The loop on a GPU beside transformers' `generate`, part by part, each in less than nine minutes.
+"""The loop on a GPU beside transformers' `generate`: five commands, each in less than nine minutes.
 
-    python -m benchmarks.gpu decode --shape 8b --rows 1 8 64 256
-    python -m benchmarks.gpu rivals --shape 8b              # generate with both caches, and a bare loop
-    python -m benchmarks.gpu constrained --shape 1b --rows 1 64
-    python -m benchmarks.gpu sampler                        # beside transformers' processors
-    python -m benchmarks.gpu verify --shape 8b              # what a step of 4 and of 8 tokens costs
-    python -m benchmarks.gpu first --shape 8b               # time to first token, prompts of 2k and 8k
-    python -m benchmarks.gpu job --shape 1b                 # prompts that share instructions, beside static batches
+    python3 -m benchmarks.gpu gate                                  # kernels, texts, captured steps; then the tests
+    python3 -m benchmarks.gpu decode --shape 8b --rows 1 8 64 256   # tokens per second; steps of several tokens
+    python3 -m benchmarks.gpu rivals --shape 8b                     # generate with both caches, and a bare loop
+    python3 -m benchmarks.gpu constrained --shape 1b --rows 1 64    # beside free text; the sampler beside transformers'
+    python3 -m benchmarks.gpu serve --shape 1b                      # an engine beside static batches; first tokens
 
-A part begins with a numeric check against transformers' modules, and ends with the copy bandwidth measured again; each
-row is a JSON object in `results/gpu-<part>-<shape>.json`. A share is of the floor: weights and keys and values read
-once at the measured copy bandwidth.
+A command begins with a numeric check against transformers' modules, and ends with the copy bandwidth measured again;
+each row is a JSON object in `results/gpu-<command>-<shape>.json`. A figure is refused, and the exit code is 1, where
+the check fails, a text had to leave its row for want of memory, or the difference of two times is lost in their spread.
+A share is of the least time: weights, keys and values read once at the measured copy bandwidth. `predicted_ms` is what
+`decodekit.costs` says of the same step.
 
-`--device cpu --shape tiny` runs the same code anywhere, and writes nothing.
+`--device cpu --shape tiny` runs the same code anywhere, and writes nothing. Modules: `gpu_gate` has the shapes of the
+kernels, `gpu_first` what is asked of a model's steps, `gpu_models` models and clocks, `gpu_script` a model that prefers
+valid texts.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +34,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from benchmarks import record
+from benchmarks import gpu_first, gpu_gate, record
 from benchmarks.gpu_models import (
+    BOUNDS,
     SHAPES,
+    RefusedError,
     Row,
     Rows,
     build,
@@ -40,40 +47,20 @@ from benchmarks.gpu_models import (
     gate,
     guarded,
     prompts,
+    replayed,
     seconds_of,
     synchronise,
     tokenizer,
     wall_seconds,
     weight_bytes,
 )
+from benchmarks.gpu_script import REFUSED_EVERY, SCHEMA, scripted_model
 from decodekit import LLM, JsonSchema
+from decodekit.costs import estimate
+from decodekit.costs.step_time import device_speed
+from decodekit.generation.lane import Lane
 from decodekit.generation.memory import bytes_per_token
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers.captured import CudaCapture
-from decodekit.models.tiers.ragged import RaggedModel
-
-SCHEMA: Final = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string", "format": "uuid"},
-        "at": {"type": "string", "format": "date-time"},
-        "mail": {"type": "string", "format": "email"},
-        "tree": {"$ref": "#/$defs/node"},
-    },
-    "required": ["id", "at", "mail", "tree"],
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "maxLength": 40},
-                "weight": {"type": "number"},
-                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 4},
-            },
-            "required": ["name", "weight", "children"],
-        }
-    },
-}
-"""Recursion and formats."""
 
 CONTEXT: Final = 1024
 
@@ -92,16 +79,40 @@ class Part:
         self.rows.append({"what": "copy, TB/s", "value": self.bandwidth / 1e12})
         self.model: Any = None
 
-    def load(self) -> HuggingFaceLM:
-        """The model over pages, checked."""
-        self.model = build(self.args.shape, self.device, self.dtype)
-        lm = HuggingFaceLM(self.model, tier="paged" if self.device.type == "cuda" else None)
-        self.rows.append({"what": f"gate: {lm.tier}", "value": gate(lm, self.model), **self.replays_of(lm)})
+    def load(self, compile_layers: bool = False, make: Callable[..., Any] = build) -> HuggingFaceLM:
+        """A model over pages, checked; what was loaded before is given up, with its pages and graphs.
+
+        Raises:
+            RefusedError: its logits are not those of its modules: no figure of it is of worth.
+        """
+        self.model = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.model = make(self.args.shape, self.device, self.dtype)
+        on_cuda = self.device.type == "cuda"
+        lm = HuggingFaceLM(self.model, tier="paged" if on_cuda else None, compile_layers=compile_layers and on_cuda)
+        error, bound = gate(lm, self.model), BOUNDS[self.dtype]
+        self.rows.append({"what": f"gate: {lm.tier}", "value": error, "bound": bound, **self.replays_of(lm)})
+        if not error <= bound:
+            raise RefusedError(f"logits differ by {error:.1e} from those of the modules, more than {bound:.0e}")
         return lm
 
-    def llm(self) -> LLM:
+    def llm(self, compile_layers: bool = False, make: Callable[..., Any] = build) -> LLM:
         """The same with Tekken."""
-        return LLM(self.load(), tokenizer(self.args.tokenizer, self.args.shape))
+        words = tokenizer(self.args.tokenizer, self.args.shape)  # before a model is built in vain
+        return LLM(self.load(compile_layers, make), words)
+
+    def predicted_ms(self, count: int, context: int, compile_layers: bool, drafts: int = 0) -> Row:
+        """What is predicted of a step, for a GPU whose constants are known."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        if device_speed(name) is None:
+            return {}
+        config = self.model.config
+        found = estimate(
+            config, count, context, dtype=self.dtype, device=name, drafts=drafts, compile_layers=compile_layers
+        )
+        return {"predicted_ms": 1e3 * (found.seconds_per_step or 0.0)}
 
     @staticmethod
     def replays_of(lm: HuggingFaceLM) -> Row:
@@ -117,57 +128,118 @@ class Part:
         """Least time of a decoding step: weights and cache read once."""
         return 1e3 * (weight_bytes(self.model) + num_rows * context * bytes_per_token(lm)) / self.bandwidth
 
-    def run(self) -> None:
-        """Measure; what was found is written, whatever fails."""
+    def run(self) -> bool:
+        """Measure; what was found is written, whatever fails. Whether nothing failed or was refused."""
+        command = self.args.command
         try:
-            with self.guarded(self.args.part):
-                PARTS[self.args.part](self)
+            for part in COMMANDS.get(command, (command,)):
+                with self.guarded(part):
+                    PARTS[part](self)
             self.rows.append({"what": "copy, TB/s (again)", "value": copy_bandwidth(self.device) / 1e12})
         finally:
             if self.device.type == "cuda":
-                name = f"gpu-{self.args.part}-{self.args.shape}"
                 about = torch.cuda.get_device_properties(self.device)
                 memory: dict[str, Any] = {"device": about.name, "memory": about.total_memory}
+                name = f"gpu-{command}-{self.args.shape}"
                 record.write_into(self.args.into, name, self.rows, context=self.context, **memory)
+        wrong = [row["what"] for row in self.rows if "error_type" in row or row.get("is_right") is False]
+        print(f"{len(self.rows) - len(wrong)} rows, {len(wrong)} failed or refused: {'; '.join(wrong)}")
+        return not wrong
+
+
+@contextmanager
+def without_preemption() -> Iterator[None]:
+    """A measurement whose rows all stay in the batch.
+
+    Raises:
+        RefusedError: some had to leave it for want of memory, and were read again.
+    """
+    plain, seen = Lane.preempt, 0
+
+    def counted(*args: Any, **options: Any) -> None:
+        nonlocal seen
+        seen += 1
+        plain(*args, **options)
+
+    Lane.preempt = counted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Lane.preempt = plain  # type: ignore[method-assign]
+    if seen:
+        raise RefusedError(f"{seen} texts left their rows for want of memory: fewer rows, or a shorter context")
 
 
 def tokens_per_second(generate: Callable[[int], object], device: torch.device, num_rows: int, length: int) -> float:
-    """Tokens per second of decoding, the prompt left out: from texts of `length` and of a quarter of it."""
+    """Tokens per second of decoding, the prompt left out: from texts of `length` and of a quarter of it.
+
+    Raises:
+        RefusedError: the longer texts took no longer: prompts and chance are all that was measured.
+    """
     repeats = 3 if num_rows <= 8 else 1  # of hundreds of rows the prompts alone take ten seconds
-    short = wall_seconds(lambda: generate(length // 4), device, repeats)
-    long = wall_seconds(lambda: generate(length), device, repeats)
+    with without_preemption():
+        short = wall_seconds(lambda: generate(length // 4), device, repeats)
+        long = wall_seconds(lambda: generate(length), device, repeats)
+    if not long > short and device.type == "cuda":
+        raise RefusedError(f"{length} tokens took {long:.3f} s, a quarter of them {short:.3f} s")
     return num_rows * (length - length // 4) / max(1e-9, long - short)
+
+
+def kernels(part: Part) -> None:
+    """Every kernel beside its twin; texts of float32 beside a CPU's; what a step of the model starts."""
+    for cases in gpu_gate.PARTS.values() if part.device.type == "cuda" else ():
+        cases(part.rows, part.device)
+    with part.guarded("texts"):
+        part.rows.append(gpu_first.texts(part.device))
+    with part.guarded("kernels of a step"):
+        lm = part.load()
+        for count in part.args.rows:
+            part.rows.append(gpu_first.kernels(lm, part.device, count, part.context))
+    if part.device.type == "cuda":
+        gpu_first.attention_of_changing_shapes(part.rows, part.device, part.args.shape)
+
+
+def tests(part: Part) -> None:
+    """The tests that want a GPU, in processes beside this one."""
+    part.model = None
+    gc.collect()
+    mark = "gpu" if part.device.type == "cuda" else "not gpu and not slow"
+    files = ["tests/kernels/test_on_gpu.py" if part.device.type == "cuda" else "tests/kernels/test_verify.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", mark, *(["-n", "8"] if mark == "gpu" else []), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout[-8000:], done.stderr[-2000:])
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-200:]]
+    part.rows.append({"what": "tests", "is_right": done.returncode == 0, "said": last[0]})
 
 
 def decode(part: Part) -> None:
     """Tokens per second of our loop, greedy and sampled, with layers as they are and compiled."""
-    llm = part.llm()
-    lm: Any = llm.model
-    runners: dict[str, Any] = {"captured": lm._runner}
-    if part.device.type == "cuda":
-        runners["captured, compiled"] = RaggedModel(
-            part.model, use_pages=True, capture=CudaCapture(part.device), compiler="inductor"
-        )
     strategies: dict[str, dict[str, Any]] = {
         "greedy": {},
         "sampled": {"strategy": "sample", "temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.05},
     }
     length = 16 if part.args.shape == "tiny" else 128
-    for name, runner in runners.items():
-        lm._runner = runner
-        for count in part.args.rows:
-            given = prompts(count, part.context, lm.vocab_size)
-            floor = part.floor_ms(lm, count, part.context + length // 2)
-            for spelled, options in strategies.items():
+    for compiles in (True, False) if part.device.type == "cuda" else (False,):
+        with part.guarded(f"compile_layers={compiles}"):
+            llm = part.llm(compiles)
+            lm: Any = llm.model
+            for count in part.args.rows:
+                given = prompts(count, part.context, llm.model.vocab_size)
+                middle = part.context + length // 2
+                floor = part.floor_ms(lm, count, middle)
+                for spelled, options in strategies.items():
 
-                def generate(num: int, given: Any = given, count: int = count, options: Any = options) -> object:
-                    return llm.generate(given, max_new_tokens=num, batch_size=count, **options)
+                    def generate(
+                        num: int, llm: LLM = llm, given: Any = given, count: int = count, options: Any = options
+                    ) -> object:
+                        return llm.generate(given, max_new_tokens=num, batch_size=count, **options)
 
-                what = f"{name}, {spelled}"
-                with part.guarded(f"{what}, {count} rows"):
-                    rate = tokens_per_second(generate, part.device, count, length)
-                    row = {"what": what, "rows": count, "tokens/s": rate, "ms per step": 1e3 * count / rate}
-                    part.rows.append({**row, "share of floor": floor * rate / count / 1e3, **part.replays_of(lm)})
+                    what = f"{spelled}, compile_layers={compiles}"
+                    with part.guarded(f"{what}, {count} rows"):
+                        rate = tokens_per_second(generate, part.device, count, length)
+                        row = {"what": what, "rows": count, "tokens/s": rate, "ms": 1e3 * count / rate}
+                        row |= part.predicted_ms(count, middle, compiles)
+                        part.rows.append({**row, "share": floor * rate / count / 1e3, **part.replays_of(lm)})
 
 
 def rivals(part: Part) -> None:
@@ -206,7 +278,7 @@ def _bare_loop(model: Any, ids: Tensor, length: int) -> float:
     """Tokens per second of the least loop: one compiled, captured forward pass and an argmax."""
     from transformers import StaticCache
 
-    cache = StaticCache(config=model.config, max_cache_len=ids.shape[1] + 2 * length)
+    cache = StaticCache(config=model.config, max_cache_len=ids.shape[1] + 4 * length)  # three runs
     with torch.inference_mode():
         model(input_ids=ids, past_key_values=cache, use_cache=True)
 
@@ -229,41 +301,50 @@ def _bare_loop(model: Any, ids: Tensor, length: int) -> float:
 
 
 def constrained(part: Part) -> None:
-    """JSON Schema with recursion and formats beside free text, milliseconds per token and row."""
-    llm = part.llm()
+    """JSON Schema with recursion and formats beside free text, on a model that prefers valid texts.
+
+    The preference is refused once in `REFUSED_EVERY` tokens; there the constraint takes a mask.
+    """
     length = 24 if part.args.shape == "tiny" else 160
+    text_model = scripted_model(tokenizer(part.args.tokenizer, part.args.shape), part.context, length + 32)
+    llm = part.llm(part.device.type == "cuda", text_model.build)
     constraint = JsonSchema(SCHEMA)
     options: dict[str, Any] = {"strategy": "sample", "temperature": 0.8, "top_k": 50, "seed": 1}
     for count in part.args.rows:
         with part.guarded(f"constrained, {count} rows"):
-            given = prompts(count, part.context, llm.model.vocab_size)
+            given = text_model.prompts(count, llm.model.vocab_size)
+            took: dict[str, float] = {}
             for name, extra in (("free", {}), ("constrained", {"constraint": constraint})):
 
                 def generate(extra: Any = extra, given: Any = given, count: int = count) -> list[Any]:
                     done: Any = llm.generate(given, max_new_tokens=length, batch_size=count, **options, **extra)
                     return [*done]
 
-                first = time.perf_counter()
-                done = generate()
-                synchronise(part.device)
-                first = time.perf_counter() - first
-                took = wall_seconds(generate, part.device)
+                with without_preemption():
+                    cold = time.perf_counter()
+                    done = generate()
+                    synchronise(part.device)
+                    cold = time.perf_counter() - cold
+                    took[name] = wall_seconds(generate, part.device)
+                kinds = ("masks", "questions")
+                counts = {kind: sum(getattr(one.stats, f"num_{kind}") for one in done) for kind in kinds}
                 num_tokens = sum(len(one.token_ids) for one in done)
-                num_forwards = max(one.stats.num_forwards for one in done)
-                counts = {
-                    kind: sum(getattr(one.stats, f"num_{kind}") for one in done) for kind in ("masks", "questions")
-                }
-                row = {
-                    "what": name,
-                    "rows": count,
-                    "ms per pass": 1e3 * took / num_forwards,
-                    "tokens/s": num_tokens / took,
-                }
-                part.rows.append({**row, "cold_s": first, **counts})
+                if num_tokens < 0.9 * count * length:
+                    raise RefusedError(
+                        f"{num_tokens} tokens of {count * length}: texts ended early, rates are not alike"
+                    )
+                if extra and counts["masks"] > 4 * num_tokens / REFUSED_EVERY + 2 * count:
+                    raise RefusedError(
+                        f"{counts['masks']} masks for {num_tokens} tokens: the model does not prefer valid texts"
+                    )
+                row = {"what": name, "rows": count, "ms per token": 1e3 * took[name] / length, "cold_s": cold}
+                part.rows.append({**row, "tokens/s": num_tokens / took[name], **counts})
+            slower = took["constrained"] / took["free"] - 1
+            part.rows.append({"what": "constrained against free", "rows": count, "slower": slower})
 
 
 def sampler(part: Part) -> None:
-    """One draw of 152k logits with four processors, beside transformers'."""
+    """One draw of 152k logits with four processors, beside transformers'; on a GPU both as replays of a graph."""
     from transformers import (
         LogitsProcessorList,
         MinPLogitsWarper,
@@ -294,7 +375,7 @@ def sampler(part: Part) -> None:
             def ours(logits: Tensor = logits, values: Tensor = values) -> object:
                 return sample_rows(logits, values, None, 1, True, True)
 
-            mine, other = (seconds_of(run, part.device) for run in (ours, theirs))
+            mine, other = (seconds_of(replayed(run, part.device), part.device) for run in (ours, theirs))
             part.rows.append(
                 {"what": "draw", "rows": count, "us": 1e6 * mine, "theirs_us": 1e6 * other, "ratio": other / mine}
             )
@@ -320,9 +401,8 @@ def verify(part: Part) -> None:
 
                 took = seconds_of(step, part.device, 30, 16)
                 base = base or took
-                part.rows.append(
-                    {"what": f"step of {width}", "rows": count, "ms": 1e3 * took, "in steps of one": took / base}
-                )
+                row = {"what": f"step of {width}", "rows": count, "ms": 1e3 * took, "in steps of one": took / base}
+                part.rows.append(row | part.predicted_ms(count, part.context, False, width - 1))
 
 
 def first(part: Part) -> None:
@@ -349,36 +429,59 @@ def job(part: Part) -> None:
     given = [[*common, *tail] for tail in tails]
     lengths = [draw.randint(8, longest) for _ in given]
     size = 8 if part.args.shape == "tiny" else 128
-    start = time.perf_counter()
-    for begin in range(0, number, size):
-        batch = slice(begin, begin + size)
-        llm.generate(given[batch], max_new_tokens=max(lengths[batch]), batch_size=size)
-    static = time.perf_counter() - start
-    with llm.engine() as engine:
-        start = time.perf_counter()
-        handles = [engine.submit(prompt, max_new_tokens=num) for prompt, num in zip(given, lengths, strict=True)]
-        for handle in handles:
-            handle.result()
-        took = time.perf_counter() - start
+    llm.generate(given[:size], max_new_tokens=64 if size == 128 else 8, batch_size=size)  # compiled, captured, warm
+
+    def in_batches() -> None:
+        for begin in range(0, number, size):
+            batch = slice(begin, begin + size)
+            llm.generate(given[batch], max_new_tokens=max(lengths[batch]), batch_size=size)
+
+    with without_preemption():
+        static = once(in_batches)
+    with llm.engine(batch_size=size) as engine, without_preemption():
+
+        def submitted(count: int) -> None:
+            handles = [
+                engine.submit(prompt, max_new_tokens=n) for prompt, n in zip(given[:count], lengths, strict=False)
+            ]
+            for handle in handles:
+                handle.result()
+
+        submitted(size)
+        took = once(lambda: submitted(number))
     part.rows.append({"what": "job", "prompts": number, "s": took, "static_s": static, "ratio": static / took})
 
 
+def once(run: Callable[[], object]) -> float:
+    """Seconds of one call that ends with the host knowing its result."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
 PARTS: Final[dict[str, Callable[[Part], None]]] = {
-    one.__name__: one for one in (decode, rivals, constrained, sampler, verify, first, job)
+    one.__name__: one for one in (kernels, tests, decode, rivals, constrained, sampler, verify, first, job)
+}
+COMMANDS: Final = {
+    "gate": ("kernels", "tests"),
+    "decode": ("decode", "verify"),
+    "rivals": ("rivals",),
+    "constrained": ("constrained", "sampler"),
+    "serve": ("job", "first"),
 }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("command", choices=[*COMMANDS, *(name for name in PARTS if name not in COMMANDS)])
     parser.add_argument("--shape", choices=SHAPES, default="8b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
-    parser.add_argument("--tokenizer", type=Path, help="folder of Tekken; without it, it is made")
+    parser.add_argument("--tokenizer", type=Path, help="folder of Tekken; by default kit/tekken")
     parser.add_argument("--into", type=Path, help="folder of the record")
-    Part(parser.parse_args(argv)).run()
+    return 0 if Part(parser.parse_args(argv)).run() else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,6 +12,7 @@ import json
 import platform
 import shutil
 import statistics
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,11 +22,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from decodekit import LLM
 from decodekit.models.huggingface import HuggingFaceLM
+
+KIT: Final = Path("kit")
+"""What a machine without a network is brought: `packages`, and Tekken in `tekken`."""
 
 VOCAB_SIZE: Final = 131_072
 """Of Mistral's Tekken, the tokenizer of the constrained runs."""
@@ -69,7 +73,14 @@ SHAPES: Final = {
 }
 
 
+BOUNDS: Final = {torch.bfloat16: 6e-2, torch.float16: 1e-2, torch.float32: 1e-3}
+"""How far logits may be from those of the modules, root mean square in deviations (`gate`)."""
+
 Row = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """A figure that would mislead."""
 
 
 class Rows(list[Row]):
@@ -92,8 +103,9 @@ def guarded(rows: Rows, what: str, device: torch.device) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        traceback.print_exc()
-        rows.append({"what": what, "error": f"{type(error).__name__}: {error}"[:400]})
+        if not isinstance(error, RefusedError):
+            traceback.print_exc()
+        rows.append({"what": what, "error_type": type(error).__name__, "error": str(error)[:400]})
         if isinstance(error, torch.OutOfMemoryError):
             error.__traceback__ = None  # its frames hold what has filled the memory
             torch.cuda.empty_cache()
@@ -179,6 +191,22 @@ def seconds_of(run: Callable[[], object], device: torch.device, repeats: int = 3
     return statistics.median(times)
 
 
+def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """The same as a graph on a GPU, so that the device is timed and not the host; elsewhere as it is."""
+    if device.type != "cuda":
+        return run
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def wall_seconds(run: Callable[[], object], device: torch.device, repeats: int = 3) -> float:
     """The median wall time of a call that ends with the host knowing its result; one call before is not counted."""
     run()
@@ -218,20 +246,47 @@ def gate(lm: HuggingFaceLM, model: nn.Module, num_rows: int = 2, length: int = 4
 
 
 def tokenizer(folder: Path | None, shape: str) -> Any:
-    """Tekken, from a folder or made from the data of mistral_common; the bundled one for the tiny shape."""
+    """Tekken, from a folder or what `make gpu-kit` has brought; the bundled one for the tiny shape.
+
+    Raises:
+        SystemExit: it is not there; said before a model is built.
+    """
     if shape == "tiny":
         return LLM.load("tiny").tokenizer
-    if folder is None:
-        from benchmarks.masks import make_tokenizer
-
-        folder = Path("tekken")
-        make_tokenizer(folder)
+    folder = folder or KIT / "tekken"
+    if not (folder / "tokenizer.json").exists():
+        raise SystemExit(f"no tokenizer in {folder}: `make gpu-kit` where mistral_common is, and bring kit/ along")
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
 
 
-def last_logits(model: Any, ids: Tensor) -> Tensor:
-    """Logits of a plain pass, of the last token."""
-    with torch.inference_mode():
-        return model(input_ids=ids, use_cache=False).logits[:, -1]  # type: ignore[no-any-return]
+MOST_BROUGHT: Final = 64 << 20
+"""Bytes that may be brought to the machine, the tree and `kit` together."""
+
+
+def brought() -> dict[str, int]:
+    """Bytes of what is brought to a machine: files of the tree that git knows, and those of `KIT`."""
+    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True).stdout.decode().split("\0")
+    tree = sum(Path(name).stat().st_size for name in listed if name and Path(name).exists())
+    return {"tree": tree, **{part.name: _bytes_in(part) for part in sorted(KIT.glob("*"))}}
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    """What `make gpu-kit` says at its end.
+
+    Raises:
+        SystemExit: it is more than may be brought.
+    """
+    found = brought()
+    print({name: f"{size / 2**20:.1f} MiB" for name, size in found.items()})
+    if sum(found.values()) > MOST_BROUGHT:
+        raise SystemExit(f"{sum(found.values()):,} bytes are more than the {MOST_BROUGHT:,} that may be brought")
+
+
+if __name__ == "__main__":
+    main()

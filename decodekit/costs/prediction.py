@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from decodekit.costs.report import Estimate
-from decodekit.costs.step_time import DEVICES, DeviceSpeed, Run, StepWork, device_speed
+from decodekit.costs.step_time import DEVICES, DeviceSpeed, RunShares, StepWork, device_speed
 from decodekit.errors import ModelError, OptionError
 from decodekit.generation.lane import PREFILL_TOKENS
 from decodekit.generation.memory import LOGITS_COPIES, free_memory
@@ -33,7 +33,7 @@ FUSED: Final = 1.4
 """Kernels that a compiler makes of a stretch of small ones: one for each product that is not next to a reduction."""
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     name: str
     speed: DeviceSpeed | None
     free: int | None
@@ -50,7 +50,7 @@ class _Subject:
 
     name: str
     dtype: torch.dtype
-    device: _Place
+    device: _Location
     weights: sizes.WeightSizes
     cache: sizes.CacheSizes
     bare: nn.Module
@@ -144,7 +144,7 @@ def estimate(
 
 def _work(
     subject: _Subject, batch: int, context: int, drafts: int, compile_layers: bool | None
-) -> tuple[StepWork, Run]:
+) -> tuple[StepWork, RunShares]:
     """What a step does, and how its kernels run."""
     weights, cache, found = subject.weights, subject.cache, sizes.kernels(subject.bare)
     is_captured = cache.tier in ("paged", "ragged")  # rectangles of a configuration run over pages on a GPU
@@ -160,21 +160,23 @@ def _work(
         operations=2 * num_tokens * weights.num_parameters * weights.read_by(1) / max(1, weights.num_bytes),
         rows=batch,
     )
-    return work, Run(is_captured=is_captured)
+    return work, RunShares(is_captured=is_captured)
 
 
-def _placed(device: Any) -> _Place:
+def _placed(device: Any) -> _Location:
     """Where a model is: a device that is there, or a kind of GPU that is only named."""
     speed = device_speed(device) if isinstance(device, str) else None
     if speed is not None:
-        return _Place(device, speed, speed.memory)
+        return _Location(device, speed, speed.memory)
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except (RuntimeError, TypeError) as problem:
         hint = f'"cpu", "cuda", or a kind of GPU: {", ".join(DEVICES)}'
         raise OptionError(f"there is no device {device!r:.60}", at="device", hint=hint) from problem
     is_there = place.type == "cuda" and torch.cuda.is_available()
-    return _Place(str(place), device_speed(torch.cuda.get_device_name(place)) if is_there else None, free_memory(place))
+    return _Location(
+        str(place), device_speed(torch.cuda.get_device_name(place)) if is_there else None, free_memory(place)
+    )
 
 
 def _subject(model: Any, dtype: Any, device: Any) -> _Subject:

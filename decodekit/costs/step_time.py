@@ -79,7 +79,7 @@ def device_speed(name: str) -> DeviceSpeed | None:
     return None if {"pcie", "nvl"} & {*words} else next((DEVICES[word] for word in words if word in DEVICES), None)
 
 
-class Run(NamedTuple):
+class RunShares(NamedTuple):
     """How the layers of a step are run: what its kernels reach of a copy's bandwidth.
 
     Args:
@@ -114,7 +114,7 @@ class StepWork(NamedTuple):
         read = (self.weight_bytes + self.cache_bytes) / speed.copy_bandwidth
         return max(read, self.operations / speed.flops)
 
-    def seconds(self, speed: DeviceSpeed, run: Run) -> float:
+    def seconds(self, speed: DeviceSpeed, run: RunShares) -> float:
         """What a step is expected to take."""
         read = self.weight_bytes / (run.products * speed.copy_bandwidth)
         multiplied = self.operations / (PRODUCT_FLOPS_SHARE * speed.flops)
