@@ -1,7 +1,6 @@
 """What a model takes and how fast it can be: bytes, operations, and the least time of a device for them."""
 
-from decodekit.costs.device_speed import DeviceSpeed, device_speed
-from decodekit.costs.predicting import estimate
-from decodekit.costs.report import Estimate
-
-__all__ = ["DeviceSpeed", "Estimate", "device_speed", "estimate"]
+from decodekit.costs.device_speed import DeviceSpeed as DeviceSpeed
+from decodekit.costs.device_speed import device_speed as device_speed
+from decodekit.costs.predicting import estimate as estimate
+from decodekit.costs.report import Estimate as Estimate

@@ -311,6 +311,19 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
         raise output_error(path, error) from error
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file as `replace_file` does, with the folders above it.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise output_error(path, error) from error
+    replace_file(path, [data])
+
+
 def new_file(path: Path) -> Path:
     """The file that `replace_file` writes before it takes the place of `path`."""
     return path.with_name(f".{path.name}.new")
