@@ -312,16 +312,16 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file as `replace_file` does, with the folders above it.
+    """Write a file with the folders above it; a link or a device stays what it is, unlike with `replace_file`.
 
     Raises:
         OutputError: it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     except OSError as error:
         raise output_error(path, error) from error
-    replace_file(path, [data])
 
 
 def new_file(path: Path) -> Path:
