@@ -67,7 +67,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"document", "translation"},
         {"meaning"},
         {"frames"},
-        {"typed_dicts", "validators"},
+        {"validators"},
         {"written_values"},
         {"python_types"},
         {"guard", "messages"},

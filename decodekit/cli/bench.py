@@ -101,7 +101,7 @@ def bench(
     bench.html. Run the same command again to resume; nothing is measured twice. Exit code 7 if a text has an error; its
     row is kept.
     """
-    from decodekit.evaluation.strategies import named_strategies
+    from decodekit.evaluation.comparing import named_strategies
     from decodekit.spelling import split_calls
 
     # Before a model is loaded: faults are reported at once.

@@ -5,27 +5,16 @@
 decisions beside what is right.
 """
 
-from decodekit.evaluation.calibration import Calibration, calibrate
-from decodekit.evaluation.comparing import compare
-from decodekit.evaluation.comparison import Comparison
-from decodekit.evaluation.intervals import IntervalEstimate
-from decodekit.evaluation.metrics import METRICS
-from decodekit.evaluation.results import Outcome, Row
-from decodekit.evaluation.summary import Summary
-from decodekit.evaluation.task import Example, Task, load_task, shipped_tasks
-
-__all__ = [
-    "METRICS",
-    "Calibration",
-    "Comparison",
-    "Example",
-    "IntervalEstimate",
-    "Outcome",
-    "Row",
-    "Summary",
-    "Task",
-    "calibrate",
-    "compare",
-    "load_task",
-    "shipped_tasks",
-]
+from decodekit.evaluation.calibration import Calibration as Calibration
+from decodekit.evaluation.calibration import calibrate as calibrate
+from decodekit.evaluation.comparing import compare as compare
+from decodekit.evaluation.comparison import Comparison as Comparison
+from decodekit.evaluation.intervals import IntervalEstimate as IntervalEstimate
+from decodekit.evaluation.metrics import METRICS as METRICS
+from decodekit.evaluation.results import Outcome as Outcome
+from decodekit.evaluation.results import Row as Row
+from decodekit.evaluation.summary import Summary as Summary
+from decodekit.evaluation.task import Example as Example
+from decodekit.evaluation.task import Task as Task
+from decodekit.evaluation.task import load_task as load_task
+from decodekit.evaluation.task import shipped_tasks as shipped_tasks

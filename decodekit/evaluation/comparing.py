@@ -35,7 +35,6 @@ from decodekit.evaluation.metrics import (
 )
 from decodekit.evaluation.results import Outcome, Row, pooled, record_of
 from decodekit.evaluation.speed import speed_of
-from decodekit.evaluation.strategies import Strategies, named_strategies
 from decodekit.evaluation.task import Task, named_tasks
 from decodekit.evaluation.values import is_valid
 from decodekit.generation.prompt import Prompt, is_messages
@@ -44,8 +43,10 @@ from decodekit.models.loading import BUNDLED
 from decodekit.plugins import did_you_mean
 from decodekit.records.fingerprints import differences
 from decodekit.sampling.checks import is_count
-from decodekit.strategy import Strategy, check_seed
+from decodekit.strategy import Strategy, check_seed, resolve_strategy
 
+Strategies: TypeAlias = Mapping[str, StrategyLike] | Sequence[StrategyLike]
+"""Strategies to compare: by names of one's own, or in a list. A text may have options; see `decodekit.spelling`."""
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with how many decodings are done, how many there are, and what comes next."""
 
@@ -454,3 +455,36 @@ def _is_settled(rows: Sequence[Row]) -> bool:
         for outcome in row.outcomes:
             texts.setdefault((row.task, outcome.example), set()).add(outcome.repeats[0].token_ids)
     return any(next(iter(each)) for each in texts.values()) and all(len(each) == 1 for each in texts.values())
+
+
+def named_strategies(strategies: Strategies | StrategyLike) -> dict[str, Strategy]:
+    """Strategies by the names that tables show.
+
+    Those of a list have the text that spells them as their name; a value has its `repr`.
+
+    Raises:
+        UnknownNameError, OptionError: a strategy is none; one has a seed of its own, or a name stands for two; all of
+            them together.
+    """
+    listed: list[tuple[str, Any]]
+    if isinstance(strategies, Mapping):
+        listed = list(strategies.items())
+    else:
+        several = strategies if isinstance(strategies, list | tuple) else [strategies]
+        listed = [(one if isinstance(one, str) else repr(one), one) for one in several]
+    faults: list[DecodekitError] = []
+    found: dict[str, Strategy] = {}
+    for name, given in listed:
+        with collecting(faults):
+            strategy = resolve_strategy(given, {})
+            if name in found:
+                cause = f"strategy {name!r} is there twice"
+                faults.append(OptionError(cause, at="strategies", hint="a mapping of names"))
+            if getattr(strategy, "seed", None) is not None:
+                cause = f"strategy {name!r} has a seed of its own: {strategy!r}"
+                faults.append(OptionError(cause, at="strategies", hint="seeds=(...)"))
+            found[name] = strategy
+    if not listed:
+        faults.append(OptionError("there is no strategy", at="strategies", hint='strategies=["greedy"]'))
+    raise_faults(faults, "strategies")
+    return found

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decodekit.evaluation.files import write_bytes
 from decodekit.evaluation.report import report_html, report_piece
 from decodekit.evaluation.summary import Results
 from decodekit.evaluation.tables import table
 from decodekit.pages import page_bytes
-from decodekit.records.ledger import encode_line
+from decodekit.records.ledger import encode_line, write_file
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Comparison(Results):
         Raises:
             OutputError: the file cannot be written.
         """
-        write_bytes(Path(path), b"".join(map(encode_line, self.records())))
+        write_file(Path(path), b"".join(map(encode_line, self.records())))
 
     def to_html(self, path: str | Path) -> None:
         """Write one page without scripts: tables, the front of quality against time, acceptance, passes saved.
@@ -73,7 +72,7 @@ class Comparison(Results):
         Raises:
             OutputError: the file cannot be written.
         """
-        write_bytes(Path(path), page_bytes(report_html(self)))
+        write_file(Path(path), page_bytes(report_html(self)))
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Quality against time with error bars and the Pareto front, by matplotlib (extra `plots`); see `plots.plot`.

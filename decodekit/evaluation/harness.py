@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from decodekit.errors import OptionError, UnknownNameError
-from decodekit.evaluation.files import write_bytes
 from decodekit.evaluation.machine import git
 from decodekit.llm import LLM, StrategyLike
 from decodekit.plugins import did_you_mean
-from decodekit.records.ledger import encode_line
+from decodekit.records.ledger import encode_line, write_file
 from decodekit.sampling.checks import is_count
 
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
@@ -77,8 +76,8 @@ class HarnessResults:
             for sample in samples
         ]
         text = json.dumps(self.record(), indent=2, ensure_ascii=False) + "\n"
-        write_bytes(Path(folder) / RESULTS, text.encode())
-        write_bytes(Path(folder) / SAMPLES, b"".join(map(encode_line, lines)))
+        write_file(Path(folder) / RESULTS, text.encode())
+        write_file(Path(folder) / SAMPLES, b"".join(map(encode_line, lines)))
 
 
 def evaluate_tasks(

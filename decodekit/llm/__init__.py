@@ -11,26 +11,16 @@ loops into completions, `decisions` has those of `LLM.decide`, and `tokenizers` 
 one.
 """
 
-from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.llm.decisions import Decision
-from decodekit.llm.engine import Engine, EngineStats
-from decodekit.llm.front import LLM, generate
-from decodekit.llm.handle import Handle
-from decodekit.llm.tables import to_pandas
-from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions, StrategyLike
-
-__all__ = [
-    "LLM",
-    "Chunk",
-    "Completion",
-    "Decision",
-    "Engine",
-    "EngineStats",
-    "GenerateKeywords",
-    "GenerateOptions",
-    "Handle",
-    "Score",
-    "StrategyLike",
-    "generate",
-    "to_pandas",
-]
+from decodekit.generation.completion import Chunk as Chunk
+from decodekit.generation.completion import Completion as Completion
+from decodekit.generation.completion import Score as Score
+from decodekit.llm.decisions import Decision as Decision
+from decodekit.llm.engine import Engine as Engine
+from decodekit.llm.engine import EngineStats as EngineStats
+from decodekit.llm.front import LLM as LLM
+from decodekit.llm.front import generate as generate
+from decodekit.llm.handle import Handle as Handle
+from decodekit.llm.tables import to_pandas as to_pandas
+from decodekit.strategy.generate_options import GenerateKeywords as GenerateKeywords
+from decodekit.strategy.generate_options import GenerateOptions as GenerateOptions
+from decodekit.strategy.generate_options import StrategyLike as StrategyLike

@@ -14,8 +14,7 @@ From the ground up:
 A new model family needs no code here if the self-check passes; any other model implements `CausalLM`.
 """
 
-from decodekit.models.causal_lm import Cache, CausalLM
-from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.loading import load
-
-__all__ = ["Cache", "CausalLM", "HuggingFaceLM", "load"]
+from decodekit.models.causal_lm import Cache as Cache
+from decodekit.models.causal_lm import CausalLM as CausalLM
+from decodekit.models.huggingface import HuggingFaceLM as HuggingFaceLM
+from decodekit.models.loading import load as load

@@ -1,4 +1,3 @@
-# ruff: noqa: D102  # `generation.beam_tree` says what the members of the protocols are
 """The tree of a beam search as SVG: a column for each step, in it the continuations that were looked at, best first.
 
 Lines lead from each continuation to those of it that a step looked at; those of returned texts are thick. What was
@@ -7,45 +6,20 @@ pruned is dashed and pale, what ended a text has a thick frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from decodekit.pages import shortened
+
+if TYPE_CHECKING:
+    from decodekit.generation.beam_tree import BeamNode, BeamTree
 
 _CELL, _GAP, _ROW, _HEIGHT = 96, 34, 44, 34
 FATES: Final = {"kept": "goes on", "ended": "a finished text among the best", "pruned": "pruned"}
 """What is said of each fate."""
 
 
-class Continuation(Protocol):
-    """A continuation that a step looked at; see `generation.beam_tree.BeamNode`."""
-
-    @property
-    def parent(self) -> int | None: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def log_prob(self) -> float: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def fate(self) -> str: ...
-
-
-class Tree(Protocol):
-    """What a search looked at; see `generation.beam_tree.BeamTree`."""
-
-    @property
-    def nodes(self) -> Sequence[Continuation]: ...
-    @property
-    def returned(self) -> Sequence[int]: ...
-    def path(self, node: int) -> Sequence[int]: ...
-
-
-def beam_figure(tree: Tree) -> str:
+def beam_figure(tree: BeamTree) -> str:
     """The tree as HTML with its legend."""
     nodes = tree.nodes
     if not nodes:
@@ -79,7 +53,7 @@ def beam_figure(tree: Tree) -> str:
     )
 
 
-def _cell(node: Continuation, x: int, y: int, css: str, text: str) -> str:
+def _cell(node: BeamNode, x: int, y: int, css: str, text: str) -> str:
     shown = escape(shortened(node.text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣"), _CELL - 10))
     told = escape(f"{text}\nlog p {node.log_prob:.4g}, score {node.score:.4g}: {FATES[node.fate]}")
     figure = f"score {node.score:.3f}" if node.fate == "ended" else f"{node.log_prob:.3f}"

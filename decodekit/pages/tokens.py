@@ -1,4 +1,4 @@
-# ruff: noqa: D102  # `generation.traces` says what the members of the protocols are
+# ruff: noqa: D102  # `generation.completion` says what the members of `TracedText` are
 """The token view: a text token by token, with how sure the model was and where each token came from.
 
 A token is shaded by its probability and underlined by its source. Pointing at it, or moving to it by Tab, opens a card:
@@ -18,10 +18,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from decodekit.pages import page_html, sheet
-from decodekit.pages.beams import Tree, beam_figure
+from decodekit.pages.beams import beam_figure
+
+if TYPE_CHECKING:
+    from decodekit.generation.beam_tree import BeamTree
+    from decodekit.generation.traces import TokenOption, TokenTrace
 
 SOURCES: Final = {
     "model": ("the model", "The model took it by itself."),
@@ -32,47 +36,13 @@ SOURCES: Final = {
 """What is said of each source, in the legend and on a card."""
 
 
-class Option(Protocol):
-    """A token that could have come; see `generation.traces.TokenOption`."""
-
-    @property
-    def token_id(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def logprob(self) -> float | None: ...
-    @property
-    def is_allowed(self) -> bool | None: ...
-
-
-class Traced(Protocol):
-    """How a token was taken; see `generation.traces.TokenTrace`."""
-
-    @property
-    def taken(self) -> Option: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def check(self) -> str | None: ...
-    @property
-    def num_allowed(self) -> int | None: ...
-    @property
-    def mass(self) -> float | None: ...
-    @property
-    def entropy(self) -> float | None: ...
-    @property
-    def options(self) -> Sequence[Option]: ...
-    @property
-    def refused(self) -> Option | None: ...
-
-
 class TracedText(Protocol):
     """A text with how its tokens were taken; `generation.completion.Completion` is one."""
 
     @property
-    def trace(self) -> Sequence[Traced] | None: ...
+    def trace(self) -> Sequence[TokenTrace] | None: ...
     @property
-    def tree(self) -> Tree | None: ...
+    def tree(self) -> BeamTree | None: ...
     @property
     def finish_reason(self) -> str: ...
     @property
@@ -107,7 +77,7 @@ def _text_html(text: TracedText, anchor: str) -> str:
     )
 
 
-def _facts(text: TracedText, trace: Sequence[Traced]) -> str:
+def _facts(text: TracedText, trace: Sequence[TokenTrace]) -> str:
     stats = text.stats
     facts = [f"{len(trace):,} tokens", f"{stats.num_forwards:,} forward passes", f"ended by {text.finish_reason}"]
     known = [(token.taken.logprob, token.taken.text) for token in trace if token.taken.logprob is not None]
@@ -120,8 +90,8 @@ def _facts(text: TracedText, trace: Sequence[Traced]) -> str:
     return f'<p class="dk-facts">{" · ".join(facts)}</p>'
 
 
-def _legend(trace: Sequence[Traced]) -> str:
-    counts = Counter(token.source for token in trace)
+def _legend(trace: Sequence[TokenTrace]) -> str:
+    counts: Counter[str] = Counter(token.source for token in trace)
     items = [
         f'<li><span class="dk-key {_css(source)}">abc</span> {name} <b>{counts[source]:,}</b></li>'
         for source, (name, _) in SOURCES.items()
@@ -132,7 +102,7 @@ def _legend(trace: Sequence[Traced]) -> str:
     return f'<ul class="dk-legend">{"".join(items)}<li>probability {shades}</li></ul>'
 
 
-def _token(token: Traced, anchor: str) -> str:
+def _token(token: TokenTrace, anchor: str) -> str:
     text = token.taken.text
     shown = escape(text).replace("\n", '<i class="dk-end">⏎</i>\n').replace("\t", '<i class="dk-end">⇥</i>\t')
     return (
@@ -141,7 +111,7 @@ def _token(token: Traced, anchor: str) -> str:
     )
 
 
-def _card(token: Traced, anchor: str) -> str:
+def _card(token: TokenTrace, anchor: str) -> str:
     taken = token.taken
     lines = [
         f"<b>{_quoted(taken.text)}</b> token {taken.token_id:,}",
@@ -161,7 +131,7 @@ def _card(token: Traced, anchor: str) -> str:
     )
 
 
-def _checked(token: Traced) -> str:
+def _checked(token: TokenTrace) -> str:
     """How the constraint was heard."""
     if token.check == "free":
         return f"No constraint: any of {token.num_allowed:,} tokens."
@@ -176,7 +146,7 @@ def _checked(token: Traced) -> str:
     return f"{told}, {share} of the probability."
 
 
-def _option(option: Option, is_taken: bool) -> str:
+def _option(option: TokenOption, is_taken: bool) -> str:
     probability = 0.0 if option.logprob is None else math.exp(option.logprob)
     css = " ".join(name for name, holds in (("dk-taken", is_taken), ("dk-no", option.is_allowed is False)) if holds)
     return (

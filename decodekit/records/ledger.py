@@ -311,6 +311,19 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
         raise output_error(path, error) from error
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file with the folders above it; a link or a device stays what it is, unlike with `replace_file`.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
 def new_file(path: Path) -> Path:
     """The file that `replace_file` writes before it takes the place of `path`."""
     return path.with_name(f".{path.name}.new")

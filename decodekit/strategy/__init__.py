@@ -1,43 +1,29 @@
 """Which token is taken: strategies as frozen values, and the names by which they are found."""
 
-from decodekit.sampling.options import Processors
-from decodekit.strategy.base import PROPOSERS, Strategy, check_seed
-from decodekit.strategy.beam import Beam
-from decodekit.strategy.contrast import Amateur, DoLa, Guidance
-from decodekit.strategy.contrastive import ContrastiveSearch
-from decodekit.strategy.generate_options import GENERATION_OPTIONS, GenerateKeywords, GenerateOptions, StrategyLike
-from decodekit.strategy.names import all_option_names, available_strategies, resolve_strategy, strategy_factory
-from decodekit.strategy.particles import Particles
-from decodekit.strategy.several import BestOf, SelfConsistency
-from decodekit.strategy.spelled import CONTRASTS, spelled_strategy
-from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, can_redraw, lead_of
-
-__all__ = [
-    "CONTRASTS",
-    "GENERATION_OPTIONS",
-    "PROPOSERS",
-    "Amateur",
-    "Beam",
-    "BestOf",
-    "ContrastiveSearch",
-    "DoLa",
-    "GenerateKeywords",
-    "GenerateOptions",
-    "Greedy",
-    "Guidance",
-    "Mirostat",
-    "Particles",
-    "Processors",
-    "Sample",
-    "SelfConsistency",
-    "Strategy",
-    "StrategyLike",
-    "all_option_names",
-    "available_strategies",
-    "can_redraw",
-    "check_seed",
-    "lead_of",
-    "resolve_strategy",
-    "spelled_strategy",
-    "strategy_factory",
-]
+from decodekit.sampling.options import Processors as Processors
+from decodekit.strategy.base import PROPOSERS as PROPOSERS
+from decodekit.strategy.base import Strategy as Strategy
+from decodekit.strategy.base import check_seed as check_seed
+from decodekit.strategy.beam import Beam as Beam
+from decodekit.strategy.contrast import Amateur as Amateur
+from decodekit.strategy.contrast import DoLa as DoLa
+from decodekit.strategy.contrast import Guidance as Guidance
+from decodekit.strategy.contrastive import ContrastiveSearch as ContrastiveSearch
+from decodekit.strategy.generate_options import GENERATION_OPTIONS as GENERATION_OPTIONS
+from decodekit.strategy.generate_options import GenerateKeywords as GenerateKeywords
+from decodekit.strategy.generate_options import GenerateOptions as GenerateOptions
+from decodekit.strategy.generate_options import StrategyLike as StrategyLike
+from decodekit.strategy.names import all_option_names as all_option_names
+from decodekit.strategy.names import available_strategies as available_strategies
+from decodekit.strategy.names import resolve_strategy as resolve_strategy
+from decodekit.strategy.names import strategy_factory as strategy_factory
+from decodekit.strategy.particles import Particles as Particles
+from decodekit.strategy.several import BestOf as BestOf
+from decodekit.strategy.several import SelfConsistency as SelfConsistency
+from decodekit.strategy.spelled import CONTRASTS as CONTRASTS
+from decodekit.strategy.spelled import spelled_strategy as spelled_strategy
+from decodekit.strategy.tokenwise import Greedy as Greedy
+from decodekit.strategy.tokenwise import Mirostat as Mirostat
+from decodekit.strategy.tokenwise import Sample as Sample
+from decodekit.strategy.tokenwise import can_redraw as can_redraw
+from decodekit.strategy.tokenwise import lead_of as lead_of

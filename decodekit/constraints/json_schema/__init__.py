@@ -4,6 +4,4 @@
 `guard` judges what a mask cannot, `messages` says it in English.
 """
 
-from decodekit.constraints.json_schema.schema import JsonSchema
-
-__all__ = ["JsonSchema"]
+from decodekit.constraints.json_schema.schema import JsonSchema as JsonSchema

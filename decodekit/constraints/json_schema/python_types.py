@@ -12,11 +12,14 @@ import os
 import sys
 import typing
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from functools import lru_cache, reduce
+from operator import or_
+from types import GenericAlias, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Required
+
+import typing_extensions
 
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.json_schema.typed_dicts import readable
 from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def _adapter(python_type: Any) -> TypeAdapter[Any]:
     if is_adapter(python_type):
         adapter: TypeAdapter[Any] = python_type
         return adapter
-    python_type = readable(python_type)
+    python_type = _readable(python_type)
     try:
         return _cached_adapter(python_type)
     except TypeError:  # an unhashable annotation, such as Annotated with a list
@@ -184,3 +187,45 @@ def core_schema_of(python_type: object) -> Mapping[str, Any]:
     """How Pydantic reads a type, as its core takes it."""
     schema: Mapping[str, Any] = _adapter(python_type).core_schema
     return schema
+
+
+def _readable(form: Any) -> Any:
+    """A type or typing form, in which the classes of `typing.TypedDict` are those that Pydantic can read.
+
+    Before Python 3.12 it reads those of `typing_extensions` alone: the same fields, the same ones required.
+    """
+    return form if sys.version_info >= (3, 12) else _rebuilt(form, {})
+
+
+def _rebuilt(form: Any, made: dict[Any, Any]) -> Any:
+    """`made` is what has been made of classes so far: they may hold themselves."""
+    origin, inside = typing.get_origin(form), typing.get_args(form)
+    if typing.is_typeddict(form) and type(form).__module__ == "typing":
+        return made[form] if form in made else _typed_dict(form, made)
+    if origin is None or origin is Literal:
+        return form
+    if origin is Annotated:
+        return Annotated[(_rebuilt(inside[0], made), *inside[1:])]
+    parts = tuple([_rebuilt(one, made) for one in inside])
+    if parts == inside:
+        return form
+    if origin in (UnionType, typing.Union):
+        return reduce(or_, parts)
+    return origin[parts] if isinstance(form, GenericAlias) else form.copy_with(parts)
+
+
+def _typed_dict(form: Any, made: dict[Any, Any]) -> Any:
+    make: Any = typing_extensions.TypedDict
+    same = made[form] = make(form.__name__, {})
+    hints = typing.get_type_hints(form, include_extras=True)
+    bare = {name: _bare(hint) for name, hint in hints.items()}
+    kinds: dict[str, Any] = {name: Required if name in form.__required_keys__ else NotRequired for name in hints}
+    same.__annotations__ = {name: kinds[name][_rebuilt(hint, made)] for name, hint in bare.items()}
+    for name in ("__required_keys__", "__optional_keys__", "__doc__", "__module__", "__qualname__"):
+        setattr(same, name, getattr(form, name))
+    return same
+
+
+def _bare(hint: Any) -> Any:
+    """A hint without `Required` and `NotRequired`."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) in (Required, NotRequired) else hint

@@ -175,7 +175,7 @@ class JsonSchema(Constraint):
         guard = _guard(self._key, notation)
         if all(one.status == "end" for one in self.asked):
             return guard
-        from decodekit.constraints.json_schema.guard.validating import TypeGuard
+        from decodekit.constraints.json_schema.guard.guarding import TypeGuard
 
         return TypeGuard(self.python_type, guard)
 
