@@ -258,9 +258,9 @@ def _twin(
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
     stored = others[6]
     if supports(query.dtype, query.shape[-1], value.shape[-1], stored) and query.dtype == key.dtype == value.dtype:
-        from decodekit.kernels import attention_kernel
+        from decodekit.kernels import attention_launch
 
-        return attention_kernel.launched(query, key, value, *others)
+        return attention_launch.launched(query, key, value, *others)
     return _twin(query, key, value, *others)
 
 

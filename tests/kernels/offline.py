@@ -1,4 +1,4 @@
-"""Programs compiled for an H100 on a machine that has none: registers that spill, shared memory, PTX."""
+"""Programs compiled for cards that this machine lacks: registers that spill, shared memory, buffers, PTX."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -14,7 +14,17 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-MOST_SHARED = 227 << 10  # bytes of shared memory that one program may have on sm_90
+from decodekit.kernels.programs import H100, Card
+
+CARDS: Final = {
+    80: Card(108, 163 << 10),  # A100
+    86: Card(84, 99 << 10),  # A10, RTX 3090
+    89: Card(128, 99 << 10),  # L40S, RTX 4090
+    90: H100,
+    100: Card(148, 227 << 10),  # B200
+    120: Card(170, 99 << 10),  # RTX 5090
+}
+"""A card of each compute capability."""
 
 _TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "i8",
@@ -23,18 +33,32 @@ _TYPES = {
 
 
 class Compiled(NamedTuple):
-    """What came of a program."""
+    """What came of a program.
+
+    Args:
+        ptx: what the assembler reads.
+        ttgir: Triton's own code, where buffers are seen.
+        shared: bytes of shared memory.
+        registers: of a thread.
+        spilled: bytes that a thread stores and loads for want of registers.
+    """
 
     ptx: str
+    ttgir: str
     shared: int
     registers: int
     spilled: int
 
 
 def compiled(
-    function: Any, arguments: tuple[Any, ...], constants: dict[str, Any], num_warps: int = 4, **options: Any
+    function: Any,
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    num_warps: int = 4,
+    capability: int = 90,
+    **options: Any,
 ) -> Compiled:
-    """Compile a program as a call with these arguments would, for sm_90."""
+    """Compile a program as a call with these arguments would on a card of this compute capability, 90 for 9.0."""
     names = [name for name in function.arg_names if name not in constants]
     assert len(names) == len(arguments)
     signature: dict[str, str] = dict.fromkeys(constants, "constexpr")
@@ -57,20 +81,21 @@ def compiled(
                 attrs[place] = [["tt.divisibility", 16]]
     signature = {name: signature[name] for name in function.arg_names}
     source = ASTSource(function, signature, {(function.arg_names.index(k),): v for k, v in values.items()}, attrs)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps} | options)
-    return Compiled(made.asm["ptx"], made.metadata.shared, *_usage(made.asm["ptx"]))
+    target = GPUTarget("cuda", capability, 32)
+    made = triton.compile(source, target=target, options={"num_warps": num_warps} | options)
+    return Compiled(made.asm["ptx"], made.asm["ttgir"], made.metadata.shared, *_usage(made.asm["ptx"]))
 
 
 def _usage(ptx: str) -> tuple[int, int]:
     """Registers of a thread and bytes that it spills, as ptxas tells."""
     folder_of_tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    version = re.search(r"\.version (\d+)\.", ptx)
-    assert version is not None
+    version, name = re.search(r"\.version (\d+)\.", ptx), re.search(r"\.target (\w+)", ptx)
+    assert version is not None and name is not None
     ptxas = folder_of_tools / ("ptxas-blackwell" if int(version[1]) > 8 else "ptxas")  # the newer of its two
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.ptx"
         file.write_text(ptx)
-        command = [str(ptxas), "-v", "--gpu-name=sm_90a", str(file), "-o", str(Path(folder) / "program.cubin")]
+        command = [str(ptxas), "-v", f"--gpu-name={name[1]}", str(file), "-o", str(Path(folder) / "program.cubin")]
         done = subprocess.run(command, capture_output=True, text=True)
     told = done.stderr
     assert not done.returncode, told

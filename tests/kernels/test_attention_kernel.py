@@ -18,7 +18,7 @@ from tests.sizes import sized, thinned
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton: pip install triton", allow_module_level=True)
 
-from decodekit.kernels import attention_kernel
+from decodekit.kernels import attention_kernel, attention_launch
 from tests.kernels.interpreting import interpreted, interpreter
 from tests.kernels.offline import MOST_SHARED, compiled
 
@@ -27,12 +27,12 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 6e-3, torch.bfloat16: 4e-2}
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Interpreted, with small blocks, so that a few tokens make several splits."""
-    module = interpreted("decodekit.kernels.attention_kernel")
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 1)
-    monkeypatch.setattr(module, "_LEAST", 1)
+    """Interpreted, with small blocks, so that a few tokens make several parts; `attention_launch` as it starts that."""
+    monkeypatch.setattr(attention_launch, "kernel", interpreted("decodekit.kernels.attention_kernel"))
+    for name, value in {"_MOST_TOKENS": 16, "_LEAST": 1, "_LEAST_OF_MANY": 1}.items():
+        monkeypatch.setattr(attention_launch, name, value)
     with interpreter():
-        yield module
+        yield attention_launch
 
 
 def assert_same(kernel: Any, world: World) -> int:
@@ -46,8 +46,8 @@ def assert_same(kernel: Any, world: World) -> int:
     out = kernel.launched(*arguments)
     assert torch.equal(world.written(), written)
     torch.testing.assert_close(out.float(), expected.float(), rtol=0, atol=TOLERANCE[world.dtype])
-    splits: int = kernel.launch_of(*arguments, torch.empty_like(out)).grid[1]
-    return splits
+    num_parts: int = kernel.launch_of(*arguments, torch.empty_like(out)).grid[1] - len(world.starts) + 1
+    return num_parts
 
 
 @sized("num_worlds", 6, slow=400)
@@ -94,7 +94,7 @@ def test_a_key_of_two_parts_needs_both(kernel: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_splits_count_back_to_zero(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = torch.zeros(attention_kernel.NUM_COUNTERS, dtype=torch.int32)
+    shared = torch.zeros(attention_launch.NUM_COUNTERS, dtype=torch.int32)
     monkeypatch.setattr(kernel, "counters", lambda device: shared)
     for _ in range(2):
         assert assert_same(kernel, World([70, 3], [1, 1], page_size=16)) >= 4
@@ -116,7 +116,7 @@ def test_a_part_that_is_left_out_would_be_seen(kernel: Any, monkeypatch: pytest.
 
 
 def test_splits_fill_the_places_of_the_multiprocessors() -> None:
-    splits = attention_kernel._splits
+    splits = attention_launch._splits
     assert [splits(programs, 264, 1) for programs in (8, 64, 128, 192, 264, 300, 2048)] == [33, 4, 2, 4, 1, 3, 1]
     assert splits(192, 264, 512) == 1
 
@@ -139,7 +139,7 @@ def launch(
     width: int = 1, group: int = 4, heads: int = 8, key_dim: int = 128, value_dim: int = 128,
     dtype: torch.dtype = torch.bfloat16, stored: int = 0, window: int = 0, softcap: float = 0.0,
     has_sinks: bool = False,
-) -> attention_kernel.Launch:  # fmt: skip
+) -> attention_launch.Launch:  # fmt: skip
     """Four rows of 2,048 tokens."""
 
     def made(*shape: int, kind: torch.dtype = dtype) -> torch.Tensor:
@@ -149,7 +149,7 @@ def launch(
     key, value = made(4, width, heads, key_dim), made(4, width, heads, value_dim)
     numbers = made(4, kind=torch.int32)
     scales = (1 << 17, (1 << 17) + 4096) if stored else (-1, -1)
-    return attention_kernel.launch_of(
+    return attention_launch.launch_of(
         query, key, value, made(4, 64, kind=torch.int32), numbers, numbers, made(1024, kind=torch.int64),
         (32, 64, 1 << 20), (0, 1 << 16, *scales), stored, 0.09, window, softcap,
         made(heads * group) if has_sinks else None, made(4, width, heads * group, value_dim),
