@@ -7,8 +7,8 @@ blocks of 64 tokens:
     row 0, old  | 0 | 1 | 2 | 3 | 4 |  new | 5 |      six blocks; the old ones are walked page by page, the new one
     row 1, old  | 0 |                  new | 1 |      is read from the inputs; two blocks
 
-The grid has one program for each row and `num_parts - 1` more, say 4 of them: together the rows have 8 blocks, so a part
-has 8 / 4 = 2, row 0 has three parts and row 1 has one:
+The grid has one program for each row and `num_parts - 1` more; num_parts is 4, say. Together the rows have 8 blocks, so
+a part has 8 / 4 = 2, row 0 has three parts and row 1 has one:
 
     program       0           1           2           3           4
     has           row 0: 0,1  row 0: 2,3  row 0: 4,5  row 1: 0,1  nothing
@@ -185,7 +185,9 @@ def _share(
         for begin in range(0, num_rows, ROWS):
             rows = begin + tl.arange(0, ROWS)
             blocks = _blocks(starts, counts, rows, num_rows, window, HAS_WINDOW, N)
-            own = tl.where(rows < num_rows, tl.maximum(tl.cdiv(blocks, each), 1), 0)  # a dead row has its zeros to write
+            own = tl.where(
+                rows < num_rows, tl.maximum(tl.cdiv(blocks, each), 1), 0
+            )  # a dead row has its zeros to write
             ends = end + tl.cumsum(own)
             is_before = (rows < num_rows) & (ends <= number)
             row += tl.sum(is_before.to(tl.int32))

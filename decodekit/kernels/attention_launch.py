@@ -27,7 +27,8 @@ _TYPES: Final = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfl
 _MOST_QUERIES: Final = 64  # of a program
 _MOST_TOKENS: Final = 64  # of a block
 _MOST_SHARED: Final = 76 << 10  # bytes of a program: three fit on an H100's multiprocessor
-_OTHER_SHARED: Final = 4 << 10  # bytes beside queries, keys and values
+_OTHER_SHARED: Final = 2 << 10  # bytes beside queries, weights, keys and values
+_EXCHANGED: Final = 8  # bytes for each number of the sums, while threads exchange them at the end
 _MOST_AT_ONCE: Final = 256  # numbers of a key or value that are multiplied at once, and with all queries of a program
 _MOST_PARTS: Final = 64  # of a row
 _ROWS: Final = 256  # whose lengths a program adds up at once
@@ -109,7 +110,8 @@ def launch_of(
         out if sinks is None else sinks.contiguous(), out,
         parts, totals, counters(query.device),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        num_rows, width, pages.shape[1], pages_per_arena, page_bytes, *offsets, scale, softcap, window, num_parts, least,
+        num_rows, width, pages.shape[1], pages_per_arena, page_bytes, *offsets, scale, softcap, window,
+        num_parts, least,
     )  # fmt: skip
     constants = {
         "HEADS": heads, "GROUP": group, "KEY_DIM": key_dim, "VALUE_DIM": value_dim,
@@ -142,19 +144,57 @@ def tiles_of(
     pad = keys + _pad(value_dim)
     is_wide = dtype == torch.float32  # multiplied without tensor cores, from registers
     is_big = max(key_dim, value_dim) > _MOST_AT_ONCE
-    most = 16 if is_big or (is_wide and pad > 256) else _MOST_QUERIES // (2 if is_wide else 1)
+    # What the registers hold: queries and sums, beside them a block and, of quantised pages, what it becomes.
+    if is_big or (is_wide and pad > 256):
+        most, most_tokens = 16, 16 if is_wide else 32
+    elif is_wide:
+        most, most_tokens = 32, 16 if pad > 128 else 32
+    elif stored:
+        most, most_tokens = (64 if card.is_hopper else 32) if pad <= 256 else 32, 32 if pad <= 256 else 16
+    else:
+        most, most_tokens = _MOST_QUERIES if card.is_hopper or pad <= 256 else 32, _MOST_TOKENS
+    while most > 16 and most * _pad(value_dim) * _EXCHANGED > card.shared_bytes - _OTHER_SHARED:
+        most //= 2
     queries = min(most, max(16, next_power_of_2(num_queries)))
+    if queries == _MOST_QUERIES and pad > 128 and not card.is_hopper:
+        most_tokens = 32
     # Programs of big vectors or many queries have most registers of a multiprocessor, of others two or three fit on it.
     shared = card.shared_bytes if is_big or queries > 16 else min(_MOST_SHARED, card.shared_bytes // 2)
-    room = (shared - queries * keys * dtype.itemsize - _OTHER_SHARED) // (pad * kind.itemsize)  # tokens on their way
+    beside = queries * (keys + most_tokens) * dtype.itemsize + _OTHER_SHARED  # queries and weights
+    room = (shared - beside) // (pad * kind.itemsize)  # tokens on their way
     ahead = 1 if queries == _MOST_QUERIES else 0  # a block that is multiplied while the products of the next one begin
-    least = 32 if is_big and not is_wide and not stored else 16
     tokens = next_power_of_2(room // (2 + ahead) + 1) // 2
-    tokens = max(least, min(_MOST_TOKENS // (2 if is_big or is_wide else 1), tokens))
+    tokens = max(32 if is_big and not is_wide else 16, min(most_tokens, tokens))
     stages = max(1, min(3 if pad <= 128 else 2, room // tokens - ahead))
-    in_registers = queries * pad  # numbers of queries and sums
+    in_registers = queries * pad
     is_shared_out = queries > 16 if is_wide else in_registers > 1 << 13 if stored else in_registers >= 1 << 14
     return Tiles(queries, tokens, stages, 8 if is_big or is_shared_out else 4)
+
+
+def shared_bytes(tiles: Tiles, key_dim: int, value_dim: int, dtype: torch.dtype, kind: torch.dtype) -> int:
+    """Shared memory of a program at most: queries, weights, keys and values on their way; then the sums."""
+    keys, values = sum(_parts(key_dim)), _pad(value_dim)
+    ahead = 1 if tiles.queries == _MOST_QUERIES else 0
+    blocks = (tiles.stages + ahead) * tiles.tokens * (keys + values) * kind.itemsize
+    walking = tiles.queries * (keys + tiles.tokens) * dtype.itemsize + blocks
+    return max(walking, tiles.queries * values * _EXCHANGED) + _OTHER_SHARED
+
+
+def why_too_large(
+    key_dim: int, value_dim: int, dtype: torch.dtype, kind: torch.dtype, device: torch.device
+) -> str | None:
+    """Why the least tiles of these vectors do not fit on a card; None if they do."""
+    card = card_of(device)
+    needed = 0
+    for num_queries in (1, 32, 64):
+        tiles = tiles_of(num_queries, key_dim, value_dim, dtype, kind, card)
+        needed = max(needed, shared_bytes(tiles, key_dim, value_dim, dtype, kind))
+    if needed <= card.shared_bytes:
+        return None
+    return (
+        f"no kernel for keys of {key_dim} and values of {value_dim} numbers in {str(dtype).removeprefix('torch.')} "
+        f"on a GPU with {card.shared_bytes >> 10} KiB of shared memory for a program: {-(-needed >> 10)} are needed"
+    )
 
 
 def parts_of(num_rows: int, blocks: int, width: int, held: int, card: Card) -> tuple[int, int]:

@@ -82,13 +82,15 @@ class Card(NamedTuple):
     Args:
         num_processors: multiprocessors.
         shared_bytes: of shared memory that one program may have: 227 KiB on an H100, 99 KiB on an RTX 4090.
+        is_hopper: tensor cores read both sides of a product from shared memory: fewer registers hold them.
     """
 
     num_processors: int
     shared_bytes: int
+    is_hopper: bool = False
 
 
-H100: Final = Card(132, 227 << 10)
+H100: Final = Card(132, 227 << 10, True)
 
 
 @functools.cache
@@ -96,8 +98,8 @@ def card_of(device: torch.device) -> Card:
     """What a device has; an H100 where there is none."""
     if device.type != "cuda":
         return H100
-    found = torch.cuda.get_device_properties(device)
-    return Card(found.multi_processor_count, found.shared_memory_per_block_optin)
+    found: Any = torch.cuda.get_device_properties(device)
+    return Card(found.multi_processor_count, found.shared_memory_per_block_optin, found.major == 9)
 
 
 _COUNTERS: dict[tuple[torch.device, int], Tensor] = {}

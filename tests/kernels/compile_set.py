@@ -2,7 +2,8 @@
 
     PYTHONPATH=/tmp/triton-3.6.0:. python -m tests.kernels.compile_set 90 [words of a case ...]
 
-A line of JSON for each case: the case, registers, shared memory, buffers of keys in the walk over pages, faults.
+A line of JSON for each case: the case, registers, shared memory, buffers of keys in both walks, faults; or why it has
+no kernel on such a card.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from unittest import mock
 import torch
 import triton
 
-from decodekit.kernels import attention_kernel, attention_launch
+from decodekit.kernels import attention_kernel, attention_launch, paged_attention
 from tests.kernels.offline import CARDS, Compiled, compiled
 
 Case = dict[str, Any]
@@ -69,15 +70,26 @@ def launch(
 
 def compiled_case(case: Case, capability: int) -> tuple[attention_launch.Launch, Compiled]:
     """A case, launched and compiled for a card of this compute capability."""
-    with mock.patch.object(attention_launch, "card_of", lambda device: CARDS[capability]):
+    with mock.patch.object(attention_launch, "card_of", return_value=CARDS[capability]):
         made = launch(**case)
     options = {"capability": capability, "enable_fp_fusion": True}
     return made, compiled(attention_kernel.attend, made.arguments, made.constants, made.num_warps, **options)
 
 
+def why_not(case: Case, capability: int) -> str | None:
+    """Why a case has no kernel on such a card."""
+    dtype, key_dim, value_dim = (
+        case.get(*one) for one in (("dtype", torch.bfloat16), ("key_dim", 128), ("value_dim", 128))
+    )
+    with mock.patch.object(attention_launch, "card_of", return_value=CARDS[capability]):
+        return paged_attention.why_no_kernel(dtype, key_dim, value_dim, case.get("stored", 0))
+
+
 def buffers_of(found: Compiled) -> list[int]:
     """Blocks of keys that each of the two loops, over pages and over new tokens, has on their way."""
-    return [int(number) for number in re.findall(r"%keys\w* = ttg.local_alloc : \(\) -> !ttg.memdesc<(\d+)x", found.ttgir)]
+    return [
+        int(number) for number in re.findall(r"%keys\w* = ttg.local_alloc : \(\) -> !ttg.memdesc<(\d+)x", found.ttgir)
+    ]
 
 
 def faults_of(case: Case, capability: int, made: attention_launch.Launch, found: Compiled) -> list[str]:
@@ -104,6 +116,9 @@ def main(argv: list[str]) -> None:
         if not all(word in str(case) for word in words):
             continue
         line: dict[str, Any] = {"triton": triton.__version__, "capability": capability, "case": str(case)}
+        if (reason := why_not(case, capability)) is not None:
+            print(json.dumps(line | {"told": reason, "faults": []}), flush=True)
+            continue
         try:
             made, found = compiled_case(case, capability)
         except Exception as error:

@@ -89,9 +89,10 @@ def compiled(
 def _usage(ptx: str) -> tuple[int, int]:
     """Registers of a thread and bytes that it spills, as ptxas tells."""
     folder_of_tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    version, name = re.search(r"\.version (\d+)\.", ptx), re.search(r"\.target (\w+)", ptx)
+    version, name = re.search(r"\.version (\d+)\.", ptx), re.search(r"\.target (sm_(\d+)\w*)", ptx)
     assert version is not None and name is not None
-    ptxas = folder_of_tools / ("ptxas-blackwell" if int(version[1]) > 8 else "ptxas")  # the newer of its two
+    is_newer = int(version[1]) > 8 or int(name[2]) >= 100
+    ptxas = folder_of_tools / ("ptxas-blackwell" if is_newer else "ptxas")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.ptx"
         file.write_text(ptx)
