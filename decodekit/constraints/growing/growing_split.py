@@ -36,10 +36,10 @@ from decodekit.constraints.json_schema.notation import Notated
 from decodekit.constraints.json_schema.translation import GrowingTranslation
 from decodekit.constraints.special import written
 from decodekit.constraints.tool_calls.calls import CALL_ID
-from decodekit.constraints.tool_calls.elements import RAW, Elements, Unquoted, Words
+from decodekit.constraints.tool_calls.elements import RAW, Elements, LiteralWords, Unquoted
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.response import Tools
-from decodekit.constraints.tool_calls.written import Quoted
+from decodekit.constraints.tool_calls.written import QuotedJson
 
 MAX_DIVISIONS: Final = 64
 """A text that divides in more ways than these at once is followed no further: no more of its value is told."""
@@ -343,7 +343,7 @@ class GrowingSplit(Split):
                 self._undecided = None
             self._begun_document(event.reader, part, item)
             self._undecided = None
-        elif isinstance(part, Quoted | Notated):
+        elif isinstance(part, QuotedJson | Notated):
             self._begun_document(GrowingJson(is_written=self._is_written), part.schema, item)
             if isinstance(part, Notated):
                 self._element, self._num_told, self._translation = event, event.start, _translation_of(part)
@@ -380,7 +380,7 @@ class GrowingSplit(Split):
             assert event.reader is not None
             event.reader.end(end - event.start)
             self._id = None
-        elif isinstance(part, Quoted):
+        elif isinstance(part, QuotedJson):
             self._documents[-1].json.push(part.json(self._text_of(event.start, end)))
             self._id = None
         elif isinstance(part, Notated):
@@ -442,7 +442,7 @@ def _first_after(last: _Event | None, certain: _Event | None) -> _Event | None:
 def _is_told_whole(item: Inline | Terminal) -> bool:
     """Whether a part is a value that is written otherwise than in JSON, and is told when it is whole."""
     part = inner(item.constraint) if isinstance(item, Inline) else None
-    return isinstance(part, Quoted | Unquoted | Words)
+    return isinstance(part, QuotedJson | Unquoted | LiteralWords)
 
 
 def _translation_of(part: Constraint | None) -> GrowingTranslation | None:
