@@ -150,21 +150,21 @@ def tiles_of(
     elif is_wide:
         most, most_tokens = 32, 16 if pad > 128 else 32
     elif stored:
-        most, most_tokens = (64 if card.is_hopper else 32) if pad <= 256 else 32, 32 if pad <= 256 else 16
+        most, most_tokens = (64 if card.has_wide_products else 32) if pad <= 256 else 32, 32 if pad <= 256 else 16
     else:
-        most, most_tokens = _MOST_QUERIES if card.is_hopper or pad <= 256 else 32, _MOST_TOKENS
+        most, most_tokens = _MOST_QUERIES if card.has_wide_products or pad <= 256 else 32, _MOST_TOKENS
     while most > 16 and most * _pad(value_dim) * _EXCHANGED > card.shared_bytes - _OTHER_SHARED:
         most //= 2
     queries = min(most, max(16, next_power_of_2(num_queries)))
-    if queries == _MOST_QUERIES and pad > 128 and not card.is_hopper:
-        most_tokens = 32
+    if queries * pad > 1 << 13 and not card.has_wide_products:
+        most_tokens = min(32, most_tokens)
     # Programs of big vectors or many queries have most registers of a multiprocessor, of others two or three fit on it.
     shared = card.shared_bytes if is_big or queries > 16 else min(_MOST_SHARED, card.shared_bytes // 2)
     beside = queries * (keys + most_tokens) * dtype.itemsize + _OTHER_SHARED  # queries and weights
     room = (shared - beside) // (pad * kind.itemsize)  # tokens on their way
     ahead = 1 if queries == _MOST_QUERIES else 0  # a block that is multiplied while the products of the next one begin
     tokens = next_power_of_2(room // (2 + ahead) + 1) // 2
-    tokens = max(32 if is_big and not is_wide else 16, min(most_tokens, tokens))
+    tokens = max(32 if is_big and not is_wide else 16, min(most_tokens, _MOST_TOKENS, tokens))
     stages = max(1, min(3 if pad <= 128 else 2, room // tokens - ahead))
     in_registers = queries * pad
     is_shared_out = queries > 16 if is_wide else in_registers > 1 << 13 if stored else in_registers >= 1 << 14

@@ -82,12 +82,12 @@ class Card(NamedTuple):
     Args:
         num_processors: multiprocessors.
         shared_bytes: of shared memory that one program may have: 227 KiB on an H100, 99 KiB on an RTX 4090.
-        is_hopper: tensor cores read both sides of a product from shared memory: fewer registers hold them.
+        has_wide_products: tensor cores read both sides of a product from shared memory (Hopper, B200).
     """
 
     num_processors: int
     shared_bytes: int
-    is_hopper: bool = False
+    has_wide_products: bool = False
 
 
 H100: Final = Card(132, 227 << 10, True)
@@ -99,7 +99,7 @@ def card_of(device: torch.device) -> Card:
     if device.type != "cuda":
         return H100
     found: Any = torch.cuda.get_device_properties(device)
-    return Card(found.multi_processor_count, found.shared_memory_per_block_optin, found.major == 9)
+    return Card(found.multi_processor_count, found.shared_memory_per_block_optin, found.major in (9, 10))
 
 
 _COUNTERS: dict[tuple[torch.device, int], Tensor] = {}

@@ -22,6 +22,9 @@ from tests.kernels.offline import CARDS, Compiled, compiled
 
 Case = dict[str, Any]
 
+MOST_SPILLED: Final = {90: 0}
+"""Bytes; on other cards than Hopper ptxas gives some up for a program more on a multiprocessor."""
+
 _LATENT: Final[Case] = {"key_dim": 576, "value_dim": 512, "heads": 1}
 _OF_64, _OF_256, _OF_512 = ({"key_dim": dim, "value_dim": dim} for dim in (64, 256, 512))
 _ALL: Final[Case] = {"window": 128, "softcap": 50.0, "has_sinks": True}
@@ -95,7 +98,7 @@ def buffers_of(found: Compiled) -> list[int]:
 def faults_of(case: Case, capability: int, made: attention_launch.Launch, found: Compiled) -> list[str]:
     """What is wrong with it: spills, too much shared memory, numbers that are loaded one by one or waited for."""
     faults = []
-    if found.spilled:
+    if found.spilled > MOST_SPILLED.get(capability, 128):
         faults.append(f"{found.spilled} bytes spill")
     if found.shared > CARDS[capability].shared_bytes:
         faults.append(f"{found.shared} bytes of shared memory of {CARDS[capability].shared_bytes}")

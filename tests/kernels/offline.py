@@ -21,7 +21,7 @@ CARDS: Final = {
     86: Card(84, 99 << 10),  # A10, RTX 3090
     89: Card(128, 99 << 10),  # L40S, RTX 4090
     90: H100,
-    100: Card(148, 227 << 10),  # B200
+    100: Card(148, 227 << 10, True),  # B200
     120: Card(170, 99 << 10),  # RTX 5090
 }
 """A card of each compute capability."""
