@@ -180,11 +180,17 @@ def shared_bytes(tiles: Tiles, key_dim: int, value_dim: int, dtype: torch.dtype,
     return max(walking, tiles.queries * values * _EXCHANGED) + _OTHER_SHARED
 
 
-def why_too_large(
+def why_not_here(
     key_dim: int, value_dim: int, dtype: torch.dtype, kind: torch.dtype, device: torch.device
 ) -> str | None:
-    """Why the least tiles of these vectors do not fit on a card; None if they do."""
+    """Why a card cannot run what others can: float8, or vectors whose least tiles do not fit; None if it can."""
     card = card_of(device)
+    if kind == torch.float8_e4m3fn and not card.has_float8:
+        major, minor = card.capability
+        return (
+            f"no kernel for keys and values in float8 on a GPU of compute capability {major}.{minor}: "
+            "8.9 and later have one, cache_dtype='int8' has one here"
+        )
     needed = 0
     for num_queries in (1, 32, 64):
         tiles = tiles_of(num_queries, key_dim, value_dim, dtype, kind, card)

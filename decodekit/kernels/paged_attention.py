@@ -82,7 +82,7 @@ def why_no_kernel(
         return "no kernel for float32 with keys and values in eight bits"
     from decodekit.kernels import attention_launch
 
-    return attention_launch.why_too_large(key_dim, value_dim, dtype, Stored(stored).dtype(dtype), device or _CPU)
+    return attention_launch.why_not_here(key_dim, value_dim, dtype, Stored(stored).dtype(dtype), device or _CPU)
 
 
 def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:

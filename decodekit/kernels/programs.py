@@ -82,15 +82,25 @@ class Card(NamedTuple):
     Args:
         num_processors: multiprocessors.
         shared_bytes: of shared memory that one program may have: 227 KiB on an H100, 99 KiB on an RTX 4090.
-        has_wide_products: tensor cores read both sides of a product from shared memory (Hopper, B200).
+        capability: major and minor, (9, 0) of an H100.
     """
 
     num_processors: int
     shared_bytes: int
-    has_wide_products: bool = False
+    capability: tuple[int, int]
+
+    @property
+    def has_wide_products(self) -> bool:
+        """Whether tensor cores read both sides of a product from shared memory (Hopper, B200)."""
+        return self.capability[0] in (9, 10)
+
+    @property
+    def has_float8(self) -> bool:
+        """Whether Triton converts numbers of e4m3."""
+        return self.capability >= (8, 9)
 
 
-H100: Final = Card(132, 227 << 10, True)
+H100: Final = Card(132, 227 << 10, (9, 0))
 
 
 @functools.cache
@@ -99,7 +109,7 @@ def card_of(device: torch.device) -> Card:
     if device.type != "cuda":
         return H100
     found: Any = torch.cuda.get_device_properties(device)
-    return Card(found.multi_processor_count, found.shared_memory_per_block_optin, found.major in (9, 10))
+    return Card(found.multi_processor_count, found.shared_memory_per_block_optin, (found.major, found.minor))
 
 
 _COUNTERS: dict[tuple[torch.device, int], Tensor] = {}

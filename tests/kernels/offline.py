@@ -17,12 +17,12 @@ from triton.compiler import ASTSource
 from decodekit.kernels.programs import H100, Card
 
 CARDS: Final = {
-    80: Card(108, 163 << 10),  # A100
-    86: Card(84, 99 << 10),  # A10, RTX 3090
-    89: Card(128, 99 << 10),  # L40S, RTX 4090
+    80: Card(108, 163 << 10, (8, 0)),  # A100
+    86: Card(84, 99 << 10, (8, 6)),  # A10, RTX 3090
+    89: Card(128, 99 << 10, (8, 9)),  # L40S, RTX 4090
     90: H100,
-    100: Card(148, 227 << 10, True),  # B200
-    120: Card(170, 99 << 10),  # RTX 5090
+    100: Card(148, 227 << 10, (10, 0)),  # B200
+    120: Card(170, 99 << 10, (12, 0)),  # RTX 5090
 }
 """A card of each compute capability."""
 

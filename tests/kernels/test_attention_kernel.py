@@ -133,7 +133,7 @@ def test_a_part_that_is_left_out_would_be_seen(kernel: Any, monkeypatch: pytest.
 
 def test_a_long_row_among_short_ones_is_read_by_many(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 700, 10 and 3 tokens, on a card of two multiprocessors: 12 parts, and up to 10 of them of one row."""
-    monkeypatch.setattr(attention_launch, "card_of", lambda device: Card(2, 227 << 10))
+    monkeypatch.setattr(attention_launch, "card_of", lambda device: Card(2, 227 << 10, (9, 0)))
     for starts in ([700, 10, 3], [3, 10, 700]):
         assert assert_same(kernel, World(starts, [1, 1, 1], num_heads=1, page_size=16)) == 12
     assert_same(kernel, World([400, 10, 400], [1, 0, 2], width=2, num_heads=1, page_size=16, window=200))
@@ -269,9 +269,11 @@ def test_tiles_fit_every_card(capability: int, monkeypatch: pytest.MonkeyPatch) 
         for num_queries in (1, 2, 8, 17, 33, 64, 5000):
             tiles = attention_launch.tiles_of(num_queries, key_dim, value_dim, dtype, kind, card)
             needed = attention_launch.shared_bytes(tiles, key_dim, value_dim, dtype, kind)
-            is_told = attention_launch.why_too_large(key_dim, value_dim, dtype, kind, torch.device("cpu")) is not None
+            is_told = attention_launch.why_not_here(key_dim, value_dim, dtype, kind, torch.device("cpu")) is not None
             assert (needed <= card.shared_bytes) or is_told
-            assert not is_told or (capability in (86, 89, 120) and dtype is torch.float32 and key_dim == 576)
+            is_small = card.shared_bytes < 100 << 10
+            is_old = stored == Stored.FLOAT8 and capability < 89
+            assert is_told == is_old or (is_small and dtype is torch.float32 and key_dim == 576)
             assert tiles.tokens >= 16 and tiles.queries >= 16 and tiles.stages >= 1
 
 
@@ -301,6 +303,13 @@ def test_shapes_that_leave_the_registers_go_to_the_twin(monkeypatch: pytest.Monk
         "program: 107 are needed"
     )
     assert why(torch.bfloat16, 576, 512) is None and why(torch.bfloat16, 256, 256) is None
+    assert why(torch.bfloat16, 64, 64, Stored.FLOAT8) is None
+    monkeypatch.setattr(attention_launch, "card_of", lambda device: CARDS[86])
+    assert why(torch.bfloat16, 64, 64, Stored.INT8) is None
+    assert why(torch.bfloat16, 64, 64, Stored.FLOAT8) == (
+        "no kernel for keys and values in float8 on a GPU of compute capability 8.6: 8.9 and later have one, "
+        "cache_dtype='int8' has one here"
+    )
     monkeypatch.setattr(paged_attention, "missing", lambda: "no triton")
     assert why(torch.bfloat16, 64, 64) == "no triton"
 
