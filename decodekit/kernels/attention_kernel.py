@@ -1,39 +1,45 @@
 """Attention over pages on a GPU: one launch that writes new tokens and attends (flash-decoding, Dao et al. 2023).
 
-A program has one row, one head of keys and a block of its queries, packed with the heads that share it; where these
-programs are fewer than the multiprocessors, the tokens are split, too. A row of 300 tokens and one new one, four heads
-of queries for one of keys, blocks of 64 tokens, at most 8 splits of 2 blocks or more:
+A program has one row, one head of keys, a block of its queries, packed with the heads that share it, and a part of the
+tokens. Two rows, one of 300 tokens and a new one, one of 60 and a new one, four heads of queries for one of keys,
+blocks of 64 tokens:
 
-    old tokens  | 0 | 1 | 2 | 3 | 4 |   new | 5 |      six blocks; the old ones are walked page by page, the new one
-    program       0   0   1   1   2           2        is read from the inputs: three programs have work
+    row 0, old  | 0 | 1 | 2 | 3 | 4 |  new | 5 |      six blocks; the old ones are walked page by page, the new one
+    row 1, old  | 0 |                  new | 1 |      is read from the inputs; two blocks
 
-So no program reads what another one writes: nobody looks into the pages from `starts` on, and appending needs no launch
-of its own. Programs that share a query leave their parts, (peak, total, sum), in a workspace; the one that comes last
-merges them. Who is last is counted in `counters`, which it sets back to zero. The number of programs follows from
-shapes, which of them have work from the lengths, on the device.
+The grid has one program for each row and `num_parts - 1` more; num_parts is 4, say. Together the rows have 8 blocks, so
+a part has 8 / 4 = 2, row 0 has three parts and row 1 has one:
+
+    program       0           1           2           3           4
+    has           row 0: 0,1  row 0: 2,3  row 0: 4,5  row 1: 0,1  nothing
+
+Rows of n blocks have ceil(n / each) <= 1 + (n - 1) / each parts, and each >= (sum of n) / num_parts, so the grid always
+suffices. It follows from shapes; who has which part from the lengths, on the device, where every program finds its own:
+a captured launch serves any lengths, and a long row among short ones is read by many programs.
+
+No program reads what another one writes: nobody looks into the pages from `starts` on, and appending needs no launch of
+its own. Programs that share a query leave their parts, (peak, total, sum), in a workspace; the one that comes last
+merges them.
+
+Who is last is counted in `counters`, one for each row and block of queries. All parts of one read the same lengths, so
+they agree how many they are, `used`, and each counts once. A part is stored before its count: the barrier orders the
+stores of all threads before the atomic of one, which releases them to the GPU; the program that counts `used - 1`
+acquires them, and the barrier behind it hands that on to its threads, which read past their L1 cache. It sets the
+counter back to zero, which nobody of this launch looks at any more, and the next launch of the stream starts behind its
+end. Launches that may overlap need counters of their own: those of `programs.counters` belong to one stream.
 
 The peaks are logarithms to base 2. Sums are float32; products of float32 are not rounded to TF32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import torch
 import triton.language as tl
-from torch import Tensor
 
-from decodekit.kernels.programs import (
-    NUM_COUNTERS,
-    counters,
-    is_interpreted,
-    next_power_of_2,
-    num_processors,
-    on,
-    program,
-    program_for_any,
-)
+from decodekit.kernels.programs import is_interpreted, program, program_for_any
+
+IS_INTERPRETED: Final = is_interpreted()  # what is decorated below knows it from then on
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _SMALLEST = tl.constexpr(2.0**-126)
@@ -41,26 +47,31 @@ _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted, it roun
 _STEP_ROUNDER = tl.constexpr(24576.0)  # 1.5 * 2^14: to the nearest even multiple of 2^-9
 
 
-@program_for_any("width", "pages_width", "pages_per_arena", "num_splits", "window")
+@program_for_any("num_rows", "width", "pages_width", "pages_per_arena", "num_parts", "least", "window")
 def attend(
     query: tl.tensor, key: tl.tensor, value: tl.tensor, pages: tl.tensor, starts: tl.tensor, counts: tl.tensor,
     arenas: tl.tensor, sinks: tl.tensor, out: tl.tensor, parts: tl.tensor, totals: tl.tensor, counters: tl.tensor,
     query_row: tl.tensor, query_token: tl.tensor, query_head: tl.tensor, key_row: tl.tensor, key_token: tl.tensor,
-    key_head: tl.tensor, value_row: tl.tensor, value_token: tl.tensor, value_head: tl.tensor, width: tl.tensor,
-    pages_width: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor,
+    key_head: tl.tensor, value_row: tl.tensor, value_token: tl.tensor, value_head: tl.tensor, num_rows: tl.tensor,
+    width: tl.tensor, pages_width: tl.tensor, pages_per_arena: tl.tensor, page_bytes: tl.tensor, key_offset: tl.tensor,
     value_offset: tl.tensor, key_scale_offset: tl.tensor, value_scale_offset: tl.tensor, scale: tl.tensor,
-    softcap: tl.tensor, window: tl.tensor, num_splits: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr,
-    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, LEAST: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, KEY_PAD: tl.constexpr, KEY_REST: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr,
-    KIND: tl.constexpr, DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr,
-    SPLITS_PAD: tl.constexpr,
+    softcap: tl.tensor, window: tl.tensor, num_parts: tl.tensor, least: tl.tensor, HEADS: tl.constexpr,
+    GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, STORED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    KEY_PAD: tl.constexpr, KEY_REST: tl.constexpr, VALUE_PAD: tl.constexpr, STAGES: tl.constexpr, KIND: tl.constexpr,
+    DOT: tl.constexpr, KEY_ALIGN: tl.constexpr, VALUE_ALIGN: tl.constexpr, MANY: tl.constexpr, ROWS: tl.constexpr,
+    MOST_PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One row, one head of keys, M rows of packed queries, one split; grid (heads * blocks of queries, splits, B).
+    """One row, one head of keys, M rows of packed queries, one part; grid (heads * blocks, B + num_parts - 1).
 
-    The arguments are those of `paged_attention`; see `launch_of` for the others.
+    The arguments are those of `paged_attention`; see `attention_launch.launch_of` for the others.
     """
-    row, split = tl.program_id(2), tl.program_id(1)
+    row, first_part, each = _share(
+        starts, counts, num_rows, num_parts, least, window, HAS_WINDOW, N, ROWS, MOST_PARTS
+    )  # fmt: skip
+    if row >= num_rows:
+        return
+    split = tl.program_id(1) - first_part
     head, block = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
     start, count = tl.load(starts + row), tl.load(counts + row)
     # Packed queries: number r is of new token r // GROUP and head r % GROUP of those that share this head of keys.
@@ -77,7 +88,6 @@ def attend(
             tl.store(outs, tl.zeros([M, VALUE_PAD], tl.float32).to(out.dtype.element_ty), mask=is_out)
         return
     begin, old_begin, num_old, new_begin, num_new = _seen(start, first, last, window, HAS_WINDOW, N)
-    each = tl.maximum(tl.cdiv(num_old + num_new, num_splits), LEAST)
     used = tl.cdiv(num_old + num_new, each)
     if split >= used:
         return
@@ -113,12 +123,14 @@ def attend(
     )  # fmt: skip
     last_one = True
     if used > 1:
+        of_block = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + first_part
+        packed_rows = tl.minimum(M, width * GROUP)
         place = row64 * tl.num_programs(0) + tl.program_id(0)
         last_one = _left(
-            parts, totals, counters, place * num_splits + split, place, used, peak, total, sums, M, VALUE_PAD
+            parts, totals, counters, of_block + split, place, used, packed_rows, peak, total, sums, M, VALUE_PAD
         )
         if last_one:
-            peak, total, sums = _merged(parts, totals, place * num_splits, used, SPLITS_PAD, M, VALUE_PAD)
+            peak, total, sums = _merged(parts, totals, of_block, used, packed_rows, MOST_PARTS, M, VALUE_PAD)
     if last_one:
         means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
         tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
@@ -148,6 +160,55 @@ def _means(
 
 
 @program
+def _share(
+    starts: tl.tensor, counts: tl.tensor, num_rows: tl.tensor, num_parts: tl.tensor, least: tl.tensor,
+    window: tl.tensor, HAS_WINDOW: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, MOST_PARTS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The row of this program, the program with its first part, and blocks of a part; row `num_rows`: none.
+
+    Where one row, or one part of each, makes it plain, nobody has to add up what all rows have.
+    """
+    number = tl.program_id(1)
+    row, first_part = number, number
+    if (num_rows == 1) | (num_parts == 1):
+        if num_rows == 1:
+            row, first_part = number * 0, number * 0
+        total = _blocks(starts, counts, row, num_rows, window, HAS_WINDOW, N)
+        each = tl.maximum(tl.maximum(tl.cdiv(total, num_parts), tl.cdiv(total, MOST_PARTS)), least)
+    else:
+        total, longest = number * 0, number * 0
+        for begin in range(0, num_rows, ROWS):
+            blocks = _blocks(starts, counts, begin + tl.arange(0, ROWS), num_rows, window, HAS_WINDOW, N)
+            total, longest = total + tl.sum(blocks), tl.maximum(longest, tl.max(blocks))
+        each = tl.maximum(tl.maximum(tl.cdiv(total, num_parts), tl.cdiv(longest, MOST_PARTS)), least)
+        row, first_part, end = number * 0, number * 0, number * 0
+        for begin in range(0, num_rows, ROWS):
+            rows = begin + tl.arange(0, ROWS)
+            blocks = _blocks(starts, counts, rows, num_rows, window, HAS_WINDOW, N)
+            own = tl.where(
+                rows < num_rows, tl.maximum(tl.cdiv(blocks, each), 1), 0
+            )  # a dead row has its zeros to write
+            ends = end + tl.cumsum(own)
+            is_before = (rows < num_rows) & (ends <= number)
+            row += tl.sum(is_before.to(tl.int32))
+            first_part = tl.maximum(first_part, tl.max(tl.where(is_before, ends, 0)))
+            end += tl.sum(own)
+    return row, first_part, each
+
+
+@program
+def _blocks(
+    starts: tl.tensor, counts: tl.tensor, rows: tl.tensor, num_rows: tl.tensor, window: tl.tensor,
+    HAS_WINDOW: tl.constexpr, N: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Blocks that a row's new tokens see together; 0 without new tokens, and where there is no such row."""
+    start = tl.load(starts + rows, mask=rows < num_rows, other=0)
+    count = tl.load(counts + rows, mask=rows < num_rows, other=0)
+    _, _, num_old, _, num_new = _seen(start, 0, count - 1, window, HAS_WINDOW, N)
+    return tl.where(count > 0, num_old + num_new, 0)
+
+
+@program
 def _seen(
     start: tl.tensor, first: tl.tensor, last: tl.tensor, window: tl.tensor,
     HAS_WINDOW: tl.constexpr, N: tl.constexpr,
@@ -165,13 +226,16 @@ def _seen(
 @program
 def _left(
     parts: tl.tensor, totals: tl.tensor, counters: tl.tensor, own: tl.tensor, place: tl.tensor, used: tl.tensor,
-    peak: tl.tensor, total: tl.tensor, sums: tl.tensor, M: tl.constexpr, VALUE_PAD: tl.constexpr,
+    packed_rows: tl.tensor, peak: tl.tensor, total: tl.tensor, sums: tl.tensor, M: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Leave a part in the workspace; whether it is the last one of `used`."""
     rows = tl.arange(0, M)
-    tl.store(parts + own * (M * VALUE_PAD) + rows[:, None] * VALUE_PAD + tl.arange(0, VALUE_PAD), sums)
-    tl.store(totals + own * (2 * M) + rows, peak)
-    tl.store(totals + own * (2 * M) + M + rows, total)
+    is_there = rows < packed_rows
+    at = (own * packed_rows + rows) * VALUE_PAD
+    tl.store(parts + at[:, None] + tl.arange(0, VALUE_PAD), sums, mask=is_there[:, None])
+    tl.store(totals + own * (2 * packed_rows) + rows, peak, mask=is_there)
+    tl.store(totals + own * (2 * packed_rows) + packed_rows + rows, total, mask=is_there)
     tl.debug_barrier()  # what every thread stored is before the count
     is_last = tl.atomic_add(counters + place, 1, sem="acq_rel", scope="gpu") == used - 1
     tl.debug_barrier()
@@ -302,7 +366,7 @@ def _walk_pages(
     value_width: tl.constexpr = KIND.primitive_bitwidth // 8 * VALUE_DIM
     key_lanes = tl.arange(0, KEY_PAD)
     value_lanes = tl.arange(0, VALUE_PAD)
-    for block in tl.range(low, high, num_stages=STAGES + 3):  # two more for the pages and for the arenas
+    for block in tl.range(low, high, num_stages=3 * STAGES + 1):  # of a chain of three loads, STAGES blocks
         slots = block * N + tl.arange(0, N)
         is_held = (slots >= begin) & (slots < start)
         page = tl.load(pages + slots // PAGE_SIZE, mask=is_held, other=0)
@@ -416,25 +480,27 @@ def _added(
 
 @program
 def _merged(
-    parts: tl.tensor, totals: tl.tensor, first: tl.tensor, used: tl.tensor,
-    SPLITS_PAD: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
+    parts: tl.tensor, totals: tl.tensor, first: tl.tensor, used: tl.tensor, packed_rows: tl.tensor,
+    MOST_PARTS: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What the splits of one block of queries found, together."""
+    """What the parts of one block of queries found, together; in their order, whoever came last."""
     rows = tl.arange(0, M)
     lanes = tl.arange(0, VALUE_PAD)
-    splits = tl.arange(0, SPLITS_PAD)
-    at = totals + (first + splits[:, None]) * (2 * M) + rows
-    is_used = splits[:, None] < used
+    splits = tl.arange(0, MOST_PARTS)
+    is_there = rows < packed_rows
+    at = totals + (first + splits[:, None]) * (2 * packed_rows) + rows
+    is_used = (splits[:, None] < used) & is_there
     peaks = tl.load(at, mask=is_used, other=float("-inf"), cache_modifier=".cg")
     peak = tl.max(peaks, axis=0)
     base = tl.where(peak == float("-inf"), 0.0, peak)
-    own = tl.load(at + M, mask=is_used, other=0.0, cache_modifier=".cg")
+    own = tl.load(at + packed_rows, mask=is_used, other=0.0, cache_modifier=".cg")
     total = tl.sum(own * tl.exp2(peaks - base), axis=0)
     sums = tl.zeros([M, VALUE_PAD], tl.float32)
     for split in tl.range(0, used, num_stages=3):
-        share = tl.exp2(tl.load(totals + (first + split) * (2 * M) + rows, cache_modifier=".cg") - base)
-        part = parts + (first + split) * (M * VALUE_PAD) + rows[:, None] * VALUE_PAD + lanes
-        sums += share[:, None] * tl.load(part, cache_modifier=".cg")
+        of_peak = totals + (first + split) * (2 * packed_rows) + rows
+        share = tl.exp2(tl.load(of_peak, mask=is_there, other=float("-inf"), cache_modifier=".cg") - base)
+        part = parts + (((first + split) * packed_rows + rows) * VALUE_PAD)[:, None] + lanes
+        sums += share[:, None] * tl.load(part, mask=is_there[:, None], other=0.0, cache_modifier=".cg")
     return peak, total, sums
 
 
@@ -445,136 +511,3 @@ def _mask(rows: tl.tensor, lanes: tl.tensor, DIM: tl.constexpr) -> tl.tensor:
         return tl.broadcast_to(rows[:, None], [rows.shape[0], DIM])
     else:
         return rows[:, None] & (lanes < DIM)
-
-
-_IS_INTERPRETED: Final = is_interpreted()  # what is decorated above knows it from then on
-_TYPES: Final = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-_MOST_QUERIES: Final = 64  # of a program
-_MOST_TOKENS: Final = 64  # of a block
-_BLOCK_BYTES: Final = 32 << 10  # of the keys and values of a block
-_SHARED: Final = 64 << 10  # bytes of keys and values on their way: three programs fit on a multiprocessor
-_LEAST: Final = 2  # blocks of a split
-_MOST_AT_ONCE: Final = 256  # numbers of a key or value that are multiplied at once, and with all queries of a program
-_MOST_SPLITS: Final = 64
-
-
-class Launch(NamedTuple):
-    """A program with all that it is started with.
-
-    Args:
-        grid: numbers of programs.
-        arguments: tensors and numbers.
-        constants: what is compiled into it.
-        num_warps: threads of a program, by 32.
-    """
-
-    grid: tuple[int, int, int]
-    arguments: tuple[Any, ...]
-    constants: dict[str, Any]
-    num_warps: int
-
-
-def launch_of(
-    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
-    geometry: Sequence[int], offsets: Sequence[int], stored: int, scale: float, window: int, softcap: float,
-    sinks: Tensor | None, out: Tensor,
-) -> Launch:  # fmt: skip
-    """How `attend` is started; depends on shapes and numbers alone.
-
-    What `attend` is given beside the arguments of `paged_attention`:
-
-    - out: [B, T, Hq, Dv], contiguous; parts: float32 [B, heads * blocks, num_splits, M, VALUE_PAD] and totals:
-      float32 [B, heads * blocks, num_splits, 2, M], their peaks and totals;
-    - counters: int32 [B * heads * blocks], zeros, and zeros again afterwards;
-    - the strides of query, key and value in numbers, width: T, num_splits: at most `SPLITS_PAD`;
-    - LEAST: blocks that are worth a split; M, N: packed queries of a program, tokens of a block;
-    - STAGES: blocks on their way to the multiprocessor;
-    - KEY_PAD, VALUE_PAD: powers of two that the dims fit in; or a key's first numbers, and KEY_REST those behind them;
-    - KIND, DOT: the types of the numbers in the pages, and of those that are multiplied;
-    - KEY_ALIGN, VALUE_ALIGN: powers of two that divide a vector's bytes;
-    - MANY: a power of two, new tokens that M packed queries may stand for.
-    """
-    query, key, value = (one if one.stride(-1) == 1 else one.contiguous() for one in (query, key, value))
-    num_rows, width, num_heads, key_dim = query.shape
-    heads, value_dim = value.shape[2:]
-    group = num_heads // heads
-    page_size, pages_per_arena, page_bytes = geometry
-    (key_pad, key_rest), value_pad = _parts(key_dim), max(16, next_power_of_2(value_dim))
-    is_wide = query.dtype == torch.float32  # multiplied without tensor cores, from registers
-    is_big = max(key_dim, value_dim) > _MOST_AT_ONCE
-    most = 16 if is_big or (is_wide and key_pad + value_pad > 256) else _MOST_QUERIES // (2 if is_wide else 1)
-    m = min(most, max(16, next_power_of_2(width * group)))
-    kind = (query.dtype, torch.int8, torch.float8_e4m3fn)[stored]
-    token_bytes = (key_pad + key_rest + value_pad) * kind.itemsize
-    least = 32 if is_big and query.dtype != torch.float32 and not stored else 16
-    n = max(least, min(_MOST_TOKENS, next_power_of_2(_BLOCK_BYTES // token_bytes + 1) // 2))
-    stages = max(1, min(3, _SHARED // (n * token_bytes)))
-    blocks = heads * -(-width * group // m)
-    held = -(-pages.shape[1] * page_size // n)
-    splits = min(_splits(num_rows * blocks, 2 * num_processors(query.device), width), held // _LEAST, _MOST_SPLITS)
-    splits = max(1, splits if num_rows * blocks <= NUM_COUNTERS else 1)
-    parts = query.new_empty((num_rows, blocks, splits, m, value_pad) if splits > 1 else 1, dtype=torch.float32)
-    totals = query.new_empty((num_rows, blocks, splits, 2, m) if splits > 1 else 1, dtype=torch.float32)
-    arguments = (
-        query, key, value, pages.contiguous(), starts, counts, arenas,
-        out if sinks is None else sinks.contiguous(), out,
-        parts, totals, counters(query.device),
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        width, pages.shape[1], pages_per_arena, page_bytes, *offsets, scale, softcap, window, splits,
-    )  # fmt: skip
-    constants = {
-        "HEADS": heads, "GROUP": group, "KEY_DIM": key_dim, "VALUE_DIM": value_dim,
-        "PAGE_SIZE": page_size, "STORED": int(stored), "HAS_WINDOW": window > 0, "HAS_SOFTCAP": softcap != 0,
-        "HAS_SINKS": sinks is not None, "LEAST": _LEAST,
-        "M": m, "N": n, "KEY_PAD": key_pad, "KEY_REST": key_rest, "VALUE_PAD": value_pad, "STAGES": stages,
-        "KIND": (_TYPES[query.dtype], tl.int8, tl.float8e4nv)[stored],
-        # Triton's interpreter multiplies bfloat16 as if the bits were integers.
-        "DOT": tl.float32 if _IS_INTERPRETED else _TYPES[query.dtype],
-        "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
-        "MANY": next_power_of_2(-(-m // group)), "SPLITS_PAD": _MOST_SPLITS,
-    }  # fmt: skip
-    in_registers = m * (key_pad + value_pad)  # numbers of queries and sums
-    is_shared_out = m > 16 if is_wide else in_registers > 1 << 13 if stored else in_registers >= 1 << 14
-    return Launch((blocks, splits, num_rows), arguments, constants, 8 if is_big or is_shared_out else 4)
-
-
-def _splits(num_programs: int, num_places: int, width: int) -> int:
-    """In how many parts the tokens of a row are split, so that programs fill the places on the multiprocessors.
-
-    Say 192 programs for 264 places: two splits are 384, in two rounds of which the second is half empty; of three, 576,
-    it is the third, and with four 768 programs leave only 24 of three rounds' 792 places empty.
-    """
-    least = max(1, num_places // num_programs)
-    if width > 16 or num_programs >= 4 * num_places:  # the rounds of a prompt are long and unequal anyway
-        return least
-    for splits in range(least, least + 4):
-        rounds = -(-num_programs * splits // num_places)
-        if num_programs * splits >= 0.85 * rounds * num_places:
-            return splits
-    return least
-
-
-def _parts(dim: int) -> tuple[int, int]:
-    """Powers of two that a key's numbers fit in, one or two: 192 in (256, 0), 576 in (512, 64)."""
-    if dim <= _MOST_AT_ONCE or dim == next_power_of_2(dim):
-        return max(16, next_power_of_2(dim)), 0
-    first = next_power_of_2(dim) // 2
-    return first, max(16, next_power_of_2(dim - first))
-
-
-def _aligned(num_bytes: int) -> int:
-    """The largest power of two up to 16 that divides it."""
-    return min(16, num_bytes & -num_bytes)
-
-
-def launched(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-    """The operation by its kernel; arguments as of `paged_attention`."""
-    out = query.new_empty((*query.shape[:3], value.shape[3]))
-    if out.numel():
-        arguments: tuple[Any, ...] = (query, key, value, *others, out)
-        launch = launch_of(*arguments)
-        with on(query.device):
-            attend[launch.grid](
-                *launch.arguments, **launch.constants, num_warps=launch.num_warps, enable_fp_fusion=True
-            )
-    return out

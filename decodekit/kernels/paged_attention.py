@@ -16,7 +16,7 @@ other lengths, pages and rows when a captured graph or a compiled layer is run a
     out[t]       = sum_s exp(scores[t, s]) v_s / (sum_s exp(scores[t, s]) + exp(sink))
 
 On a CPU it is the twin in torch (`attended`), on CUDA the kernel of `attention_kernel`; where Triton is missing or
-does not know the shape (`supports`) the twin runs there, too, slower.
+does not know the shape (`why_no_kernel`) the twin runs there, too, slower.
 
 Quantised planes: a token's key of one head is kept as round(x / scale), scale = amax / 127, and read as that times
 scale; new tokens are read as they are kept, so that a token does not depend on when it was written.
@@ -24,6 +24,7 @@ scale; new tokens are read as they are kept, so that a token does not depend on 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -46,20 +47,42 @@ MOST_DIMS: Final = (576, 512)
 MOST_QUANTISED_DIMS: Final = 256
 """The same of quantised pages: with more, what is rounded on the way leaves the registers."""
 
+PROMPT_TOKENS: Final = 64
+"""New tokens of a row with which a kernel has the tiles of any longer prompt: what a check of prompts has to read."""
+
+_CPU: Final = torch.device("cpu")
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def supports(dtype: torch.dtype, key_dim: int, value_dim: int, stored: int = Stored.AS_GIVEN) -> bool:
-    """Whether CUDA runs a kernel for keys and values of these dims, and not the slow twin.
+def why_no_kernel(
+    dtype: torch.dtype, key_dim: int, value_dim: int, stored: int = Stored.AS_GIVEN, device: torch.device | None = None
+) -> str | None:
+    """Why keys and values of these dims run the slow twin on CUDA; None if they have a kernel.
 
     So 192 and 128 (multi-head latent attention, expanded), 576 and 512 (the same over its latent), 512 and 512 (the
-    wide heads of Gemma 4). Float32 out of quantised pages spills its registers, and has no kernel.
+    wide heads of Gemma 4) have one, in float32 where the card has shared memory for a block of them.
+
+    Args:
+        dtype: of queries, keys and values.
+        key_dim, value_dim: numbers of one key, of one value.
+        stored: `Stored`.
+        device: on which; by default the card has the shared memory of an H100.
     """
-    if missing() is not None or dtype not in _TYPES:
-        return False
-    if stored:
-        return dtype != torch.float32 and max(key_dim, value_dim) <= MOST_QUANTISED_DIMS
-    return key_dim <= MOST_DIMS[0] and value_dim <= MOST_DIMS[1]
+    if (reason := missing()) is not None:
+        return reason
+    if dtype not in _TYPES:
+        return f"no kernel for attention in {str(dtype).removeprefix('torch.')}"
+    most = (MOST_QUANTISED_DIMS, MOST_QUANTISED_DIMS) if stored else MOST_DIMS
+    if key_dim > most[0] or value_dim > most[1]:
+        kind = " in eight bits" if stored else ""
+        return (
+            f"no kernel for keys of {key_dim} and values of {value_dim} numbers{kind}: {most[0]} and {most[1]} at most"
+        )
+    if stored and dtype == torch.float32:
+        return "no kernel for float32 with keys and values in eight bits"
+    from decodekit.kernels import attention_launch
+
+    return attention_launch.why_not_here(key_dim, value_dim, dtype, Stored(stored).dtype(dtype), device or _CPU)
 
 
 def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
@@ -256,12 +279,19 @@ def _twin(
 
 @paged_attention.register_kernel("cuda")
 def _on_cuda(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-    stored = others[6]
-    if supports(query.dtype, query.shape[-1], value.shape[-1], stored) and query.dtype == key.dtype == value.dtype:
-        from decodekit.kernels import attention_kernel
+    if query.dtype == key.dtype == value.dtype and _has_kernel(
+        query.dtype, query.shape[-1], value.shape[-1], others[6], query.device
+    ):
+        from decodekit.kernels import attention_launch
 
-        return attention_kernel.launched(query, key, value, *others)
+        return attention_launch.launched(query, key, value, *others)
     return _twin(query, key, value, *others)
+
+
+@functools.cache
+def _has_kernel(*shape: Any) -> bool:
+    """`why_no_kernel` of every call, asked once."""
+    return why_no_kernel(*shape) is None
 
 
 @paged_attention.register_fake

@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,16 +76,44 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+class Card(NamedTuple):
+    """What programs of a device share.
+
+    Args:
+        num_processors: multiprocessors.
+        shared_bytes: of shared memory that one program may have: 227 KiB on an H100, 99 KiB on an RTX 4090.
+        capability: major and minor, (9, 0) of an H100.
+    """
+
+    num_processors: int
+    shared_bytes: int
+    capability: tuple[int, int]
+
+    @property
+    def has_wide_products(self) -> bool:
+        """Whether tensor cores read both sides of a product from shared memory (Hopper, B200)."""
+        return self.capability[0] in (9, 10)
+
+    @property
+    def has_float8(self) -> bool:
+        """Whether Triton converts numbers of e4m3."""
+        return self.capability >= (8, 9)
+
+
+H100: Final = Card(132, 227 << 10, (9, 0))
+
+
 @functools.cache
-def num_processors(device: torch.device) -> int:
-    """The multiprocessors of a device; those of an H100 where there is none."""
+def card_of(device: torch.device) -> Card:
+    """What a device has; an H100 where there is none."""
     if device.type != "cuda":
-        return 132
-    return torch.cuda.get_device_properties(device).multi_processor_count
+        return H100
+    found: Any = torch.cuda.get_device_properties(device)
+    return Card(found.multi_processor_count, found.shared_memory_per_block_optin, (found.major, found.minor))
 
 
 _COUNTERS: dict[tuple[torch.device, int], Tensor] = {}
-NUM_COUNTERS = 4096
+NUM_COUNTERS: Final = 1 << 15
 
 
 def counters(device: torch.device) -> Tensor:

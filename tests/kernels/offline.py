@@ -1,4 +1,4 @@
-"""Programs compiled for an H100 on a machine that has none: registers that spill, shared memory, PTX."""
+"""Programs compiled for cards that this machine lacks: registers that spill, shared memory, buffers, PTX."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -14,7 +14,17 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-MOST_SHARED = 227 << 10  # bytes of shared memory that one program may have on sm_90
+from decodekit.kernels.programs import H100, Card
+
+CARDS: Final = {
+    80: Card(108, 163 << 10, (8, 0)),  # A100
+    86: Card(84, 99 << 10, (8, 6)),  # A10, RTX 3090
+    89: Card(128, 99 << 10, (8, 9)),  # L40S, RTX 4090
+    90: H100,
+    100: Card(148, 227 << 10, (10, 0)),  # B200
+    120: Card(170, 99 << 10, (12, 0)),  # RTX 5090
+}
+"""A card of each compute capability."""
 
 _TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int8: "i8",
@@ -23,9 +33,18 @@ _TYPES = {
 
 
 class Compiled(NamedTuple):
-    """What came of a program."""
+    """What came of a program.
+
+    Args:
+        ptx: what the assembler reads.
+        ttgir: Triton's own code, where buffers are seen.
+        shared: bytes of shared memory.
+        registers: of a thread.
+        spilled: bytes that a thread stores and loads for want of registers.
+    """
 
     ptx: str
+    ttgir: str
     shared: int
     registers: int
     spilled: int
@@ -64,15 +83,16 @@ def compiled(
     source = ASTSource(function, signature, {(function.arg_names.index(k),): v for k, v in values.items()}, attrs)
     target = GPUTarget("cuda", capability, 32)
     made = triton.compile(source, target=target, options={"num_warps": num_warps} | options)
-    return Compiled(made.asm["ptx"], made.metadata.shared, *_usage(made.asm["ptx"]))
+    return Compiled(made.asm["ptx"], made.asm["ttgir"], made.metadata.shared, *_usage(made.asm["ptx"]))
 
 
 def _usage(ptx: str) -> tuple[int, int]:
     """Registers of a thread and bytes that it spills, as ptxas tells."""
     folder_of_tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    version, name = re.search(r"\.version (\d+)\.", ptx), re.search(r"\.target (\w+)", ptx)
+    version, name = re.search(r"\.version (\d+)\.", ptx), re.search(r"\.target (sm_(\d+)\w*)", ptx)
     assert version is not None and name is not None
-    ptxas = folder_of_tools / ("ptxas-blackwell" if int(version[1]) > 8 else "ptxas")  # the newer of its two
+    is_newer = int(version[1]) > 8 or int(name[2]) >= 100
+    ptxas = folder_of_tools / ("ptxas-blackwell" if is_newer else "ptxas")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.ptx"
         file.write_text(ptx)

@@ -8,17 +8,16 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from benchmarks.gpu_gate import MOST_UNITS, units_apart
 from decodekit.kernels import paged_attention as op
 from decodekit.kernels.pages import Geometry, Offsets, PageError, Stored
 from tests.kernels.worlds import World, drawn_world
 from tests.sizes import sized
 
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-
 
 def assert_near(world: World, out: torch.Tensor) -> None:
     assert out.dtype == world.dtype
-    torch.testing.assert_close(out.cpu().double(), world.expected(), rtol=0, atol=TOLERANCE[world.dtype])
+    assert units_apart(out.cpu(), world.expected()) <= MOST_UNITS[world.dtype]
 
 
 @sized("num_worlds", 150, slow=3000)
@@ -124,6 +123,17 @@ def test_chunks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     whole = torch.ops.decodekit.paged_attention(*world.arguments())
     monkeypatch.setattr(op, "_MOST_SCORES", 100)
     torch.testing.assert_close(torch.ops.decodekit.paged_attention(*world.arguments()), whole)
+
+
+def test_differences_are_counted_in_units_of_the_last_place() -> None:
+    """One unit is 2^-7 for 1 in bfloat16, and 2^-5 for 4; a number that is none is never near."""
+    expected = torch.tensor([1.0, 4.0, 0.0, -0.25], dtype=torch.float64)
+    near = torch.tensor([1.0 + 2**-7, 4.0 - 2**-6, 0.0, -0.25], dtype=torch.bfloat16)
+    assert units_apart(near, expected) == 1.0
+    assert units_apart(torch.tensor([1.0, 4.125, 0.0, -0.25], dtype=torch.bfloat16), expected) == 4.0
+    assert units_apart(torch.tensor([1.0, 4.0, 2**-6, -0.25], dtype=torch.bfloat16), expected) == 2.0
+    assert units_apart(torch.tensor([1.0, torch.nan, 0.0, -0.25], dtype=torch.bfloat16), expected) == float("inf")
+    assert units_apart(torch.zeros(0), torch.zeros(0)) == 0.0
 
 
 def test_a_fault_of_the_twin_would_be_seen() -> None:

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,6 +76,16 @@ def test_the_operations_need_no_triton() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+def test_what_programs_share_is_asked_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An RTX 4090; where there is no device, kernels are made as for an H100."""
+    found = SimpleNamespace(multi_processor_count=128, shared_memory_per_block_optin=101_376, major=8, minor=9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    programs.card_of.cache_clear()
+    assert programs.card_of(torch.device("cuda", 7)) == programs.Card(128, 101_376, (8, 9))
+    programs.card_of.cache_clear()
+    assert programs.card_of(torch.device("cpu")) == programs.H100 == programs.Card(132, 232_448, (9, 0))
 
 
 def test_counters_on_a_host_are_zeros_of_their_own() -> None:

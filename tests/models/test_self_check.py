@@ -11,9 +11,10 @@ import transformers
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from decodekit.kernels.paged_attention import PROMPT_TOKENS
 from decodekit.models.caches import kv_cache
 from decodekit.models.caches.kv_cache import RaggedCache, Step
-from decodekit.models.checks import known
+from decodekit.models.checks import known, self_check
 from decodekit.models.checks.self_check import TOLERANCES, Plain, SelfCheck, largest_error, small_windows
 from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
@@ -35,6 +36,26 @@ def error_of(name: str = "llama", **changes: int) -> float:
 def test_nothing_broken() -> None:
     assert error_of() < TOLERANCES[torch.float32] / 10
     assert error_of(context_length=8) < TOLERANCES[torch.float32] / 10
+
+
+@pytest.mark.parametrize("name", ["mistral", "gpt2"])
+def test_a_gpu_is_checked_with_prompts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As long as a kernel's tiles for prompts ask for, within the context; the same check, over pages, on a CPU."""
+    assert self_check._longest(torch.device("cpu"), None) == 12
+    cuda = self_check._longest(torch.device("cuda"), None)
+    assert cuda - 7 >= PROMPT_TOKENS  # the shorter of the two prompts
+    assert self_check._longest(torch.device("cuda"), 20) == 20
+    widths: set[int] = set()
+    forward = RaggedModel.forward
+
+    def noted(self: RaggedModel, tokens: Tensor, *others: Any) -> Any:
+        widths.add(tokens.shape[1])
+        return forward(self, tokens, *others)
+
+    monkeypatch.setattr(RaggedModel, "forward", noted)
+    monkeypatch.setattr(self_check, "_longest", lambda device, context_length: cuda)
+    assert HuggingFaceLM(architectures.build(name), tier="paged").tier.name == "paged"
+    assert max(widths) >= PROMPT_TOKENS
 
 
 def break_begin(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:

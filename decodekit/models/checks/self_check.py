@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from decodekit.kernels.paged_attention import PROMPT_TOKENS
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.checks.shrinking import WINDOW, WINDOWS, twin_of
 from decodekit.models.modules.shared_copy import shared_copy
@@ -180,9 +181,9 @@ def largest_error(runner: Runner, plain: Plain, context_length: int | None, is_c
 
     A coarse check ends before anything is taken back.
     """
-    longest = 12 if context_length is None else min(12, context_length)
     embeddings: Any = plain.model.get_input_embeddings()  # type: ignore[operator]
     vocab_size, device = embeddings.weight.shape[0], embeddings.weight.device
+    longest = _longest(device, context_length)
     first, second = rows = [_tokens(0, longest, vocab_size), _tokens(1, longest - 3, vocab_size)]
     references = [plain.logits(row) for row in rows]
     cache: Any = runner.new_cache(3, 2)  # a row that is not used, and slots that do not suffice
@@ -215,6 +216,13 @@ def largest_error(runner: Runner, plain: Plain, context_length: int | None, is_c
     out = run([second[: cut[1]], first[: cut[1]]], "last", [0, 1])
     errors += [_error(out[1 - i], references[i][cut[1] - 1]) for i in range(2)]
     return _largest(errors)
+
+
+def _longest(device: torch.device, context_length: int | None) -> int:
+    """Tokens of the longer row: prompts and then a draft of 4; on a GPU, whose kernels have other tiles for prompts
+    and may not fit on the card with them, as many as a prompt has at least."""
+    longest = 12 + (PROMPT_TOKENS if device.type == "cuda" else 0)
+    return longest if context_length is None else min(longest, context_length)
 
 
 def _largest(errors: Iterable[float]) -> float:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.errors import is_out_of_memory
-from decodekit.kernels.paged_attention import supports
+from decodekit.kernels.paged_attention import why_no_kernel
 from decodekit.kernels.pages import PAGE_SIZE, Stored
 from decodekit.kernels.step_inputs import StepInputs
 from decodekit.models.caches.paged_cache import PagedCache
@@ -162,10 +162,9 @@ class PagedModel:
             self._model.run(torch.zeros(1, 2, dtype=torch.int64, device=device), probe, probe, None)
         for layer, one in probe.layers.items() if device.type == "cuda" else ():
             key, value = one.shape.key, one.shape.value
-            if not supports(key.dtype, key.head_dim, value.head_dim, self._stored):
-                raise RuntimeError(
-                    f"no kernel for keys of {key.head_dim} and values of {value.head_dim} (layer {layer})"
-                )
+            reason = why_no_kernel(key.dtype, key.head_dim, value.head_dim, self._stored, device)
+            if reason is not None:
+                raise RuntimeError(f"{reason} (layer {layer})")
         plan = PagePlan.of(probe.layers, PAGE_SIZE, self._stored)
         for layer, readers in probe.readers.items():
             place: Any = None
