@@ -179,6 +179,13 @@ class RunAhead:
         Args:
             sequences: unfinished ones that are decoded here (`split`); none takes in what still runs.
         """
+        try:
+            self._step(sequences)
+        except BaseException:
+            self.rewind()
+            raise
+
+    def _step(self, sequences: Rows[Sequence]) -> None:
         texts = [self._text_of(sequence) for sequence in sequences]
         for text in texts:
             if text.parked is not None:
@@ -201,9 +208,21 @@ class RunAhead:
         if text is not None and text.sequence is sequence:
             self._drop(text, text.latest)
 
-    def forget(self) -> None:
-        """Drop what runs: after a failure, texts go on from what the host knows of them."""
+    def rewind(self) -> None:
+        """Drop what runs: after a failure, all texts go on from what the host knows of them."""
+        texts, cuts = self._texts, self._cuts
         self._flight, self._last, self._texts, self._cuts = None, None, {}, {}
+        lengths = list(self.cache.row_lengths)
+        for text in texts.values():
+            sequence = text.sequence
+            if sequence.row < 0 or sequence.finish_reason is not None or sequence.held is not None:
+                continue
+            sequence.is_waiting = False
+            sequence.pending = sequence.pending or [(sequence.token_ids or sequence.request.prompt)[-1]]
+            cuts[sequence.row] = sequence.num_read
+        for row, length in cuts.items():
+            lengths[row] = min(length, lengths[row])
+        self.cache.truncate(lengths)
 
     def _text_of(self, sequence: Sequence) -> _Text:
         text = self._texts.get(id(sequence))
@@ -227,7 +246,7 @@ class RunAhead:
         for text, entry in going:
             if entry.given != [TAKEN]:
                 entry.guess = self._draft_for(text, entry)
-        with self._model.steps_over(self.cache.rows).lock:
+        with self._model.turns():
             pool = self._pool()
             going = self._with_masks([one for one in going if not one[0].status], pool)
             if not going:

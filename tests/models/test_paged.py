@@ -17,12 +17,14 @@ from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
+from decodekit.models.tiers.captured import CaptureError
 from decodekit.models.tiers.paged_step import LayerProbe
 from decodekit.models.tiers.ragged import RaggedModel
 from decodekit.models.tiers.step_state import StepState
 from tests.models import architectures, survey
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
-from tests.models.recording import CaptureError, RecordedCapture
+from tests.models.device_law import DeviceLawError, check_rows, wrong_entries
+from tests.models.recording import RecordedCapture
 from tests.sizes import sized
 
 ROWS = 5
@@ -211,17 +213,6 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == ["copy_"]
 
 
-def wrong_entries(rows: PagedRows) -> list[tuple[int, int]]:
-    """Rows and slots whose page on the device is not the one on the host, though nothing is pending."""
-    return [
-        (row, slot)
-        for group in rows.groups
-        for row, pages in enumerate(group.rows)
-        for slot, page in enumerate(pages)
-        if page >= 0 and (row, slot) not in group.entries and int(group.table[row, slot]) != page
-    ]
-
-
 @torch.inference_mode()
 def test_a_step_without_an_upload_leaves_the_tables_of_others() -> None:
     """Its last upload brought an entry of another row, which has another page by now."""
@@ -241,8 +232,12 @@ def test_a_step_without_an_upload_leaves_the_tables_of_others() -> None:
     theirs.fill([other.places[0]], [0], [1], token)
     state.pages()
     assert not wrong_entries(rows)
-    group.table[other.places[0], 0] += 1  # negative control
+    group.table[other.places[0], 0] += 1  # negative controls: a wrong entry, and a page that is lost
     assert wrong_entries(rows) == [(other.places[0], 0)]
+    group.table[other.places[0], 0] -= 1
+    group.store._free.pop()
+    with pytest.raises(DeviceLawError, match="is not free"):
+        check_rows(rows)
 
 
 @torch.inference_mode()

@@ -13,7 +13,6 @@ Nothing here knows an architecture. Whether a model computes the right thing thi
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
-from decodekit.models.tiers.captured import Run, StepCapture, bucket
+from decodekit.models.tiers.captured import Run, StepCapture, Turns, bucket
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 from decodekit.models.tiers.proof import Proof
 from decodekit.models.tiers.step_state import StepState
@@ -72,11 +71,9 @@ class Steps:
     """The captured steps over the rows of one set of tables; they live as long as these.
 
     Attributes:
-        lock: to be held from filling a state to the end of its pass: threads may share a model.
         programs: what others than this module run over the same rows, by their keys.
     """
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
     programs: dict[Hashable, Any] = field(default_factory=dict)
     seen: dict[tuple[int, int], int] = field(default_factory=dict)
     captured: dict[tuple[int, int], _Captured | None] = field(default_factory=dict)
@@ -138,6 +135,8 @@ class PagedModel:
         self._model, self._stored = model, stored
         self._context_length = context_length or LONGEST
         self.capture = capture
+        self.turns = Turns(model.device)
+        """To be taken from filling a state to the end of its pass: threads and streams may share a model."""
         self._rows: PagedRows | None = None
         self.plan = self._find_layers()
         """How the layers share pages."""
@@ -213,7 +212,7 @@ class PagedModel:
         width = max(num_tokens)
         given = tokens[:, :width].to("cpu", torch.int32).numpy()
         steps = self.steps_over(cache.rows)
-        with steps.lock:
+        with self.turns():
             cache.reach(num_tokens, rows)
             places = [cache.places[row] for row in chosen]
             starts = [cache.row_lengths[row] for row in chosen]
