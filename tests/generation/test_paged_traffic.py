@@ -13,7 +13,7 @@ from decodekit import LLM
 from decodekit.models.caches.paged_rows import PageGroup
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers.step_state import StepState
-from tests.generation.traffic import OPTIONS, Traffic, small
+from tests.generation.traffic import Traffic, small
 from tests.models import architectures
 from tests.models.device_law import DeviceLawError
 from tests.sizes import sized
@@ -54,9 +54,7 @@ def test_every_request_has_its_own_text(
 
 def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a step that writes the entries of its last upload again, though others have replaced them."""
-    traffic = traffic_of(
-        model, plain, monkeypatch, 1, is_captured=False, fails=False, kinds=OPTIONS[:2], lengths=(40, 60)
-    )
+    traffic = traffic_of(model, plain, monkeypatch, 1, is_captured=False, fails=False, num_rows=9)
     brought: dict[int, list[tuple[PageGroup, Any]]] = {}
     now: list[int] = []
     fill, write, pages = StepState.fill, PageGroup.write, StepState.pages
@@ -76,8 +74,25 @@ def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeyp
             group.table[torch.from_numpy(rows).long(), torch.from_numpy(slots).long()] = torch.from_numpy(numbers)
         return pages(self)
 
+    def run() -> None:
+        """Two texts decode while prompts that begin alike, within a page, are read in chunks; the first is cancelled."""
+        ids = random.Random(2)
+        begin, *rest = ([ids.randrange(20, 1000) for _ in range(number)] for number in (33, 70, 60, 65))
+        for first in (7, 8):
+            traffic.ask([first], {"max_new_tokens": 60})
+        for _ in range(4):
+            traffic.step(is_failing=False)
+        for end in rest:
+            traffic.ask([*begin, *end], {"max_new_tokens": 12})
+        for _ in range(2):
+            traffic.step(is_failing=False)
+        traffic.cancel(2)
+        traffic.finish()
+
+    run()
     monkeypatch.setattr(StepState, "fill", filled)
     monkeypatch.setattr(PageGroup, "write", noted)
     monkeypatch.setattr(StepState, "pages", again)
+    traffic = traffic_of(model, plain, monkeypatch, 1, is_captured=False, fails=False, num_rows=9)
     with pytest.raises((DeviceLawError, AssertionError)):
-        traffic.run(300)
+        run()

@@ -163,17 +163,17 @@ class Traffic:
         options = {**draw.choice(self._kinds), "max_new_tokens": draw.choice(self._lengths)}
         if options.get("strategy") == "sample":
             options["seed"] = draw.randrange(3)
+        self.ask(prompt, options, priority=draw.choice([0, 0, 0, 1]), owner=draw.choice([None, "one", "other"]))
+
+    def ask(self, prompt: list[int], options: dict[str, Any], **place: Any) -> None:
+        """This request; `place` is its priority and owner."""
         prepared = self._preparing.prepared(options, [])  # type: ignore[arg-type]
         request = self.llm.request(prompt, prepared.plan, options.get("seed"))
         index = self.counts["submitted"]
         self.counts["submitted"] += 1
         self.asked[index] = Asked(tuple(prompt), options)
-        self.scheduler.add(
-            Ticket(
-                index, request, prepared.policy, prepared.plan.settings, prepared.plan.num_samples,
-                priority=draw.choice([0, 0, 0, 1]), owner=draw.choice([None, "one", "other"]),
-            )
-        )  # fmt: skip
+        plan = prepared.plan
+        self.scheduler.add(Ticket(index, request, prepared.policy, plan.settings, plan.num_samples, **place))
 
     def cancel(self, index: int) -> None:
         """End a request early."""

@@ -61,7 +61,8 @@ class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
         given = {one.device.type for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-        if (self._kind in given and name in WAITS) or (self._kind == "cpu" and name in UPLOADS):
+        waits = name in WAITS or _asks_where(name, args)
+        if (self._kind in given and waits) or (self._kind == "cpu" and name in UPLOADS):
             raise CaptureError(f"{name} in a captured pass")
         out = func(*args, **(kwargs or {}))
         if name in COPIES:
@@ -69,6 +70,14 @@ class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(between) > 1:
                 raise CaptureError(f"{name} between the host and the device in a captured pass")
         return out
+
+
+def _asks_where(name: str, args: Sequence[Any]) -> bool:
+    """Whether an operation looks for the places of a mask: how many there are goes to the host."""
+    if name not in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        return False
+    is_mask = any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+    return is_mask and (name == "index" or args[2].numel() > 1)  # one value is filled in without asking
 
 
 class Turns:
