@@ -17,6 +17,7 @@ from decodekit.errors import DecodekitError
 from decodekit.generation.append import append_forced
 from decodekit.generation.budget import check_budget
 from decodekit.generation.masks import StepMasks
+from decodekit.generation.memory import ROW_TOKENS, new_cache, rows_that_fit
 from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.results import Update
 from decodekit.generation.run_ahead import RunAhead
@@ -26,7 +27,7 @@ from decodekit.generation.settings import Settings
 from decodekit.generation.step import crop, step
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.tiers.paged import HasPages
+from decodekit.models.tiers.paged import WIDTH_BUCKETS, HasPages, row_bucket
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
@@ -117,6 +118,27 @@ def begin_text(sequence: Sequence, settings: Settings) -> None:
         append_forced(sequence, settings, None)
     if sequence.finish_reason is not None and not is_empty:  # all of the text is forced
         sequence.first_token_at = time.perf_counter()
+
+
+def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
+    """Capture the steps of up to so many rows before texts need them, the largest first; how many were captured.
+
+    Args:
+        num_rows: None for those of an engine.
+        drafts: whether steps with drafts are captured, too.
+
+    Raises:
+        TooManyRowsError: there is no memory for so many rows.
+    """
+    if not isinstance(model, HasPages) or model.paged is None or model.paged.capture is None:
+        return 0
+    num_rows = num_rows or rows_that_fit(model)
+    kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
+    cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
+    assert isinstance(cache, PagedCache)
+    ahead = RunAhead(model, model.paged, cache)
+    sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
+    return sum(ahead.warm_up(min(size, num_rows), *kind) for kind in kinds for size in sizes)
 
 
 def decode(

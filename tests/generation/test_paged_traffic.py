@@ -75,7 +75,7 @@ def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeyp
         return pages(self)
 
     def run() -> None:
-        """Two texts decode while prompts that begin alike, within a page, are read in chunks; the first is cancelled."""
+        """Two texts decode; prompts that begin alike, within a page, are read in chunks; the first is cancelled."""
         ids = random.Random(2)
         begin, *rest = ([ids.randrange(20, 1000) for _ in range(number)] for number in (33, 70, 60, 65))
         for first in (7, 8):

@@ -189,6 +189,14 @@ class PagedModel:
             )
         return PagedCache(rows, num_rows)
 
+    @property
+    def num_free_bytes(self) -> int:
+        """Memory of the pages of its arenas that nobody has."""
+        if self._rows is None:
+            return 0
+        self._rows.collect()
+        return self._rows.num_free_bytes
+
     def steps_over(self, rows: PagedRows) -> Steps:
         """What is captured over some rows."""
         steps: Steps = rows.programs.setdefault(Steps, Steps())
