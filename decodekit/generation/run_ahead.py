@@ -248,7 +248,7 @@ class RunAhead:
         for text, entry in going:
             if entry.given != [TAKEN]:
                 entry.guess = self._draft_for(text, entry)
-        with self._model.turns():
+        with self._model.pass_lock():
             pool = self._pool()
             going = self._with_masks([one for one in going if not one[0].status], pool)
             if not going:
@@ -481,7 +481,7 @@ class RunAhead:
         values[:NUM_VALUES] = packed(parameters, *[[0] * num_rows] * 3)
         values[DRAFT] = num_positions - 1
         places = [cache.places[row] for row in rows]
-        with self._model.turns():
+        with self._model.pass_lock():
             step = self._step_for(num_rows, parameters, width, num_positions, self._pool())
             step.last = None
             for number in range(NUM_WARM_UPS):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from decodekit.models.tiers import captured
-from decodekit.models.tiers.captured import CaptureError, CudaCapture, NoWaits, Turns
+from decodekit.models.tiers.captured import CaptureError, CudaCapture, NoWaits, PassLock
 
 CPU = torch.device("cpu")
 
@@ -155,27 +155,27 @@ def test_a_scalar_of_the_host_is_no_wait_of_a_device() -> None:
         assert float(torch.tensor(2.0)) == 2  # lies on the host: a model's own constant
 
 
-def test_turns_on_other_streams_wait_for_one_another(cuda: FakeCuda) -> None:
-    turns, first, second = Turns(torch.device("cuda")), FakeStream(), FakeStream()
+def test_passes_on_other_streams_wait_for_one_another(cuda: FakeCuda) -> None:
+    lock, first, second = PassLock(torch.device("cuda")), FakeStream(), FakeStream()
     for stream in (first, first, second, second, first):
-        with cuda.on(stream), turns(), turns():
+        with cuda.on(stream), lock(), lock():
             pass
     assert [len(one.waited) for one in (first, second)] == [1, 1]
     [event] = second.waited
     assert isinstance(event, FakeEvent) and event.stream is first
 
 
-def test_turns_of_threads_do_not_overlap() -> None:
-    turns, order, inside = Turns(CPU), list[str](), threading.Event()
+def test_passes_of_threads_do_not_overlap() -> None:
+    lock, order, inside = PassLock(CPU), list[str](), threading.Event()
 
     def other() -> None:
         inside.wait()
-        with turns():
+        with lock():
             order.append("other")
 
     thread = threading.Thread(target=other)
     thread.start()
-    with turns():
+    with lock():
         inside.set()
         thread.join(0.05)
         order.append("first")

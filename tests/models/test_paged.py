@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 import threading
 import weakref
@@ -451,6 +452,15 @@ def test_a_cache_that_is_gone_gives_its_rows_back() -> None:
     caches.clear()
     assert isinstance(model.new_cache(1, 8), PagedCache)
     assert rows_of(model) is rows and rows.num_pages_in_use == 0 and rows.num_free_rows >= 255
+
+
+def test_a_model_over_pages_can_be_sent_to_another_process() -> None:
+    lm = HuggingFaceLM(architectures.build("llama"), tier="paged")
+    twin = pickle.loads(pickle.dumps(lm))
+    prompt, found = torch.tensor([tokens(0, 9)]), []
+    for one in (lm, twin):
+        found.append(one.forward(prompt, [9], one.new_cache(1, 9)))
+    assert torch.equal(*found)
 
 
 def test_the_tier_can_be_asked_for() -> None:

@@ -80,10 +80,10 @@ def _asks_where(name: str, args: Sequence[Any]) -> bool:
     return is_mask and (name == "index" or args[2].numel() > 1)  # one value is filled in without asking
 
 
-class Turns:
+class PassLock:
     """One pass at a time over one memory: threads by a lock, streams of a device by an event.
 
-    with turns():
+    with lock():
         ...     # fill the inputs, run or replay
 
     A pass on another stream than the last one waits for that on the device: both write the same inputs, pages and
@@ -94,11 +94,14 @@ class Turns:
         self._device, self._lock = device, threading.RLock()
         self._depth = 0
         self._done: Any = None
-        self._last: Any = None  # the stream of the last turn
+        self._last: Any = None  # the stream of the last pass
+
+    def __reduce__(self) -> Any:
+        return PassLock, (self._device,)  # of another process
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """A turn; one inside of another is the same."""
+        """A pass; one inside of another is a part of it."""
         with self._lock:
             is_first = self._device.type == "cuda" and not self._depth
             stream = torch.cuda.current_stream(self._device) if is_first else None
@@ -128,7 +131,7 @@ class StepCapture(Protocol):
 
 
 class CudaCapture:
-    """Captures CUDA graphs that share one memory pool: they are replayed one after the other (`Turns`).
+    """Captures CUDA graphs that share one memory pool: they are replayed one after the other (`PassLock`).
 
     Runs before a capture and the capture itself are on one stream of its own: what is kept for a stream, workspaces of
     libraries and the counters of `kernels.programs`, is made before the capture and lies outside of the graph.

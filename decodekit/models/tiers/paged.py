@@ -29,7 +29,7 @@ from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
-from decodekit.models.tiers.captured import Run, StepCapture, Turns, bucket
+from decodekit.models.tiers.captured import PassLock, Run, StepCapture, bucket
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 from decodekit.models.tiers.proof import Proof
 from decodekit.models.tiers.step_state import StepState
@@ -135,7 +135,7 @@ class PagedModel:
         self._model, self._stored = model, stored
         self._context_length = context_length or LONGEST
         self.capture = capture
-        self.turns = Turns(model.device)
+        self.pass_lock = PassLock(model.device)
         """To be taken from filling a state to the end of its pass: threads and streams may share a model."""
         self._rows: PagedRows | None = None
         self.plan = self._find_layers()
@@ -144,6 +144,9 @@ class PagedModel:
         self.num_replays = 0
         self.not_captured: list[str] = []
         """Why steps are run as they are that should have been captured, for whoever wonders why they are slow."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_rows": None}  # tables and arenas are of this process
 
     @torch.inference_mode()
     def _find_layers(self) -> PagePlan:
@@ -220,7 +223,7 @@ class PagedModel:
         width = max(num_tokens)
         given = tokens[:, :width].to("cpu", torch.int32).numpy()
         steps = self.steps_over(cache.rows)
-        with self.turns():
+        with self.pass_lock():
             cache.reach(num_tokens, rows)
             places = [cache.places[row] for row in chosen]
             starts = [cache.row_lengths[row] for row in chosen]
