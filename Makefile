@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas fuzz-traffic bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -58,10 +58,13 @@ test-gpu:  ## the checks that need a CUDA device, with PYTHON as it is
 
 FUZZ_ROUNDS  ?= 20
 FUZZ_MINUTES ?= 30
-fuzz: fuzz-tests fuzz-schemas  ## what no fixed example shows: tests with other seeds, random JSON Schemas
+fuzz: fuzz-tests fuzz-schemas fuzz-traffic  ## what no fixed example shows: tests with other seeds, random JSON Schemas and requests
 
 fuzz-tests: $(STAMP)  ## the tests that draw, with FUZZ_ROUNDS=20 other seeds; CHANCE_ARGS="--seed 1"
 	$(BIN)/python -m tests.chance --rounds $(FUZZ_ROUNDS) $(CHANCE_ARGS)
+
+fuzz-traffic: $(STAMP)  ## random requests and failures over pages, each against itself alone, FUZZ_MINUTES=30
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.generation.traffic --minutes $(FUZZ_MINUTES) $(TRAFFIC_ARGS)
 
 fuzz-schemas: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.constraints.json_schema.fuzzing --minutes $(FUZZ_MINUTES) $(FUZZ_ARGS)

@@ -77,6 +77,16 @@ class DecodeStep:
         self._is_refused = model.capture is None
         self._run: Run | None = None
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether all of it is replayed."""
+        return self._run is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is captured, or will not be."""
+        return self.is_captured or self._is_refused
+
     def run(self) -> Tensor:
         """`out` of a pass."""
         return self._choose(self._model.read_compiled(self.state))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from decodekit.errors import DecodekitError, DecodingError, ProcessorError, ProposerError
 
 
@@ -21,5 +23,16 @@ def fault_of(error: Exception, where: str, at: str | None = None) -> DecodekitEr
         at=at,
         hint="processors, proposers and constraints of your own; the traceback is in __cause__",
     )
-    fault.__cause__ = error
+    fault.__cause__ = _bare(error)
     return fault
+
+
+def _bare(error: Exception) -> Exception:
+    """An exception whose traceback is a note: a completion is kept for long, and frames would keep caches with it."""
+    one: BaseException | None = error
+    while one is not None:
+        if one.__traceback__ is not None:
+            one.add_note("".join(["Traceback of this:\n", *traceback.format_tb(one.__traceback__)]))
+            one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 LOGITS_COPIES: Final = 3
 """So many float32 rows of logits live at a time for each row of a batch: raw, as log-probabilities, and processed."""
 
+LEAST_ROWS: Final = 32
+MOST_ROWS: Final = 256
+ROW_TOKENS: Final = 2048
+
 _SMALL: Final = 1 << 27
 """Bytes that are not worth a question."""
 
@@ -66,7 +70,8 @@ def check_rows(model: CausalLM, num_rows: int, capacity: int, option: str, num_l
     of_logits = 4 * model.vocab_size * LOGITS_COPIES * num_logits
     if num_rows * of_logits < _SMALL and num_rows * capacity < _FEW_TOKENS:
         return
-    _check(num_rows, of_logits + capacity * bytes_per_token(model), model.device, option, "rows of the cache")
+    each = of_logits + capacity * bytes_per_token(model)
+    _check(num_rows, each, model.device, option, "rows of the cache", free_for(model))
 
 
 def check_texts(num_texts: int, option: str) -> None:
@@ -81,8 +86,8 @@ def check_masks(num_rows: int, num_words: int, option: str) -> None:
         _check(num_rows, 4 * num_words, torch.device("cpu"), option, "rows")
 
 
-def _check(number: int, each: int, device: torch.device, option: str, what: str) -> None:
-    free = free_memory(device)
+def _check(number: int, each: int, device: torch.device, option: str, what: str, free: int | None = None) -> None:
+    free = free_memory(device) if free is None else free
     if free is not None and number * each > free:
         raise TooManyRowsError(
             f"{option}: {number:,} {what} need {_told(number * each)} of memory, and {_told(free)} are free on "
@@ -109,6 +114,25 @@ def _num_bytes(cache: Any) -> int:
         return own
     inner = (getattr(cache, name, None) for name in ("inner", "first", "second"))  # caches made of caches
     return sum(_num_bytes(one) for one in inner if one is not None)
+
+
+def free_for(model: CausalLM) -> int | None:
+    """Bytes that keys and values of a model can still take: free memory, and the free pages of its arenas."""
+    free, paged = free_memory(model.device), getattr(model, "paged", None)
+    return free if free is None or paged is None else free + int(paged.num_free_bytes)
+
+
+def rows_that_fit(model: CausalLM) -> int:
+    """Rows of an engine, unless its caller says how many: on a GPU as many as half of the free memory holds.
+
+    A row is counted with `ROW_TOKENS` tokens and its logits. More rows than `MOST_ROWS` gain little: products are bound
+    by arithmetic then, and every text waits longer for its next token.
+    """
+    if model.device.type != "cuda":
+        return LEAST_ROWS
+    each = ROW_TOKENS * bytes_per_token(model) + 4 * model.vocab_size * LOGITS_COPIES
+    num_rows = (free_for(model) or 0) // 2 // each
+    return max(LEAST_ROWS, min(MOST_ROWS, num_rows - num_rows % LEAST_ROWS))
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -65,10 +65,15 @@ G = TypeVar("G", bound=Group)
 
 @dataclass(slots=True)
 class CacheRows:
-    """What the rows of all groups have read: keys and values, and the tokens if a processor looks back."""
+    """What the rows of all groups have read: keys and values, and the tokens if a processor looks back.
+
+    Attributes:
+        loop: what a policy keeps for the cache; it ends with it.
+    """
 
     cache: Cache
     table: TokenTable | None = None
+    loop: object = None
 
 
 class Policy(ABC, Generic[G]):

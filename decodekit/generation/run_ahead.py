@@ -64,6 +64,8 @@ SEEN_FIRST: Final = 8
 """Where one row in so many could not be in the next step, the last one is seen before it starts."""
 RAISED: Final = 3
 """The status of a row whose constraint or proposer raised; 1 and 2 are those of `kernels.sampler`."""
+NUM_WARM_UPS: Final = 16
+"""Most steps until one is captured and proven, or cannot be."""
 NUM_BUFFERS: Final = 3
 """For what comes back: a step is taken in before the second one after it starts."""
 
@@ -180,6 +182,13 @@ class RunAhead:
         Args:
             sequences: unfinished ones that are decoded here (`split`); none takes in what still runs.
         """
+        try:
+            self._step(sequences)
+        except BaseException:
+            self.rewind()
+            raise
+
+    def _step(self, sequences: Rows[Sequence]) -> None:
         texts = [self._text_of(sequence) for sequence in sequences]
         for text in texts:
             if text.parked is not None:
@@ -202,9 +211,21 @@ class RunAhead:
         if text is not None and text.sequence is sequence:
             self._drop(text, text.latest)
 
-    def forget(self) -> None:
-        """Drop what runs: after a failure, texts go on from what the host knows of them."""
+    def rewind(self) -> None:
+        """Drop what runs: after a failure, all texts go on from what the host knows of them."""
+        texts, cuts = self._texts, self._cuts
         self._flight, self._last, self._texts, self._cuts = None, None, {}, {}
+        lengths = list(self.cache.row_lengths)
+        for text in texts.values():
+            sequence = text.sequence
+            if sequence.row < 0 or sequence.finish_reason is not None or sequence.held is not None:
+                continue
+            sequence.is_waiting = False
+            sequence.pending = sequence.pending or [(sequence.token_ids or sequence.request.prompt)[-1]]
+            cuts[sequence.row] = sequence.num_read
+        for row, length in cuts.items():
+            lengths[row] = min(length, lengths[row])
+        self.cache.truncate(lengths)
 
     def _text_of(self, sequence: Sequence) -> _Text:
         text = self._texts.get(id(sequence))
@@ -228,7 +249,7 @@ class RunAhead:
         for text, entry in going:
             if entry.given != [TAKEN]:
                 entry.guess = self._draft_for(text, entry)
-        with self._model.steps_over(self.cache.rows).lock:
+        with self._model.pass_lock():
             pool = self._pool()
             going = self._with_masks([one for one in going if not one[0].status], pool)
             if not going:
@@ -396,7 +417,8 @@ class RunAhead:
             if cache.remembers:
                 cache.note(entry.row, start, [token for token in tokens if token != TAKEN])
         num_positions = 1 + max(len(entry.guess.tokens) for entry in entries)
-        step = self._step_for(texts, max(counts), num_positions, pool)
+        parameters = [text.parameters for text in texts if text.parameters is not None]
+        step = self._step_for(len(texts), parameters, max(counts), num_positions, pool)
         is_next = self._last == texts and step.last is self._last
         is_taken = all(tokens == [TAKEN] for tokens in every)
         if not (is_next and is_taken and not any(group.entries for group in cache.rows.groups)):
@@ -427,13 +449,17 @@ class RunAhead:
         places = [self.cache.places[entry.row] for entry in entries]
         step.state.fill(places, starts, counts, grid, wanted.ravel(), values)
 
-    def _step_for(self, texts: list[_Text], width: int, num_positions: int, pool: MaskPool) -> DecodeStep:
+    def _step_for(
+        self, num_rows: int, known: Rows[Parameters], width: int, num_positions: int, pool: MaskPool
+    ) -> DecodeStep:
         """The program for so many rows, columns and positions, of which there is one for all caches of the model."""
-        num_rows, known = len(texts), [text.parameters for text in texts if text.parameters is not None]
         if self._model.capture is not None:
             num_rows, width = row_bucket(num_rows), bucket(width, WIDTH_BUCKETS) or width
-            num_positions = bucket(num_positions, WIDTH_BUCKETS) or num_positions
-        uses_top_k, uses_top_p = any(one.top_k > 0 for one in known), any(one.top_p < 1 for one in known)
+            num_positions = width if num_positions > 1 else 1  # of few kinds, so that there are few captures
+        # What is captured has both: rows without them are drawn as they are, and there are fewer captures.
+        is_captured = self._model.capture is not None
+        uses_top_k = is_captured or any(one.top_k > 0 for one in known)
+        uses_top_p = is_captured or any(one.top_p < 1 for one in known)
         shape = StepShape(num_rows, width, num_positions, uses_top_k, uses_top_p)
         programs = self._model.steps_over(self.cache.rows).programs
         key = shape, len(pool.masks)
@@ -441,6 +467,39 @@ class RunAhead:
             programs[key] = DecodeStep(self._model, self.cache.rows, shape, pool)
         step: DecodeStep = programs[key]
         return step
+
+    @torch.inference_mode()
+    def warm_up(self, num_rows: int, width: int, is_draft: bool) -> bool:
+        """Capture the step of so many rows, which are empty, and so many new tokens of each; whether it could be.
+
+        Args:
+            is_draft: whether all tokens but the first are a draft; else all are pending.
+        """
+        cache, rows = self.cache, range(num_rows)
+        parameters = [Parameters(is_greedy=True)] * num_rows
+        grid = np.zeros((num_rows, width), dtype=np.int32)
+        num_positions = width if is_draft else 1
+        values = np.full((MASKS + num_positions, num_rows), NO_MASK, dtype=np.int32)
+        values[:NUM_VALUES] = packed(parameters, *[[0] * num_rows] * 3)
+        values[DRAFT] = num_positions - 1
+        places = [cache.places[row] for row in rows]
+        with self._model.pass_lock():
+            step = self._step_for(num_rows, parameters, width, num_positions, self._pool())
+            step.last = None
+            for number in range(NUM_WARM_UPS):
+                cache.reach([width] * num_rows, rows)
+                starts = [number * width] * num_rows
+                wanted = (
+                    np.arange(width * num_rows, dtype=np.int32).reshape(num_rows, width)[:, -num_positions:].ravel()
+                )
+                step.state.fill(places, starts, [width] * num_rows, grid, wanted, values)
+                step(number * width)
+                cache.commit([width] * num_rows, rows, grid.tolist() if cache.remembers else ())
+                if step.is_settled:
+                    break
+        cache.reset(rows)
+        self._last = None
+        return step.is_captured
 
     def _pool(self) -> MaskPool:
         """The masks of all caches of the model that have no more rows than that."""

@@ -8,6 +8,7 @@ with the same tokens (`generation.sharing`).
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
 from typing import Final
@@ -16,6 +17,7 @@ from decodekit.errors import DecodekitError
 from decodekit.generation.append import append_forced
 from decodekit.generation.budget import check_budget
 from decodekit.generation.masks import StepMasks
+from decodekit.generation.memory import ROW_TOKENS, new_cache, rows_that_fit
 from decodekit.generation.policy import CacheRows, Group, Policy
 from decodekit.generation.results import Update
 from decodekit.generation.run_ahead import RunAhead
@@ -24,8 +26,8 @@ from decodekit.generation.sequence import Request, Sequence
 from decodekit.generation.settings import Settings
 from decodekit.generation.step import crop, step
 from decodekit.models.caches.paged_cache import PagedCache
-from decodekit.models.causal_lm import Cache, CausalLM
-from decodekit.models.tiers.paged import HasPages
+from decodekit.models.causal_lm import CausalLM
+from decodekit.models.tiers.paged import WIDTH_BUCKETS, HasPages, row_bucket
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
@@ -44,7 +46,7 @@ class Texts(Policy[Group]):
         super().__init__(model)
         self._isolates = isolates
         self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their kin
-        self._ahead: RunAhead | None = None
+        self._ahead: weakref.ref[RunAhead] | None = None  # of the rows: a policy must not keep a cache
 
     def begin(self, sequence: Sequence) -> Group:
         """The text, with what is forced at its beginning."""
@@ -54,7 +56,7 @@ class Texts(Policy[Group]):
     def step(self, groups: Rows[Group], rows: CacheRows) -> None:
         """One token or more for each text."""
         sequences = [group.sequence for group in groups]
-        ahead = self._ahead_over(rows.cache)
+        ahead = self._ahead_over(rows)
         if ahead is not None:
             ours, sequences = ahead.split(sequences)
             if ours:
@@ -62,13 +64,15 @@ class Texts(Policy[Group]):
         if sequences:
             step(sequences, self.model, rows.cache, self._masks_for, rows.table, isolates=self._isolates)
 
-    def _ahead_over(self, cache: Cache) -> RunAhead | None:
+    def _ahead_over(self, rows: CacheRows) -> RunAhead | None:
         """What decodes rows of a cache a step ahead; None if its model has no pages."""
-        if not isinstance(cache, PagedCache) or not isinstance(self.model, HasPages) or self.model.paged is None:
+        cache, model = rows.cache, self.model
+        if not isinstance(cache, PagedCache) or not isinstance(model, HasPages) or model.paged is None:
             return None
-        if self._ahead is None or self._ahead.cache is not cache:
-            self._ahead = RunAhead(self.model, self.model.paged, cache, isolates=self._isolates)
-        return self._ahead
+        if not isinstance(rows.loop, RunAhead):
+            rows.loop = RunAhead(model, model.paged, cache, isolates=self._isolates)
+            self._ahead = weakref.ref(rows.loop)
+        return rows.loop
 
     def _masks_for(self, settings: Settings) -> StepMasks:
         """The buffers for the masks of some settings."""
@@ -83,8 +87,8 @@ class Texts(Policy[Group]):
 
     def settle(self, groups: Rows[Group], rows: CacheRows) -> bool:
         """Read the last token again where no token was taken after it."""
-        if self._ahead is not None:
-            self._ahead.forget()
+        if isinstance(rows.loop, RunAhead):
+            rows.loop.rewind()
         surplus = []
         for group in groups:
             sequence = group.sequence
@@ -99,8 +103,9 @@ class Texts(Policy[Group]):
 
     def again(self, group: Group) -> Group:
         """The text goes on where it was."""
-        if self._ahead is not None:
-            self._ahead.leave(group.sequence)
+        ahead = None if self._ahead is None else self._ahead()
+        if ahead is not None:
+            ahead.leave(group.sequence)
         group.sequence.read_again()
         return Group(group.sequences)
 
@@ -113,6 +118,27 @@ def begin_text(sequence: Sequence, settings: Settings) -> None:
         append_forced(sequence, settings, None)
     if sequence.finish_reason is not None and not is_empty:  # all of the text is forced
         sequence.first_token_at = time.perf_counter()
+
+
+def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
+    """Capture the steps of up to so many rows before texts need them, the largest first; how many were captured.
+
+    Args:
+        num_rows: None for those of an engine.
+        drafts: whether steps with drafts are captured, too.
+
+    Raises:
+        TooManyRowsError: there is no memory for so many rows.
+    """
+    if not isinstance(model, HasPages) or model.paged is None or model.paged.capture is None:
+        return 0
+    num_rows = num_rows or rows_that_fit(model)
+    kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
+    cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
+    assert isinstance(cache, PagedCache)
+    ahead = RunAhead(model, model.paged, cache)
+    sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
+    return sum(ahead.warm_up(min(size, num_rows), *kind) for kind in kinds for size in sizes)
 
 
 def decode(

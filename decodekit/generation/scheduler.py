@@ -476,7 +476,7 @@ class Scheduler:
         return lane
 
     def _most_bytes(self, policy: Policy[Any]) -> int:
-        return (memory.free_memory(policy.model.device) or 1 << 30) // PREFIX_SHARE
+        return (memory.free_for(policy.model) or 1 << 30) // PREFIX_SHARE
 
     def _again(self, before: Group, group: Group) -> None:
         """A group had to leave its rows; what goes on in its place waits for some, before those that came later."""

@@ -266,9 +266,9 @@ class PageStore:
 
     def _add_arena(self) -> None:
         arena = torch.empty(self.pages_per_arena * self.layout.page_bytes, dtype=torch.uint8, device=self.table.device)
+        self.table[len(self.arenas) + 1] = arena.data_ptr()  # first: if it fails, the arena is none of ours
         self.arenas.append(arena)
-        self.table[len(self.arenas)] = arena.data_ptr()
         first = len(self._owners)
         self._owners += [0] * self.pages_per_arena
         # Behind the ones that are free already: an arena that nobody used is left alone as long as possible.
-        self._free = [*range(first + self.pages_per_arena - 1, first - 1, -1), *self._free]
+        self._free[:0] = range(first + self.pages_per_arena - 1, first - 1, -1)

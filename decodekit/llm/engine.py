@@ -55,9 +55,6 @@ from decodekit.strategy.generate_options import GenerateKeywords, GenerateOption
 ENGINE_OPTIONS: Final = ("batch_size", "max_waiting", "cache_tokens", "prefix_bytes")
 """Options of `LLM.engine`."""
 
-BATCH_SIZE: Final = 32
-"""Rows of an engine, unless the caller says otherwise."""
-
 EXIT_SECONDS: Final = 5.0
 """So long at most the interpreter waits for the step that an engine is in when it exits."""
 
@@ -198,7 +195,7 @@ class Engine:
     Args:
         llm: model and tokenizer.
         batch_size: most rows that are decoded together; a search with several rows for a request has fewer requests at
-            a time, in rows of its own.
+            a time, in rows of its own. None for 32 on a CPU, and on a GPU for what its memory holds, at most 256.
         max_waiting: how many requests may wait beyond those that there are free rows for; None for any number.
         cache_tokens: most tokens of all requests that run; None for half of what memory holds.
         prefix_bytes: most bytes that are kept of what was read, for later requests; None for an eighth of the memory
@@ -212,7 +209,7 @@ class Engine:
         self,
         llm: PlansRequests,
         *,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = None,
         max_waiting: int | None = None,
         cache_tokens: int | None = None,
         prefix_bytes: int | None = None,
@@ -220,9 +217,10 @@ class Engine:
         given = {"batch_size": batch_size, "max_waiting": max_waiting, "cache_tokens": cache_tokens}
         for name, value in (*given.items(), ("prefix_bytes", prefix_bytes)):
             least = 1 if name in ("batch_size", "cache_tokens") else 0
-            if not (value is None and name != "batch_size") and not is_count(value, least):
+            if value is not None and not is_count(value, least):
                 raise OptionError(f"{name}={value!r:.60} is not an integer from {least} on", at=name)
         self._llm = llm
+        batch_size = memory.rows_that_fit(llm.model) if batch_size is None else batch_size
         self._batch_size, self._max_waiting = batch_size, max_waiting
         self._pid = os.getpid()
         self._indices = count()
@@ -432,5 +430,5 @@ class Engine:
 
 def _tokens_that_fit(model: CausalLM) -> int | None:
     """How many tokens a part of the free memory holds; None if that cannot be told."""
-    each, free = memory.bytes_per_token(model), memory.free_memory(model.device)
+    each, free = memory.bytes_per_token(model), memory.free_for(model)
     return None if not each or free is None else max(1, free // _CACHE_SHARE // each)

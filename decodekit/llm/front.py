@@ -48,6 +48,7 @@ from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.tokenizers import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
+from decodekit.sampling.checks import is_count
 from decodekit.speculation.canonical import Canonical
 from decodekit.strategy import Guidance
 from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
@@ -392,6 +393,27 @@ class LLM:
                 cause, at="engine", hint=f"{', '.join(ENGINE_OPTIONS)}; the options of texts go to submit"
             )
         return Engine(self, **options)
+
+    def warm_up(self, batch_size: int | None = None, *, drafts: bool = False) -> int:
+        """Capture the decoding steps of a model on a GPU now, and not in the middle of traffic.
+
+        A step is captured for 1, 2, 4, 8, ... rows of 1, 4, 8 and 16 tokens; each takes parts of a second, and memory.
+        Texts are the same with and without. Where steps are not captured, as on a CPU, nothing is done.
+
+        Args:
+            batch_size: most rows, as of `engine`.
+            drafts: whether texts will have drafts.
+
+        Returns:
+            How many steps are captured.
+
+        Raises:
+            OptionError: no integer from 1 on.
+            TooManyRowsError: there is no memory for so many rows.
+        """
+        if batch_size is not None and not is_count(batch_size, 1):
+            raise OptionError(f"batch_size={batch_size!r:.60} is not an integer from 1 on", at="batch_size")
+        return samples.warm_up(self.model, batch_size, drafts=drafts)
 
     def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
         """Check options and compile their constraint; `faults`, and what else is wrong with them, are raised together.

@@ -11,6 +11,13 @@ from decodekit import LLM
 from decodekit.generation.run_ahead import RunAhead
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
+from tests.models import device_law
+
+
+@pytest.fixture(autouse=True)
+def _device_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over pages the device holds what the host believes: looked at after every pass of every test."""
+    device_law.watch(monkeypatch)
 
 
 @pytest.fixture(scope="session")

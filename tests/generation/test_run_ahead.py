@@ -9,6 +9,7 @@ import torch
 
 from decodekit import LLM
 from decodekit.constraints import Regex, compile
+from decodekit.errors import OptionError
 from decodekit.generation import decode_step
 from decodekit.generation.decode_step import DecodeStep
 from decodekit.generation.mask_pool import mask_key
@@ -152,3 +153,23 @@ def test_a_state_that_refuses_is_asked_about_again() -> None:
     known.note_answer(matcher, is_allowed=True)
     known.note_answer(matcher, is_allowed=False)
     assert known.refuses(matcher) and not known.refuses(matcher) and not known.refuses(before)
+
+
+def test_after_a_warm_up_nothing_is_captured_in_the_midst_of_texts(
+    plain: LLM, ahead: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For any number of rows, whatever is drawn: with top-k or without it is the same step."""
+    be_captured(ahead, monkeypatch)
+    model: Any = ahead.model.paged  # type: ignore[attr-defined]
+    assert plain.warm_up() == 0
+    assert ahead.warm_up(2, drafts=True) == 14  # 2 rows and 1, of 1, 4, 8 and 16 tokens, of the last three as drafts
+    again = RecordedCapture()
+    monkeypatch.setattr(model, "capture", again)
+    steps = [one for one in model.steps_over(model._rows).programs.values() if isinstance(one, DecodeStep)]
+    for options in (STRATEGIES[1], STRATEGIES[8]):
+        options = {**options, "batch_size": 2}
+        assert texts(ahead, **options) == texts(plain, **options)
+    assert [one for one in model.steps_over(model._rows).programs.values() if isinstance(one, DecodeStep)] == steps
+    assert all(one.is_captured for one in steps) and not again.num_operations
+    with pytest.raises(OptionError, match="batch_size=0"):
+        ahead.warm_up(0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
+import threading
 import weakref
 from typing import Any
 
@@ -12,17 +14,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from decodekit.generation import memory
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers import paged
+from decodekit.models.tiers.captured import CaptureError
 from decodekit.models.tiers.paged_step import LayerProbe
 from decodekit.models.tiers.ragged import RaggedModel
 from decodekit.models.tiers.step_state import StepState
 from tests.models import architectures, survey
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
-from tests.models.recording import CaptureError, RecordedCapture
+from tests.models.device_law import DeviceLawError, check_rows, wrong_entries
+from tests.models.recording import RecordedCapture
 from tests.sizes import sized
 
 ROWS = 5
@@ -211,17 +216,6 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made == ["copy_"]
 
 
-def wrong_entries(rows: PagedRows) -> list[tuple[int, int]]:
-    """Rows and slots whose page on the device is not the one on the host, though nothing is pending."""
-    return [
-        (row, slot)
-        for group in rows.groups
-        for row, pages in enumerate(group.rows)
-        for slot, page in enumerate(pages)
-        if page >= 0 and (row, slot) not in group.entries and int(group.table[row, slot]) != page
-    ]
-
-
 @torch.inference_mode()
 def test_a_step_without_an_upload_leaves_the_tables_of_others() -> None:
     """Its last upload brought an entry of another row, which has another page by now."""
@@ -241,8 +235,12 @@ def test_a_step_without_an_upload_leaves_the_tables_of_others() -> None:
     theirs.fill([other.places[0]], [0], [1], token)
     state.inputs()
     assert not wrong_entries(rows)
-    group.table[other.places[0], 0] += 1  # negative control
+    group.table[other.places[0], 0] += 1  # negative controls: a wrong entry, and a page that is lost
     assert wrong_entries(rows) == [(other.places[0], 0)]
+    group.table[other.places[0], 0] -= 1
+    group.store._free.pop()
+    with pytest.raises(DeviceLawError, match="is not free"):
+        check_rows(rows)
 
 
 @torch.inference_mode()
@@ -315,6 +313,82 @@ def test_a_capture_without_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch
         assert model.paged is not None and model.paged.num_replays == num_replays
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_head_sees_the_wanted_rows_alone(is_old: bool) -> None:
+    """In every version of transformers: an old model cannot be told columns that differ by row."""
+    model, plain = runner(), RaggedModel(built("llama"))
+    model._keeps_per_row = model._keeps_per_row and not is_old
+    head: Any = model.module.get_output_embeddings()
+    seen: list[tuple[int, ...]] = []
+    call = head.forward
+    head.forward = lambda hidden: seen.append(hidden.shape[:2]) or call(hidden)  # type: ignore[func-returns-value]
+    prompts, counts = torch.tensor([tokens(row, 20) for row in range(3)]), [20, 7, 13]
+    out = model.forward(prompts, counts, model.new_cache(3, 64), None, "last")
+    assert seen == [(3, 1)] and not head._forward_pre_hooks
+    assert difference(out, plain.forward(prompts, counts, plain.new_cache(3, 64), None, "last")) < 1e-4
+
+
+def test_a_page_that_is_released_meanwhile_is_not_lost() -> None:
+    """While another thread adds an arena."""
+    model = runner()
+    ours, other = model.new_cache(1, 64), model.new_cache(1, 64)
+    rows = rows_of(model)
+    [group] = rows.groups
+    other.reach([1], None)
+    other.commit([1], None)
+    store, threads = group.store, list[threading.Thread]()
+
+    class Free(list[int]):
+        def __iter__(self) -> Any:
+            threads.append(threading.Thread(target=other.reset, args=([0],)))
+            threads[-1].start()
+            threads[-1].join(0.1)  # with a lock it ends later
+            return super().__iter__()
+
+    store._free = Free(store._free)
+    with rows.lock:
+        store._add_arena()
+        [*store._free]  # noqa: B018
+    threads[0].join()
+    store._free = list(store._free)
+    assert store.num_free == store.num_pages and ours.num_rows == 1
+    check_rows(rows)
+
+
+@torch.inference_mode()
+def test_a_copy_on_write_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = runner()
+    cache = model.new_cache(2, 64)
+    model.forward(torch.tensor([tokens(0, 40)]), [40], cache, [0], "last")
+    cache.reorder(torch.tensor([0, 0]))
+    rows = rows_of(model)
+    before = rows.num_pages_in_use
+
+    def fails(*_: object, **__: object) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tensor, "copy_", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.reach([1], [1])
+    assert rows.num_pages_in_use == before
+    check_rows(rows)
+    out = model.forward(torch.tensor([[5], [6]]), [1, 1], cache, None, "last")
+    alone = model.new_cache(1, 64)
+    model.forward(torch.tensor([tokens(0, 40)]), [40], alone, None, "last")
+    assert difference(out[1:], model.forward(torch.tensor([[6]]), [1], alone, None, "last")) < 1e-5
+
+
+def test_free_pages_of_arenas_are_free_memory() -> None:
+    lm = HuggingFaceLM(architectures.build("llama"), tier="paged")
+    cache: Any = lm.new_cache(1, 64)
+    lm.forward(torch.tensor([tokens(0, 40)]), [40], cache)
+    [store] = [group.store for group in cache.rows.groups]
+    assert lm.paged is not None and lm.paged.num_free_bytes == store.num_bytes - 2 * store.layout.page_bytes
+    free, free_with = memory.free_memory(lm.device), memory.free_for(lm)
+    assert free is not None and free_with is not None and abs(free_with - free - lm.paged.num_free_bytes) < 1 << 27
+
+
 def test_copied_rows_part_where_they_write() -> None:
     model = runner()
     cache = model.new_cache(2, 64)
@@ -378,6 +452,15 @@ def test_a_cache_that_is_gone_gives_its_rows_back() -> None:
     caches.clear()
     assert isinstance(model.new_cache(1, 8), PagedCache)
     assert rows_of(model) is rows and rows.num_pages_in_use == 0 and rows.num_free_rows >= 255
+
+
+def test_a_model_over_pages_can_be_sent_to_another_process() -> None:
+    lm = HuggingFaceLM(architectures.build("llama"), tier="paged")
+    twin = pickle.loads(pickle.dumps(lm))
+    prompt, found = torch.tensor([tokens(0, 9)]), []
+    for one in (lm, twin):
+        found.append(one.forward(prompt, [9], one.new_cache(1, 9)))
+    assert torch.equal(*found)
 
 
 def test_the_tier_can_be_asked_for() -> None:

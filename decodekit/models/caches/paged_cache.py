@@ -13,6 +13,7 @@ again (`tokens_to_read`).
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from decodekit.models.caches.kv_cache import checked_order, shortened
-from decodekit.models.caches.paged_rows import PagedRows
+from decodekit.models.caches.paged_rows import PagedRows, locked
 
 
 @dataclass(eq=False)
@@ -49,6 +50,12 @@ class PagedPrefix:
             for group, pages in zip(self.rows.groups, self.pages, strict=True)
         )
 
+    @property
+    def lock(self) -> threading.RLock:
+        """That of the rows."""
+        return self.rows.lock
+
+    @locked
     def release(self) -> None:
         """Give the pages back; a second time does nothing."""
         if not self.is_released:
@@ -71,7 +78,7 @@ class PagedCache:
     def __init__(self, rows: PagedRows, num_rows: int) -> None:
         if num_rows < 1:
             raise ValueError(f"a cache needs at least one row, not {num_rows}")
-        self.rows = rows
+        self.rows, self.lock = rows, rows.lock
         self.places = rows.take_rows(num_rows)  # row of the cache -> row of the tables
         self._lengths = [0] * num_rows
         self._has_windows = any(group.window is not None for group in rows.groups)
@@ -118,12 +125,14 @@ class PagedCache:
         starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
         return [start + count for start, count in zip(starts, num_tokens, strict=True)]
 
+    @locked
     def tokens_to_read(self, rows: Sequence[int]) -> dict[int, list[int]]:
         """The lost ones of these rows, with the tokens that the model has to read again; they are empty now."""
         lost = {row: self._tokens[row][: self._lengths[row]] for row in rows if self._lost[row]}
         self.reset(list(lost))
         return lost
 
+    @locked
     def reach(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> None:
         """Have pages for so many more tokens of each row; lengths stay.
 
@@ -157,6 +166,7 @@ class PagedCache:
         """Whether `commit` wants the tokens."""
         return self._has_windows
 
+    @locked
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
         """Lower the lengths of the rows; see `causal_lm.Cache.truncate`."""
         new = shortened(self._lengths, row_lengths)
@@ -166,6 +176,7 @@ class PagedCache:
                 self._lost[row] |= not all(are_whole) and length > 0
         self._lengths = new
 
+    @locked
     def reset(self, rows: Sequence[int]) -> None:
         """Empty these rows; see `causal_lm.Cache.reset`."""
         for row in rows:
@@ -173,6 +184,7 @@ class PagedCache:
                 group.become(self.places[row], ())
             self._lengths[row], self._tokens[row], self._lost[row] = 0, [], False
 
+    @locked
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
         order = checked_order(rows, self.num_rows)
@@ -194,6 +206,7 @@ class PagedCache:
     def grow(self, capacity: int) -> None:
         """Pages come when they are needed; see `causal_lm.Cache.grow`."""
 
+    @locked
     def keep(self, row: int, num_tokens: int) -> PagedPrefix:
         """The first tokens of a row; its pages belong to both from now on, and nothing is copied.
 
@@ -212,6 +225,7 @@ class PagedCache:
             group.store.share(own)
         return PagedPrefix(self.rows, num_tokens, pages, self._tokens[row][:num_tokens])
 
+    @locked
     def begin_with(self, row: int, prefix: PagedPrefix, num_tokens: int) -> None:
         """Let a row begin with the first tokens of a prefix; nothing is copied until it writes into a shared page.
 

@@ -20,10 +20,12 @@ Source: paged attention, Kwon et al. 2023, arXiv 2309.06180.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +39,22 @@ ARENA_BYTES: Final = 1 << 28
 """An arena has at most about this many bytes."""
 WINDOW_SLACK: Final = 4
 """So many pages behind a sliding window are kept: after a rejected draft nothing has to be read again."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def locked(method: Callable[P, R]) -> Callable[P, R]:
+    """The method of something that has a `lock`, which is held meanwhile."""
+
+    @functools.wraps(method)
+    def held(*arguments: P.args, **options: P.kwargs) -> R:
+        owner: Any = arguments[0]
+        with owner.lock:
+            return method(*arguments, **options)
+
+    return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +150,12 @@ class PageGroup:
         slot = start // size
         if slot < len(pages) and store.num_owners(pages[slot]) > 1:
             [copy] = store.take(1)
-            if start % size:
-                self.bytes_of(copy).copy_(self.bytes_of(pages[slot]))
+            try:
+                if start % size:
+                    self.bytes_of(copy).copy_(self.bytes_of(pages[slot]))
+            except BaseException:
+                store.release([copy])
+                raise
             store.release([pages[slot]])
             self.set(row, slot, copy)
         missing = -(-end // size) - len(pages)
@@ -215,6 +237,8 @@ class PagedRows:
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         self.num_rows, self.stored, self.device = num_rows, stored, device
+        self.lock = threading.RLock()
+        """To be held while rows, pages or entries change: threads may share a model."""
         self.page_size = page_size = plan.groups[0][1].page_size
         self.num_slots = -(-max_tokens // page_size)
         self.groups: list[PageGroup] = []
@@ -250,10 +274,16 @@ class PagedRows:
         return sum(group.store.num_bytes for group in self.groups)
 
     @property
+    def num_free_bytes(self) -> int:
+        """Memory of the pages of arenas that nobody has."""
+        return sum(group.store.num_free * group.store.layout.page_bytes for group in self.groups)
+
+    @property
     def num_pages_in_use(self) -> int:
         """Pages that a row or a kept prefix has."""
         return sum(group.num_pages_in_use for group in self.groups)
 
+    @locked
     def take_rows(self, count: int) -> list[int]:
         """Empty rows for a cache.
 
@@ -265,11 +295,13 @@ class PagedRows:
             raise MemoryError(f"out of memory: {count} rows of a cache are wanted, {len(self._free_rows)} are free")
         return [self._free_rows.pop() for _ in range(count)]
 
+    @locked
     def collect(self) -> None:
         """Take back the rows of caches that are gone."""
         while self.returned:
             self.give_rows(self.returned.popleft())
 
+    @locked
     def give_rows(self, rows: Iterable[int]) -> None:
         """Take rows back from a cache, with their pages."""
         for row in rows:
@@ -277,6 +309,7 @@ class PagedRows:
                 group.become(row, ())
             self._free_rows.append(row)
 
+    @locked
     def upload(self) -> None:
         """Bring the tables of the device up to date, all at once; a step takes few entries along by itself."""
         for group in self.groups:

@@ -13,7 +13,6 @@ Nothing here knows an architecture. Whether a model computes the right thing thi
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.modules.merged_products import SharedInputs
-from decodekit.models.tiers.captured import Run, StepCapture, bucket
+from decodekit.models.tiers.captured import PassLock, Run, StepCapture, bucket
 from decodekit.models.tiers.paged_step import LayerProbe, PagedStep
 from decodekit.models.tiers.proof import Proof
 from decodekit.models.tiers.step_state import StepState
@@ -74,11 +73,9 @@ class Steps:
     """The captured steps over the rows of one set of tables; they live as long as these.
 
     Attributes:
-        lock: to be held from filling a state to the end of its pass: threads may share a model.
         programs: what others than this module run over the same rows, by their keys.
     """
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
     programs: dict[Hashable, Any] = field(default_factory=dict)
     seen: dict[tuple[int, int], int] = field(default_factory=dict)
     captured: dict[tuple[int, int], _Captured | None] = field(default_factory=dict)
@@ -140,6 +137,8 @@ class PagedModel:
         self._model, self._stored = model, stored
         self._context_length = context_length or LONGEST
         self.capture = capture
+        self.pass_lock = PassLock(model.device)
+        """To be taken from filling a state to the end of its pass: threads and streams may share a model."""
         self._rows: PagedRows | None = None
         self._shared = SharedInputs()
         self.plan = self._find_layers()
@@ -152,6 +151,9 @@ class PagedModel:
         self.num_replays = 0
         self.not_captured: list[str] = []
         """Why steps are run as they are that should have been captured, for whoever wonders why they are slow."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_rows": None}  # tables and arenas are of this process
 
     @torch.inference_mode()
     def _find_layers(self) -> PagePlan:
@@ -197,6 +199,14 @@ class PagedModel:
             )
         return PagedCache(rows, num_rows)
 
+    @property
+    def num_free_bytes(self) -> int:
+        """Memory of the pages of its arenas that nobody has."""
+        if self._rows is None:
+            return 0
+        self._rows.collect()
+        return self._rows.num_free_bytes
+
     def steps_over(self, rows: PagedRows) -> Steps:
         """What is captured over some rows."""
         steps: Steps = rows.programs.setdefault(Steps, Steps())
@@ -220,7 +230,7 @@ class PagedModel:
         width = max(num_tokens)
         given = tokens[:, :width].to("cpu", torch.int32).numpy()
         steps = self.steps_over(cache.rows)
-        with steps.lock:
+        with self.pass_lock():
             cache.reach(num_tokens, rows)
             places = [cache.places[row] for row in chosen]
             starts = [cache.row_lengths[row] for row in chosen]

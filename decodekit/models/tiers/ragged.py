@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -188,16 +188,35 @@ class RaggedModel:
     def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool) -> Tensor:
         """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows.
 
-        `are_last` says that they are the last W columns of every row; before transformers 5.23 a model can leave out
-        the others only then.
+        `are_last` says that they are the last W columns of every row. Before transformers 5.23 a model can leave out
+        the others only then; else the input of its output projection is cut down to them.
         """
         past = _transformers_cache(store, step)
         if self._keeps_per_row:
             return self._run(tokens, step, past, columns)
         if are_last:
             return self._run(tokens, step, past, columns.shape[1])[:, -columns.shape[1] :]
-        out = self._run(tokens, step, past, None)
-        return out.take_along_dim(columns[:, :, None].to(out.device), dim=1)
+        index = columns[:, :, None]
+        with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1)):
+            out = self._run(tokens, step, past, None)
+        is_cut = out.shape[1] == columns.shape[1] != tokens.shape[1]
+        return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
+
+    @contextmanager
+    def _before_head(self, select: Callable[[Tensor], Tensor]) -> Iterator[None]:
+        """Let the output projection see less of hidden states [R, T, D], in passes of this thread."""
+        head, own = self._module.get_output_embeddings(), threading.get_ident()  # type: ignore[operator]
+
+        def selected(module: nn.Module, given: tuple[Any, ...]) -> Any:
+            is_ours = threading.get_ident() == own and len(given) == 1 and given[0].dim() == 3
+            return (select(given[0]),) if is_ours else None
+
+        hook = None if head is None else head.register_forward_pre_hook(selected)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
 
     @property
     def layers(self) -> dict[int, LayerShape]:

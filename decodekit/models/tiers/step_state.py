@@ -93,6 +93,18 @@ class StepState:
             wanted: places r * T + t of the logits that are wanted; None: of all tokens.
             values: [num_values, R]; those of rows that hold nothing are 0.
         """
+        with self.table_rows.lock:
+            self._fill(rows, starts, counts, tokens, wanted, values)
+
+    def _fill(
+        self,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        tokens: NDArray[np.int32],
+        wanted: NDArray[np.int32] | None,
+        values: NDArray[np.int32] | None,
+    ) -> None:
         store, (num_rows, width) = self.table_rows, (self.num_rows, self.width)
         if any(len(group.entries) > self.max_entries for group in store.groups):
             store.upload()

@@ -1,0 +1,183 @@
+"""Captures on a CUDA that is not there: what cannot be captured opens none, and one that fails leaves all as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from decodekit.models.tiers import captured
+from decodekit.models.tiers.captured import CaptureError, CudaCapture, NoWaits, PassLock
+
+CPU = torch.device("cpu")
+
+
+class FakeStream:
+    """Notes the events that it waits for."""
+
+    def __init__(self, *_: object) -> None:
+        self.waited: list[Any] = []
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.waited.append(other)
+
+    def wait_event(self, event: Any) -> None:
+        self.waited.append(event)
+
+
+class FakeEvent:
+    """Knows the stream behind which it was recorded last."""
+
+    stream: Any = None
+
+    def record(self, stream: FakeStream) -> None:
+        self.stream = stream
+
+
+class FakeGenerator:
+    """The default generator of the device; a capture that fails leaves it unusable."""
+
+    is_capturing = False
+
+    def clone_state(self) -> FakeGenerator:
+        return FakeGenerator()
+
+    def graphsafe_set_state(self, state: FakeGenerator) -> None:
+        self.is_capturing = state.is_capturing
+
+
+class FakeCuda:
+    """As much of `torch.cuda` as captures use, with the faults of PyTorch up to 2.11.
+
+    Attributes:
+        pools: that were used for captures; `broken` the ones that a failed capture left behind.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.stream = self.default = FakeStream()
+        self.generator = FakeGenerator()
+        self.pools: list[int] = []
+        self.broken: set[int] = set()
+        self.num_handles = 0
+        self.num_replays = 0
+        cuda: Any = torch.cuda
+        for name, value in {
+            "device": lambda *_: nullcontext(), "current_stream": lambda *_: self.stream, "Stream": FakeStream,
+            "stream": self.on, "CUDAGraph": lambda: self, "graph": self.graph, "graph_pool_handle": self.handle,
+            "Event": FakeEvent, "default_generators": [self.generator], "current_device": lambda: 0,
+        }.items():  # fmt: skip
+            patch.setattr(cuda, name, value, raising=False)
+
+    def handle(self) -> int:
+        self.num_handles += 1
+        return self.num_handles
+
+    @contextmanager
+    def on(self, stream: FakeStream) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+    @contextmanager
+    def graph(self, graph: Any, pool: int, **_: Any) -> Iterator[None]:
+        if pool in self.broken or self.generator.is_capturing:
+            raise RuntimeError("already recording to mempool_id")
+        self.pools.append(pool)
+        self.generator.is_capturing = True
+        self.broken.add(pool)
+        yield
+        self.generator.is_capturing = False  # only where the capture ends well
+        self.broken.discard(pool)
+
+    def replay(self) -> None:
+        self.num_replays += 1
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return FakeCuda(monkeypatch)
+
+
+def fine() -> torch.Tensor:
+    return torch.ones(2) + 1
+
+
+def waits() -> torch.Tensor:
+    return torch.ones(2) * int(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [waits, lambda: torch.ones(3).nonzero(), lambda: torch.tensor([1.0]), lambda: torch.ones(3)[torch.ones(3) > 0]],
+)
+def test_what_waits_opens_no_capture(cuda: FakeCuda, run: Any) -> None:
+    capture = CudaCapture(CPU)
+    with pytest.raises(CaptureError, match="in a captured pass"), torch.inference_mode():
+        capture(run)
+    assert not cuda.pools and cuda.stream is cuda.default
+    assert torch.equal(capture(fine)(), fine()) and cuda.num_replays == 1
+
+
+def test_without_the_run_that_refuses_a_wait_opens_one(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control."""
+    monkeypatch.setattr(captured, "NoWaits", lambda device: nullcontext())
+    CudaCapture(CPU)(waits)
+    assert cuda.pools == [1]
+
+
+def test_a_capture_that_fails_leaves_all_as_it_was(cuda: FakeCuda) -> None:
+    """Pool, generator and stream; captures before and behind it are as without it."""
+    capture, runs = CudaCapture(CPU), [0]
+    first = capture(fine)
+
+    def fails_at_last() -> torch.Tensor:
+        runs[0] += 1
+        if runs[0] > captured.NUM_WARMUPS:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return fine()
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        capture(fails_at_last)
+    assert cuda.stream is cuda.default and not cuda.generator.is_capturing
+    second = capture(fine)
+    assert cuda.pools == [1, 1, 2]
+    assert torch.equal(first(), second())
+
+
+def test_a_scalar_of_the_host_is_no_wait_of_a_device() -> None:
+    with NoWaits(torch.device("cuda")):
+        assert float(torch.tensor(2.0)) == 2  # lies on the host: a model's own constant
+
+
+def test_passes_on_other_streams_wait_for_one_another(cuda: FakeCuda) -> None:
+    lock, first, second = PassLock(torch.device("cuda")), FakeStream(), FakeStream()
+    for stream in (first, first, second, second, first):
+        with cuda.on(stream), lock(), lock():
+            pass
+    assert [len(one.waited) for one in (first, second)] == [1, 1]
+    [event] = second.waited
+    assert isinstance(event, FakeEvent) and event.stream is first
+
+
+def test_passes_of_threads_do_not_overlap() -> None:
+    lock, order, inside = PassLock(CPU), list[str](), threading.Event()
+
+    def other() -> None:
+        inside.wait()
+        with lock():
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with lock():
+        inside.set()
+        thread.join(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
