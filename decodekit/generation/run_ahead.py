@@ -479,8 +479,8 @@ class RunAhead:
         parameters = [Parameters(is_greedy=True)] * num_rows
         grid = np.zeros((num_rows, width), dtype=np.int32)
         num_positions = width if is_draft else 1
-        values = np.full((MASKS + num_positions, num_rows), NO_MASK, dtype=np.int32)
-        values[:NUM_VALUES] = packed(parameters, *[[0] * num_rows] * 3)
+        zeros = [0] * num_rows
+        values = packed(parameters, zeros, zeros, zeros, num_positions)
         values[DRAFT] = num_positions - 1
         places = [cache.places[row] for row in rows]
         with self._model.pass_lock():

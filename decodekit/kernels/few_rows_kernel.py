@@ -23,9 +23,9 @@ from torch import Tensor
 
 from decodekit.kernels.programs import (
     NUM_COUNTERS,
+    card_of,
     counters,
     is_interpreted,
-    num_processors,
     on,
     program_for_any,
 )
@@ -97,7 +97,7 @@ def launch_of(
 ) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any], Tensor]:
     """Grid, arguments, constants and output [R, N] of the program, for x [R, K]."""
     (num_rows, width), num_outs = x.shape, len(weight)
-    num_places = 2 * num_processors(x.device)
+    num_places = 2 * card_of(x.device).num_processors
     step = _STEP_BYTES // x.element_size()
     is_wide = num_outs >= 4 * _WIDE * num_places and x.dtype != torch.float32  # whose sums would leave the registers
     n = _WIDE if is_wide else _WIDE // 2
