@@ -66,12 +66,10 @@ def attend(
 
     The arguments are those of `paged_attention`; see `attention_launch.launch_of` for the others.
     """
-    row, first_part, each = _share(
-        starts, counts, num_rows, num_parts, least, window, HAS_WINDOW, N, ROWS, MOST_PARTS
-    )  # fmt: skip
+    row, first_of, each = _share(starts, counts, num_rows, num_parts, least, window, HAS_WINDOW, N, ROWS, MOST_PARTS)
     if row >= num_rows:
         return
-    split = tl.program_id(1) - first_part
+    split = tl.program_id(1) - first_of
     head, block = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
     start, count = tl.load(starts + row), tl.load(counts + row)
     # Packed queries: number r is of new token r // GROUP and head r % GROUP of those that share this head of keys.
@@ -121,17 +119,13 @@ def attend(
         key_token, value_token, scale, softcap, window,
         KEY_DIM, VALUE_DIM, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, KEY_REST, VALUE_PAD, STAGES,
     )  # fmt: skip
-    last_one = True
+    is_last = True
     if used > 1:
-        of_block = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + first_part
-        packed_rows = tl.minimum(M, width * GROUP)
-        place = row64 * tl.num_programs(0) + tl.program_id(0)
-        last_one = _left(
-            parts, totals, counters, of_block + split, place, used, packed_rows, peak, total, sums, M, VALUE_PAD
-        )
-        if last_one:
-            peak, total, sums = _merged(parts, totals, of_block, used, packed_rows, MOST_PARTS, M, VALUE_PAD)
-    if last_one:
+        is_last, peak, total, sums = _joined(
+            parts, totals, counters, row64, first_of, split, used, tl.minimum(M, width * GROUP), peak, total, sums,
+            MOST_PARTS, M, VALUE_PAD,
+        )  # fmt: skip
+    if is_last:
         means = _means(peak, total, sums, sinks + heads, HAS_SINKS)
         tl.store(outs, tl.where(is_real[:, None], means, 0.0).to(out.dtype.element_ty), mask=is_out)
 
@@ -169,10 +163,10 @@ def _share(
     Where one row, or one part of each, makes it plain, nobody has to add up what all rows have.
     """
     number = tl.program_id(1)
-    row, first_part = number, number
+    row, first_of = number, number
     if (num_rows == 1) | (num_parts == 1):
         if num_rows == 1:
-            row, first_part = number * 0, number * 0
+            row, first_of = number * 0, number * 0
         total = _blocks(starts, counts, row, num_rows, window, HAS_WINDOW, N)
         each = tl.maximum(tl.maximum(tl.cdiv(total, num_parts), tl.cdiv(total, MOST_PARTS)), least)
     else:
@@ -181,7 +175,7 @@ def _share(
             blocks = _blocks(starts, counts, begin + tl.arange(0, ROWS), num_rows, window, HAS_WINDOW, N)
             total, longest = total + tl.sum(blocks), tl.maximum(longest, tl.max(blocks))
         each = tl.maximum(tl.maximum(tl.cdiv(total, num_parts), tl.cdiv(longest, MOST_PARTS)), least)
-        row, first_part, end = number * 0, number * 0, number * 0
+        row, first_of, end = number * 0, number * 0, number * 0
         for begin in range(0, num_rows, ROWS):
             rows = begin + tl.arange(0, ROWS)
             blocks = _blocks(starts, counts, rows, num_rows, window, HAS_WINDOW, N)
@@ -191,9 +185,9 @@ def _share(
             ends = end + tl.cumsum(own)
             is_before = (rows < num_rows) & (ends <= number)
             row += tl.sum(is_before.to(tl.int32))
-            first_part = tl.maximum(first_part, tl.max(tl.where(is_before, ends, 0)))
+            first_of = tl.maximum(first_of, tl.max(tl.where(is_before, ends, 0)))
             end += tl.sum(own)
-    return row, first_part, each
+    return row, first_of, each
 
 
 @program
@@ -221,6 +215,21 @@ def _seen(
         new_begin = tl.maximum(first - window + 1, 0) // N
     old_begin = tl.minimum(begin, start) // N
     return begin, old_begin, tl.cdiv(start, N) - old_begin, new_begin, tl.cdiv(last + 1, N) - new_begin
+
+
+@program
+def _joined(
+    parts: tl.tensor, totals: tl.tensor, counters: tl.tensor, row: tl.tensor, first_of: tl.tensor, split: tl.tensor,
+    used: tl.tensor, packed_rows: tl.tensor, peak: tl.tensor, total: tl.tensor, sums: tl.tensor,
+    MOST_PARTS: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Leave a part; whether it is the last one, and then what all parts found."""
+    first = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + first_of
+    place = row * tl.num_programs(0) + tl.program_id(0)
+    is_last = _left(parts, totals, counters, first + split, place, used, packed_rows, peak, total, sums, M, VALUE_PAD)
+    if is_last:
+        peak, total, sums = _merged(parts, totals, first, used, packed_rows, MOST_PARTS, M, VALUE_PAD)
+    return is_last, peak, total, sums
 
 
 @program
