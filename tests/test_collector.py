@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import subprocess
@@ -80,6 +81,38 @@ def test_free_memory_is_given_back() -> None:
     assert free > before - 30e6  # by itself it is not
     assert after < before - 200e6
     assert total == 20 * 8_000  # what is in use stays
+
+
+OF_ARENAS = """
+import ctypes, os, sys, threading
+from decodekit import collector
+
+if sys.argv[1] == "taken over":
+    collector.take_over()
+gate = threading.Barrier(6)
+
+def take():
+    ctypes.CDLL(None).malloc(100)
+    gate.wait()
+
+threads = [threading.Thread(target=take) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+out = libc.fdopen(os.dup(1), b"w")
+libc.malloc_info(0, ctypes.c_void_p(out))
+libc.fflush(ctypes.c_void_p(out))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="no malloc_info: the C library is not glibc")
+@pytest.mark.parametrize(("whose", "is_one"), [("taken over", True), ("a user's", False)])
+def test_threads_share_one_arena(whose: str, is_one: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", OF_ARENAS, whose], capture_output=True, text=True, check=True)
+    assert (done.stdout.count("<heap nr=") == 1) is is_one
 
 
 def test_a_process_of_a_user_stays_as_it_is() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import decodekit as dk
+from benchmarks import figures
+from benchmarks.record import RESULTS
 from tests.sizes import thinned
 
 ROOT = Path(__file__).parents[1]
@@ -97,45 +96,28 @@ def test_every_page_is_in_the_table_of_the_readme() -> None:
     assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in text] == []
 
 
-NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?")
-
-
-def figures_of(record: object) -> Iterator[float]:
-    """Every number of a record, at any depth."""
-    if isinstance(record, dict | list):
-        for value in record.values() if isinstance(record, dict) else record:
-            yield from figures_of(value)
-    elif isinstance(record, int | float) and not isinstance(record, bool):
-        yield float(record)
-
-
-def is_recorded(figure: str, record: object) -> bool:
-    """Whether a figure, such as ``1,004`` or ``0.59``, is a number of the record, rounded."""
-    digits = len(figure.partition(".")[2])
-    return any(f"{value:,.{digits}f}" == figure for value in figures_of(record))
-
-
-def test_the_figures_of_the_readme_are_those_of_the_records() -> None:
-    record: Any = None
-    num_figures = 0
-    for row in re.findall(r"^\|(.*)\|$", README.read_text(encoding="utf-8"), re.MULTILINE):
-        cells = row.split("|")
-        if len(cells) != 6:
-            continue
-        link = re.search(r"\((benchmarks/results/.*?)\), ([0-9a-f]{7})", cells[5])
-        if link is not None:  # the rows below, without a link, are of the same record
-            record = json.loads((ROOT / link[1]).read_text(encoding="utf-8"))
-            assert record["commit"].startswith(link[2])
-        for figure in NUMBER.findall(" ".join(cells[1:5])):
-            assert is_recorded(figure, record), (figure, row)
-            num_figures += 1
-    assert num_figures >= 30
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
+def test_the_figures_of_a_page_are_those_of_the_records(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- figures: ") == text.count("<!-- end -->") > 0
+    assert figures.rendered(text) == text, "write them anew: python -m benchmarks.figures"
 
 
 def test_a_figure_that_is_not_recorded_is_noticed() -> None:
-    record = {"rows": [{"mean": 1004.5, "share": 0.592, "is_warm": True}]}
-    assert [is_recorded(figure, record) for figure in ("1,004", "1,004.5", "0.59")] == [True] * 3
-    assert not any(is_recorded(figure, record) for figure in ("1,005", "0.60", "2", "592"))
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = figures.front()
+    number = re.search(r"[0-9]+", shown)
+    assert number is not None and shown in page
+    assert figures.rendered(page.replace(shown, shown.replace(number[0], "7", 1))) == page
+    with pytest.raises(KeyError, match="nothing"):
+        figures.rendered("<!-- figures: nothing -->\n<!-- end -->")
+
+
+def test_every_record_is_linked_from_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [
+        path.name for path in sorted(RESULTS.glob("*.json")) if f"benchmarks/results/{path.name})" not in text
+    ] == []
 
 
 def test_the_make_targets_exist() -> None:
