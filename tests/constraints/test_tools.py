@@ -109,7 +109,11 @@ CALLS: dict[str, tuple[str, list[str]]] = {
     ),
     "lfm2": (
         "Let me see.\n<|tool_call_start|>[get_weather(city='Bern <b>'), now()]<|tool_call_end|>",
-        ["<|tool_call_start|>[]<|tool_call_end|>", "<|tool_call_start|>now()<|tool_call_end|>", "<|tool_call_start|>[f("],
+        [
+            "<|tool_call_start|>[]<|tool_call_end|>",
+            "<|tool_call_start|>now()<|tool_call_end|>",
+            "<|tool_call_start|>[f(",
+        ],
     ),
 }
 
