@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -27,7 +28,7 @@ from decodekit.constraints.tool_calls.format import (
     JsonArguments,
     Part,
 )
-from decodekit.errors import InvalidConstraintError
+from decodekit.errors import DecodekitError, InvalidConstraintError
 from decodekit.vocabulary import Vocabulary
 from tests.sizes import sized
 
@@ -166,12 +167,7 @@ def check(form: ToolFormat, rng: random.Random) -> None:
             constraint = tools(TOOLS, form, choice)
             assert is_accepted(constraint, text), (form.name, choice, text)
             assert constraint.parse(text) == response, (form.name, choice, text)
-        split = GrowingSplit(constraint, is_written=True)
-        for character in text:
-            split.push(character)
-        split.end()
-        told = [(one.name, one.id, json.loads("".join(one.json.written))) for one in split.documents]
-        assert told == [(call.name, call.id, call.arguments) for call in response.calls], (form.name, text)
+        assert told_as_it_grows(constraint, text) == [(call.name, call.id, call.arguments) for call in response.calls]
         cut = [constraint.parse_cut(text[:end]) for end in (*sorted(rng.choices(range(len(text) + 1), k=4)), len(text))]
         assert cut[-1].calls == response.calls
         for one, other in pairwise(cut):  # an identifier may come last
@@ -180,6 +176,15 @@ def check(form: ToolFormat, rng: random.Random) -> None:
             ]
         if response.calls:
             assert {one.content for one in cut if one.calls} == {response.content}
+
+
+def told_as_it_grows(constraint: Tools, text: str) -> list[tuple[str | None, str | None, Any]]:
+    """Names, identifiers and arguments of the calls, as a stream is told them character by character."""
+    split = GrowingSplit(constraint, is_written=True)
+    for character in text:
+        split.push(character)
+    split.end()
+    return [(one.name, one.id, json.loads("".join(one.json.written))) for one in split.documents]
 
 
 def by_name(call: str, form: str, around: str) -> ToolFormat:
@@ -250,6 +255,8 @@ CALL: tuple[Part, ...] = ("<f=", NAME, ">", ARGUMENTS, "</f>")
         ({"call": (NAME, "\n", ARGUMENTS)}, "nothing tells calls"),
         ({"call": CALL[:-1], "arguments": ElementArguments("<p=", ">", "</p>")}, "another element follows"),
         ({"arguments": ElementArguments("<p=", ">", "")}, "nothing ends a string"),
+        ({"lead": "\n"}, "a lead of blanks alone"),
+        ({"joint": "<j>", "has_joint_alone": True}, "is of blanks"),
         ({"arguments": JsonArguments(Values("raw"))}, "need an end"),
         ({"arguments": ElementArguments("<p=", ">", "</p>", values=Values("raw", nested="own"))}, "need an end"),
         ({"arguments": JsonArguments(Values("python", "python", "python"), is_quoted=True)}, "JSON itself"),
@@ -268,3 +275,166 @@ def test_what_a_format_cannot_write() -> None:
     with pytest.raises(InvalidConstraintError, match="without a call begin so"):
         tools([{"name": "all"}], words)
     assert tools(TOOLS, words).parse("all\na>>>fg\n{}") == ToolResponse("a", (ToolCall("fg", {}),))
+
+
+def test_names_in_quoted_json_may_be_escaped() -> None:
+    """A declared name beyond ASCII had only its plain spelling inside of a string."""
+    form = ToolFormat("f", "", ("<f=", NAME, ">", ARGUMENTS, "</f>"), JsonArguments(Values(is_ascii=True), True))
+    schema = {"type": "object", "properties": {"größe": {"type": "string"}}, "required": ["größe"]}
+    constraint, call = tools([{"name": "f", "parameters": schema}], form), ToolCall("f", {"größe": "ü"})
+    text = form.written("", [call])
+    assert "gr\\\\u00f6" in text and is_accepted(constraint, text)
+    assert constraint.parse(text) == ToolResponse("", (call,))
+    assert not is_accepted(constraint, text.replace("00f6", "00f7"))
+
+
+# -- drawn descriptions, tools and values
+
+_MARKS = ("<call>", "</call>", "<|a|>", "<p=", "</p>", "[CALL]", "[WITH]", "<k>", "</k>", "<v>", "</v>")
+_GLUE = ("", "", "\n", " ", "\n\n", ", ", ": ", "(", ")", '"', "|", ";", "w", "- ")
+_NAMES = ("f", "fg", "get_weather", "w-2", "now")
+_KEYS = ("a", "city", "n_1", "x-y", "größe", "name")
+_TEXTS = ("", "a", "Zürich", "a\nb ", " 'it' ", '"b"', "\\n", "<", "</", "</p", "<|", "{", "[1", "a, b: c)", "\t", "😀")
+_VALUES = (
+    Values(), Values(item=",", key=":"), Values(is_ascii=True), Values(is_sorted=True),
+    Values("python", "python", "python"), Values("json", "python", "python"), Values("json", "json", "python"),
+    Values("json", null="python"),
+    Values('<|"|>', nested="own", item=",", key=":"), Values("<|q|>", "python", "own", null="json"),
+)  # fmt: skip
+_RAW = (Values("raw"), Values("raw", "python"), Values("raw", "python", "python"), Values("raw", null="python"))
+
+
+def drawn_text(rng: random.Random, num_marks: int, ending: str = "") -> str:
+    """Marks with something between them."""
+    pieces = [rng.choice(_GLUE), *(one for _ in range(num_marks) for one in (rng.choice(_MARKS), rng.choice(_GLUE)))]
+    return "".join(pieces) + ending
+
+
+def drawn_format(rng: random.Random) -> ToolFormat | None:
+    """A description; None for one that says too little."""
+    text = partial(drawn_text, rng)
+    arguments: Arguments = JsonArguments(rng.choice(_VALUES))
+    if rng.random() < 0.15:
+        arguments = JsonArguments(rng.choice(_VALUES[:4]), is_quoted=True)
+    elif rng.random() < 0.6:
+        others = text(1) if rng.random() < 0.3 else None
+        form = rng.choice([_VALUES, _RAW, _RAW])
+        around = (text(1), text(1)) if rng.random() < 0.3 else ("", "")
+        separator = text(rng.randint(0, 1))
+        arguments = ElementArguments(
+            text(rng.randint(0, 1)), text(1), text(1), separator, rng.choice(form), others, *around
+        )
+    names: Any = rng.choice(["raw", "raw", "json"])
+    quote = '"' if names == "json" else ""
+    call: list[Part] = [text(1, quote), NAME, quote + text(1), ARGUMENTS, text(1)]
+    identifier: tuple[Any, ...] = ()
+    if rng.random() < 0.3:
+        call[4:4] = [("[ID]", ID, text(1))]
+    elif rng.random() < 0.3:
+        call[2:2] = [quote + "#", NUMBER]
+        identifier = rng.choice([(NUMBER,), (NAME, ":", NUMBER)])
+    fields: dict[str, Any] = {
+        name: text(rng.randint(0, 1))
+        for name in ("opening", "separator", "closing", "joint", "lead", "end", "content_begin", "content_end")
+        if rng.random() < 0.4
+    }
+    marks = tuple(one for one in _MARKS if rng.random() < 0.3)
+    fields |= {"is_alone": rng.random() < 0.1, "has_joint_alone": rng.random() < 0.2}
+    fields |= {"is_closing_optional": rng.random() < 0.2, "marks": marks, "identifier": identifier}
+    try:
+        return ToolFormat("drawn", "", tuple(part for part in call if part), arguments, names=names, **fields)
+    except InvalidConstraintError:
+        return None
+
+
+def drawn_schema(rng: random.Random, depth: int) -> dict[str, Any]:
+    kind = rng.choice(
+        ["string", "string", "union", "any", "integer", "number", "boolean", "enum", "array", "object"][
+            : None if depth else 7
+        ]
+    )
+    if kind in ("union", "enum"):
+        return (
+            {"type": rng.sample(["string", "integer", "null", "boolean", "array"], 2)}
+            if kind == "union"
+            else {"enum": ["z", 1, None, True]}
+        )
+    if kind == "array":
+        return {"type": "array", "items": drawn_schema(rng, depth - 1)}
+    if kind == "object":
+        return {"type": "object", "properties": {key: drawn_schema(rng, depth - 1) for key in rng.sample(_KEYS, 2)}}
+    return {} if kind == "any" else {"type": kind}
+
+
+def drawn_value(rng: random.Random, schema: dict[str, Any], is_raw: bool) -> Any:
+    """A value of a schema; of a raw text that may be something else, one that is nothing else."""
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    kinds = schema.get("type", ["string", "null", "boolean", "integer", "array"])
+    kind = rng.choice(kinds) if isinstance(kinds, list) else kinds
+    if kind == "string":
+        return rng.choice(_TEXTS) if isinstance(kinds, str) or not is_raw else rng.choice(("z", "é z", "zzz\n"))
+    if kind == "array":
+        return [drawn_value(rng, schema.get("items", {"type": "integer"}), False) for _ in range(rng.randint(0, 2))]
+    if kind == "object":
+        return {key: drawn_value(rng, one, False) for key, one in schema["properties"].items() if rng.random() < 0.7}
+    return {
+        "null": None,
+        "boolean": rng.random() < 0.5,
+        "integer": rng.choice((0, -12, 10**12)),
+        "number": rng.choice((2.5, -1, 1e-7)),
+    }[kind]
+
+
+def check_drawn(rng: random.Random, form: ToolFormat) -> int:
+    """How many responses of drawn tools are written, accepted, read back, and refused with another separator."""
+    given = []
+    for name in rng.sample(_NAMES, 2):
+        properties = {key: drawn_schema(rng, 2) for key in sorted(rng.sample(_KEYS, rng.randint(0, 3)))}
+        required = [key for key in properties if rng.random() < 0.5]
+        parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        if form.fault_of(name) is None:
+            given.append({"name": name, "parameters": parameters})
+    try:
+        constraint = tools(given, form)
+    except DecodekitError:  # a key or a constant that cannot be written, or no name that can
+        return 0
+    is_raw = isinstance(form.arguments, ElementArguments) and form.arguments.values.text == "raw"
+    num_read = 0
+    for num_calls in range(4 if form.max_calls is None else 2):
+        calls = []
+        for number in range(num_calls):
+            tool = rng.choice(given)
+            properties, required = tool["parameters"]["properties"], tool["parameters"]["required"]
+            arguments = {
+                key: drawn_value(rng, one, is_raw)
+                for key, one in properties.items()
+                if key in required or rng.random() < 0.5
+            }
+            identifier = None
+            if form.id_hole is not None:
+                identifier = form.identifier_of(tool["name"], str(number + 3) if form.identifier else f"id_{number}")
+            calls.append(ToolCall(tool["name"], arguments, identifier))
+        for content in ("", rng.choice(CONTENTS)) if not (form.is_alone and calls) else ("",):
+            response = ToolResponse(content, tuple(calls))
+            try:
+                text = form.written(content, calls)
+            except ValueError:
+                continue
+            assert is_accepted(constraint, text), (form, given, response, text)
+            assert constraint.parse(text) == response, (form, given, response, text)
+            told = [(call.name, call.id, call.arguments) for call in calls]
+            assert told_as_it_grows(constraint, text) == told, (form, given, response, text)
+            num_read += 1
+            if num_calls > 1:
+                other = replace(form, separator=f"{form.separator}~").written(content, calls)
+                called = constraint if content else tools(given, form, "required")  # or all of it may be content
+                assert not is_accepted(called, other), (form, given, response, other)
+    return num_read
+
+
+@sized("num_formats", 15, slow=600)
+def test_any_tools_any_values_any_description(num_formats: int) -> None:
+    rng = random.Random(11)
+    drawn = [form for _ in range(num_formats) if (form := drawn_format(rng)) is not None]
+    assert sum(check_drawn(rng, form) for form in drawn) > 2 * num_formats

@@ -112,7 +112,7 @@ CALLS: dict[str, tuple[str, list[str]]] = {
         [
             "<|tool_call_start|>[]<|tool_call_end|>",
             "<|tool_call_start|>now()<|tool_call_end|>",
-            "<|tool_call_start|>[now(",
+            "<|tool_call_start|>[f(",
         ],
     ),
 }

@@ -194,6 +194,12 @@ class ToolFormat:
             raise InvalidConstraintError(
                 cause, at=f"arguments of the format {self.name!r:.60}", hint="a mark around them"
             )
+        if self.has_joint_alone and self.joint.strip(BLANKS):
+            cause = "a joint that stands before calls alone, too, is of blanks"
+            raise InvalidConstraintError(cause, at=f"joint of the format {self.name!r:.60}", hint="an opening")
+        if self.lead and not self.lead.strip(BLANKS):
+            cause = "a lead of blanks alone cannot be told from the end of a content"
+            raise InvalidConstraintError(cause, at=f"lead of the format {self.name!r:.60}")
         if not (self.triggers or self.opener or (self.is_alone and self.content_begin)):
             cause = "nothing tells calls from the text before them"
             hint = "an opening, a text before the name of the tool, or a joint"

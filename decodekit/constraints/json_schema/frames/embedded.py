@@ -142,9 +142,10 @@ def _readings(move: Read, reader: Frame, stack: _Stack) -> Iterator[_Item]:
     unlisted = next(name for point in range(0xE000, 0xF900) if (name := chr(point)) not in listed)
     other = _KnownText(reader, fresh.spell(unlisted) + fresh.end)
     yield ir.both(move.node, others) if listed else move.node, None, other, stack
-    for text in listed.values():
+    for name, text in listed.items():
         if reader.after(word[1], text):
-            yield ir.concat(ir.literal(text), ir.accept(word[1])), None, _KnownText(reader, text), stack
+            spelled = ir.concat(string_bodies.words((name,)), string_bodies.QUOTE)
+            yield ir.both(move.node, spelled), None, _KnownText(reader, text), stack
 
 
 _Step: TypeAlias = tuple[_Item, Node]
