@@ -20,6 +20,7 @@ from decodekit.generation.run_ahead import RunAhead
 from decodekit.generation.sequence import Sequence
 from tests.generation.test_asking import VOCABULARY
 from tests.generation.test_run_ahead import PROMPTS, SCHEMA, texts
+from tests.models.device_law import DeviceLawError
 
 NUM_WORDS = VOCABULARY.num_mask_words
 RULE = Regex("[abc]{2,9}")
@@ -57,7 +58,7 @@ def test_a_second_visit_of_a_state_sends_nothing(monkeypatch: pytest.MonkeyPatch
         assert [pool.masks[place].tolist() for place in places] == [words_of(one) for one in matchers]
         assert len(set(places)) == len({mask_key(one) for one in matchers}) == pool.num_sent
         assert pool.num_uploads == 1
-    assert len(fills) == pool.num_sent + 3 * len(matchers)  # the test's own are the rest
+    assert len(fills) == pool.num_sent + 2 * 3 * len(matchers)  # the test's own and those of the law are the rest
 
 
 def test_the_mask_goes_that_was_used_longest_ago() -> None:
@@ -140,7 +141,7 @@ def test_the_second_text_of_a_constraint_sends_no_mask(ahead: LLM, loops: list[R
 def test_a_mask_of_another_state_changes_texts(ahead: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: one name for all states."""
     monkeypatch.setattr(mask_pool, "mask_key", lambda matcher: "the same")
-    with pytest.raises(RuntimeError, match="refused token"):
+    with pytest.raises(DeviceLawError, match="the mask 0 on the device is another one"):
         texts(ahead, constraint=SCHEMA, masks="always")
 
 
