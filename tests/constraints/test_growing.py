@@ -175,7 +175,9 @@ def test_calls_so_far(format: str) -> None:
         values = shown(constraint, text)
         assert values[-1] == list(response.calls)
         first = next((num_read for num_read, value in enumerate(values) if value), None)
-        assert first is None or text[first] in "{<", "a call is shown with the first character of its arguments"
+        if first is not None:
+            begins = text[first - 1] == "(" if format == "lfm2" else text[first] in "{<"
+            assert begins, "a call is shown with the first character of its arguments"
         for num_read, value in enumerate(values[:-1], 1):
             for other, end in responses.items():
                 if other.startswith(text[:num_read]):

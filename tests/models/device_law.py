@@ -25,7 +25,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from decodekit.generation.decode_step import MASKS
-from decodekit.generation.device_draws import INDEX, NO_MASK
+from decodekit.kernels.draw_settings import INDEX, NO_MASK
 from decodekit.generation.mask_pool import MaskPool
 from decodekit.generation.run_ahead import TAKEN, RunAhead
 from decodekit.models.caches.paged_rows import PagedRows
