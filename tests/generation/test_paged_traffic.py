@@ -57,7 +57,7 @@ def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeyp
     traffic = traffic_of(model, plain, monkeypatch, 1, is_captured=False, fails=False, num_rows=9)
     brought: dict[int, list[tuple[PageGroup, Any]]] = {}
     now: list[int] = []
-    fill, write, pages = StepState.fill, PageGroup.write, StepState.pages
+    fill, write, inputs = StepState.fill, PageGroup.write, StepState.inputs
 
     def filled(self: StepState, *arguments: Any) -> None:
         now[:], brought[id(self)] = [id(self)], []
@@ -72,7 +72,7 @@ def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeyp
     def again(self: StepState) -> Any:
         for group, (rows, slots, numbers) in brought.get(id(self), ()):
             group.table[torch.from_numpy(rows).long(), torch.from_numpy(slots).long()] = torch.from_numpy(numbers)
-        return pages(self)
+        return inputs(self)
 
     def run() -> None:
         """Two texts decode; prompts that begin alike, within a page, are read in chunks; the first is cancelled."""
@@ -92,7 +92,7 @@ def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeyp
     run()
     monkeypatch.setattr(StepState, "fill", filled)
     monkeypatch.setattr(PageGroup, "write", noted)
-    monkeypatch.setattr(StepState, "pages", again)
+    monkeypatch.setattr(StepState, "inputs", again)
     traffic = traffic_of(model, plain, monkeypatch, 1, is_captured=False, fails=False, num_rows=9)
     with pytest.raises((DeviceLawError, AssertionError)):
         run()

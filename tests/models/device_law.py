@@ -25,9 +25,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from decodekit.generation.decode_step import MASKS
-from decodekit.kernels.draw_settings import INDEX, NO_MASK
 from decodekit.generation.mask_pool import MaskPool
 from decodekit.generation.run_ahead import TAKEN, RunAhead
+from decodekit.kernels.draw_settings import ASKED, FLAGS, INDEX, NO_MASK
+from decodekit.kernels.step_inputs import inputs_of
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.tiers.paged import PagedModel
 
@@ -95,13 +96,15 @@ class LoopLaw:
         """The inputs of a step that is about to start."""
         state, pool = step.state, ahead._pool()
         with unseen():
+            read_by = inputs_of(state.rows, state.starts, state.counts, state.given, state.table_rows.taken, [])
             rows, starts, counts, values, tokens = (
-                one.numpy() for one in (state.rows, state.starts, state.counts, state.values, state.tokens)
+                one.numpy() for one in (state.rows, state.starts, state.counts, state.values, read_by.tokens)
             )
             for place, (text, entry) in enumerate(zip(texts, entries, strict=True)):
                 count, there = len(entry.tokens), values[:, place].tolist()
                 drawn_by = text.values.copy()
                 drawn_by[INDEX] = entry.number
+                drawn_by[FLAGS] |= ASKED * (entry.sequence.matcher is not None and not entry.has_mask)
                 masks = [*entry.masks, *[NO_MASK] * (len(there) - MASKS - len(entry.masks))]
                 expected = [ahead.cache.places[entry.row], entry.end - count, count]
                 expected += [*drawn_by.tolist(), len(entry.guess.tokens), *masks]
