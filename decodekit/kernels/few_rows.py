@@ -24,23 +24,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import numba
 import torch
-from numba import types
-from numba.extending import intrinsic
 from torch import Tensor
 from torch.nn.functional import linear
 
-from decodekit.first_use import AnnouncedCache
+from decodekit.kernels import cpu_team
+from decodekit.kernels.cpu_products import KINDS, MAX_ROWS
 from decodekit.kernels.programs import missing, next_power_of_2, on
-
-MAX_ROWS: Final = 8
-"""Most rows: with more, arithmetic takes longer than reading the weights."""
-
 
 ROWS: Final = (1, 2, 4, 8)
 """What is measured on CUDA: captured steps have so many rows."""
-_KINDS: Final = (torch.bfloat16, torch.float16, torch.float32)
 
 
 _CLEARLY: Final = 0.97
@@ -61,54 +54,10 @@ MEASURED: Final[dict[ProductShape, tuple[float, float]]] = {}
 """Seconds of a product here and by torch, as they were measured in this process."""
 
 
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """The function, compiled on its first call and kept on disk where one can write; sums may be taken in any order.
-
-    The order is then that of the machine code: the same at every call.
-    """
-    dispatcher: Any
-    try:
-        dispatcher = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})(function)
-        dispatcher._cache = AnnouncedCache(dispatcher._cache)
-    except RuntimeError:  # no folder can be written: each process compiles for itself
-        dispatcher = numba.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})(function)
-        dispatcher._cache = AnnouncedCache(None)
-    kernel: Callable[..., None] = dispatcher
-    return kernel
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _floats_at(typing: Any, address: Any) -> Any:
-    """Numbers in memory, by their address: an array made of a tensor costs more than a small product."""
-    kind = types.CPointer(types.float32)
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(kind))
-
-    return kind(types.int64), code
-
-
-@_compiled
-def _multiply(x: int, weight: int, bias: int, out: int, num_rows: int, num_outs: int, width: int) -> None:
-    """Products of rows [R, K] with weights [N, K], and a bias [N] unless its address is 0, into [R, N]."""
-    rows: Any = _floats_at(x)
-    weights: Any = _floats_at(weight)
-    biases: Any = _floats_at(bias)
-    outs: Any = _floats_at(out)
-    zero = numba.float32(0.0)
-    for n in range(num_outs):
-        first = zero if bias == 0 else biases[n]
-        for r in range(num_rows):
-            total = zero
-            for k in range(width):
-                total += weights[n * width + k] * rows[r * width + k]
-            outs[r * num_outs + n] = total + first
-
-
 def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` [..., N] of x [..., K], weight [N, K], bias [N]; the operation in a recorded graph.
 
-    On a CPU, of float32 and with one thread, up to `MAX_ROWS` rows are multiplied here; anything else by torch.
+    On a CPU up to `MAX_ROWS` rows of one type with the weights are multiplied here; anything else by torch.
     """
     out: Tensor = torch.ops.decodekit.few_rows_linear(x, weight, bias)
     return out
@@ -119,20 +68,15 @@ def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     size = x.numel()
     is_ours = (
         0 < size <= MAX_ROWS * width
-        and torch.get_num_threads() == 1
-        and x.dtype is weight.dtype is torch.float32
+        and x.dtype is weight.dtype
+        and x.dtype in KINDS
         and x.is_contiguous()
         and weight.is_contiguous()
-        and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
+        and (bias is None or (bias.dtype is x.dtype and bias.is_contiguous()))
     )
     if not is_ours:
         return linear(x, weight, bias)
-    out = x.new_empty((*x.shape[:-1], num_outs))
-    _multiply(
-        x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-        size // width, num_outs, width,
-    )  # fmt: skip
-    return out
+    return cpu_team.multiply(x.view(-1, width), weight, bias).view(*x.shape[:-1], num_outs)
 
 
 def is_quicker(shape: ProductShape) -> bool:
@@ -150,7 +94,7 @@ def measure(weights: list[Tensor], seconds_of: Callable[[Callable[[], object]], 
         seconds_of: measures a function, captured.
     """
     weight = weights[0]
-    if weight.device.type != "cuda" or missing() is not None or weight.dtype not in _KINDS or weight.shape[1] % 16:
+    if weight.device.type != "cuda" or missing() is not None or weight.dtype not in KINDS or weight.shape[1] % 16:
         return False  # of another width than a multiple of 16 weights cannot be copied ahead
     from decodekit.kernels.few_rows_kernel import launched
 

@@ -4,6 +4,9 @@ they are meant to be."""
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import product
@@ -14,12 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from decodekit.kernels import few_rows
-from decodekit.kernels.few_rows import MAX_ROWS, few_rows_linear
+from decodekit.kernels import cpu_team, few_rows
+from decodekit.kernels.cpu_products import MAX_ROWS
+from decodekit.kernels.few_rows import few_rows_linear
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.few_rows import FewRowsLinear, quicker_here, with_few_rows
 from decodekit.models.tiers import replay
 from tests.models.architectures import build, tokens
+
+DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +40,13 @@ def _one_thread() -> Iterator[None]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """Rows, outputs and width of every product that is made here."""
     seen: list[tuple[int, int, int]] = []
-    multiply = few_rows._multiply
+    multiply = cpu_team.multiply
 
-    def counted(*arguments: int) -> None:
-        seen.append(arguments[-3:])  # type: ignore[arg-type]
-        multiply(*arguments)
+    def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        seen.append((len(x), *weight.shape))
+        return multiply(x, weight, bias)
 
-    monkeypatch.setattr(few_rows, "_multiply", counted)
+    monkeypatch.setattr(cpu_team, "multiply", counted)
     return seen
 
 
@@ -48,26 +54,101 @@ def numbers(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def test_products_are_those_of_float64(calls: list[Any]) -> None:
-    shapes = [*product(range(1, MAX_ROWS + 1), (1, 3, 17), (1, 2, 7, 8, 31, 33, 64, 129))]
+def error_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """How far products may be from those of float64: sums of float32, rounded to the type."""
+    most = linear(x.abs().double(), weight.abs().double(), None if bias is None else bias.abs().double())
+    unit = 0.0 if x.dtype is torch.float32 else torch.finfo(x.dtype).eps / 2
+    return (x.shape[-1] + 1) * 2.0**-24 * most + unit * most + 1e-7
+
+
+@DTYPE
+def test_products_are_those_of_float64(calls: list[Any], dtype: torch.dtype) -> None:
+    """Rows of every tile, outputs that fill a tile or not, widths that fill vectors and blocks or not."""
+    widths = (1, 2, 15, 16, 31, 33, 64, 129, 1024, 1030, 2100)
+    shapes = [*product(range(1, MAX_ROWS + 1), (1, 3, 17), widths)]
     for num_rows, num_outs, width in shapes:
-        x, weight, bias = numbers(num_rows, 1, width), numbers(num_outs, width), numbers(num_outs)
+        x, weight, bias = (
+            one.to(dtype) for one in (numbers(num_rows, 1, width), numbers(num_outs, width), numbers(num_outs))
+        )
         for added in (None, bias):
             found = few_rows_linear(x, weight, added)
             expected = linear(x.double(), weight.double(), None if added is None else added.double())
-            most = linear(x.abs().double(), weight.abs().double()) + 1
-            assert found.shape == (num_rows, 1, num_outs)
-            assert bool(((found - expected).abs() <= (width + 1) * 2.0**-24 * most).all()), (num_rows, num_outs, width)
+            assert found.shape == (num_rows, 1, num_outs) and found.dtype is dtype
+            wrong = (found - expected).abs() > error_of(x, weight, added)
+            assert not bool(wrong.any()), (num_rows, num_outs, width)
     assert calls == [shape for shape in shapes for _ in range(2)]
 
 
-def test_a_row_is_the_same_beside_any_others() -> None:
-    x, weight = numbers(MAX_ROWS, 300), numbers(50, 300)
-    alone = torch.cat([few_rows_linear(row[None], weight) for row in x])
-    for num_rows in range(1, MAX_ROWS + 1):
-        assert torch.equal(few_rows_linear(x[:num_rows], weight), alone[:num_rows])
+@DTYPE
+def test_a_row_is_the_same_beside_any_others_and_by_any_threads(dtype: torch.dtype) -> None:
+    for num_outs, width in ((50, 300), (700, 1200), (40, 5000)):  # some that are shared, and x in the cache or not
+        x, weight = numbers(MAX_ROWS, width).to(dtype), numbers(num_outs, width).to(dtype)
+        alone = torch.cat([few_rows_linear(row[None], weight) for row in x])
+        for num_threads, num_rows in product((1, 2, 3), range(1, MAX_ROWS + 1)):
+            torch.set_num_threads(num_threads)
+            assert torch.equal(few_rows_linear(x[:num_rows], weight), alone[:num_rows])
     # The comparison sees an order of addition: the same products from the last to the first.
-    assert not torch.equal(few_rows_linear(x.flip(1), weight.flip(1)), alone)
+    assert not torch.equal(few_rows_linear(x.flip(1), weight.flip(1)).float(), alone.float()) or dtype != torch.float32
+
+
+@DTYPE
+def test_results_are_rounded_to_the_nearest(dtype: torch.dtype) -> None:
+    """A product with 1 is the number itself; half-way numbers go to the even one, as in torch."""
+    exact = torch.cat([torch.tensor([0.0, -0.0, 1e-40, 3e38, torch.inf, -torch.inf]), numbers(200)]).to(dtype)
+    one = torch.ones(1, 1, dtype=dtype)
+    assert torch.equal(few_rows_linear(one, exact[:, None].contiguous())[0], exact + 0)
+    halves = torch.tensor([1.0, 1.0], dtype=dtype)[None]
+    step = torch.finfo(dtype).eps
+    weights = torch.tensor([[1.0, k * step / 2] for k in range(8)], dtype=dtype)
+    assert torch.equal(few_rows_linear(halves, weights)[0], weights.float().sum(1).to(dtype))
+
+
+def test_threads_that_ask_at_once_get_their_own_numbers() -> None:
+    """Four threads, one team of two: one has it, the others multiply alone."""
+    torch.set_num_threads(2)
+    x, weights = numbers(3, 512), [numbers(400, 512) + i for i in range(4)]
+    expected = [few_rows_linear(x, weight) for weight in weights]
+    wrong: list[int] = []
+
+    def ask(which: int) -> None:
+        torch.set_num_threads(2)
+        for _ in range(300):
+            if not torch.equal(few_rows_linear(x, weights[which]), expected[which]):
+                wrong.append(which)
+
+    threads = [threading.Thread(target=ask, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert not torch.equal(expected[0], expected[1])
+
+
+def test_helpers_work_and_end() -> None:
+    """What a team makes is what one thread makes, and its helpers end when they are told to, asleep or not."""
+    team = cpu_team.Team(2)
+    x, weight = numbers(1, 1024), numbers(20_000, 1024)
+    out = x.new_zeros(1, 20_000)
+    room = torch.empty(cpu_team.ROOM + 1024 + 16)
+    for _ in range(20):
+        cpu_team._product(
+            team.state, 0, 4, x.data_ptr(), weight.data_ptr(), 0, out.data_ptr(), room.data_ptr(), 1, 20_000, 1024
+        )
+    assert torch.equal(out, few_rows_linear(x, weight))
+    team.close()
+    assert not any(thread.is_alive() for thread in team._threads)
+
+
+def test_a_fork_multiplies_with_helpers_of_its_own() -> None:
+    code = (
+        "import os, torch; from decodekit.kernels.few_rows import few_rows_linear as f; torch.set_num_threads(2);"
+        "x, w = torch.ones(1, 600), torch.ones(300, 600); f(x, w); pid = os.fork();"
+        "ok = bool((f(x, w) == 600).all());"
+        "os._exit(0 if ok else 1) if pid == 0 else print(ok, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["True", "0"]
 
 
 def test_what_is_not_a_number_goes_through() -> None:
@@ -84,16 +165,12 @@ def test_all_else_is_left_to_torch(calls: list[Any]) -> None:
         (numbers(MAX_ROWS + 1, 16), weight, bias),
         (x[:0], weight, None),
         (x.double(), weight.double(), None),
-        (x.bfloat16(), weight.bfloat16(), bias.bfloat16()),
         (numbers(16, 3).T, weight, None),
         (x, numbers(16, 5).T, bias),
     ]
     for arguments in others:
         assert torch.equal(few_rows_linear(*arguments), linear(*arguments))
-    torch.set_num_threads(2)
-    assert torch.equal(few_rows_linear(x, weight, bias), linear(x, weight, bias))
     assert calls == []
-    torch.set_num_threads(1)
     few_rows_linear(x, weight, bias)
     assert calls == [(3, 5, 16)]
 
@@ -103,7 +180,7 @@ def test_only_plain_layers_become_others() -> None:
         def forward(self, input: Tensor) -> Tensor:
             return 2 * super().forward(input)
 
-    model = nn.Sequential(nn.Linear(4, 4), Scaled(4, 4), nn.Linear(4, 4).bfloat16(), nn.Linear(4, 4, device="meta"))
+    model = nn.Sequential(nn.Linear(4, 4), Scaled(4, 4), nn.Linear(4, 4).double(), nn.Linear(4, 4, device="meta"))
     assert [type(one) for one in with_few_rows(copy.deepcopy(model))] == [FewRowsLinear, Scaled, nn.Linear, nn.Linear]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decodekit.kernels.cpu_products import KINDS
 from decodekit.kernels.few_rows import few_rows_linear, measure
 
 
@@ -20,7 +21,7 @@ class FewRowsLinear(nn.Linear):
 
 
 def with_few_rows(model: nn.Module) -> nn.Module:
-    """The model, of which linear layers with float32 weights on a CPU have become those of this room.
+    """The model, of which linear layers with float weights on a CPU have become those of this room.
 
     Args:
         model: a copy (see `shared_copy`): its modules are changed, its weights are not.
@@ -33,7 +34,7 @@ def with_few_rows(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if type(module) in replacements and "forward" not in vars(module):
             weight = module.weight
-            if type(weight) is nn.Parameter and weight.dtype is torch.float32 and weight.device.type == "cpu":
+            if type(weight) is nn.Parameter and weight.dtype in KINDS and weight.device.type == "cpu":
                 module.__class__ = replacements[type(module)]
     return model
 

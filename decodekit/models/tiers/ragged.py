@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from decodekit.kernels.cpu_products import MAX_ROWS
+from decodekit.kernels.cpu_team import one_torch_thread
 from decodekit.kernels.pages import Stored
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.caches.paged_cache import PagedCache
@@ -254,6 +256,21 @@ class RaggedModel:
         if isinstance(cache, PagedCache):
             assert self.paged is not None
             return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
+        if not self._is_cuda and sum(num_tokens) <= MAX_ROWS:
+            with one_torch_thread():
+                return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
+        return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
+
+    def _forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Rows,
+        logits: LogitsKind,
+        hidden: list[Tensor] | None,
+    ) -> Tensor:
+        """A pass over rows of a rectangle."""
         width = max(num_tokens)
         wanted = self._wanted(num_tokens, width, logits)
         if tokens.shape[1] != width:

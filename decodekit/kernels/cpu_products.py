@@ -1,0 +1,343 @@
+"""Products of one to eight rows with a weight matrix on a CPU: weights are read once, as they are stored.
+
+Example: two rows x of width 2,048 and a bfloat16 matrix of 512 outputs. Each number of the result is a sum over k of
+x[r, k] weight[n, k], and it is always added up in the same order:
+
+    blocks      k = 0 to 1,023, then 1,024 to 2,047; their sums are added one after the other
+    in a block  32 partial sums, of every 32nd product; they are halved until one is left: 16 + 16, 8 + 8, ...
+    a product   the weight widened to float32 in a register, one fused multiply-add
+
+So a number does not depend on the rows beside it, on the number of threads, or on which thread made it; what changes
+with these is the *tile*, so many outputs by so many rows, that is added up side by side in registers:
+
+    1 x 1     one row: each weight is used once, and reading one matrix row after the other keeps what the processor
+              fetches ahead
+    3 x 4     four rows or eight: three weight vectors and one of x for twelve multiply-adds
+
+The tiles are written as explicit vectors, since a compiler that vectorises a loop by itself picks another order for
+every number of rows. Rows of x are packed beforehand (block by block, 16 numbers of each row of a tile side by side):
+rows whose width is a power of two would fight for the same lines of the first cache.
+
+Threads take chunks of outputs from a counter (`cpu_team`): one that is held up leaves its chunks to the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numba
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from decodekit.first_use import AnnouncedCache
+
+MAX_ROWS: Final = 8
+"""Most rows: with more, arithmetic takes longer than reading the weights."""
+MARKS: Final[dict[torch.dtype, Any]] = {
+    torch.float32: np.float32(0),
+    torch.bfloat16: np.uint16(0),
+    torch.float16: np.int16(0),
+}
+"""The types of weights, rows and results, which are the same; compiled code knows them by the type of a number."""
+KINDS: Final = {dtype: kind for kind, dtype in enumerate(MARKS)}
+"""The types by number."""
+_KIND_OF: Final = {types.float32: 0, types.uint16: 1, types.int16: 2}
+SIZES: Final = (4, 2, 2)
+
+LANES: Final = 16
+_SUMS: Final = 32  # partial sums of a number: two vectors, so that one addition need not wait for the one before
+_BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
+GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
+ROOM: Final = GROUP * MAX_ROWS
+_NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
+
+# Types of the intermediate code.
+_FLOAT: Final = ir.FloatType()
+_INT: Final = ir.IntType(64)
+_WORD: Final = ir.IntType(32)
+_VECTOR: Final = ir.VectorType(_FLOAT, LANES)
+_STORED: Final = (_FLOAT, ir.IntType(16), ir.HalfType())
+Value: TypeAlias = Any
+
+
+def compiled(function: Any) -> Any:
+    """The function, compiled on its first call without the interpreter's lock, and kept on disk where one can write."""
+    try:
+        dispatcher: Any = numba.njit(nogil=True, cache=True)(function)
+        dispatcher._cache = AnnouncedCache(dispatcher._cache)
+    except RuntimeError:  # no folder can be written: each process compiles for itself
+        dispatcher = numba.njit(nogil=True)(function)
+        dispatcher._cache = AnnouncedCache(None)
+    return dispatcher
+
+
+def _widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
+    """The code that reads `lanes` stored numbers from `index` on, as float32."""
+    stored = _STORED[kind]
+    place = b.gep(b.inttoptr(base, stored.as_pointer()), [index])
+    if lanes > 1:
+        place = b.bitcast(place, ir.VectorType(stored, lanes).as_pointer())
+    value = b.load(place, align=SIZES[kind])
+    if kind == 0:
+        return value
+    if kind == 2:
+        return b.fpext(value, ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
+    words = ir.VectorType(_WORD, lanes) if lanes > 1 else _WORD
+    by = ir.Constant(words, [16] * lanes) if lanes > 1 else _WORD(16)
+    return b.bitcast(b.shl(b.zext(value, words), by), ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
+
+
+def _multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
+    name = f"llvm.fma.v{LANES}f32" if x.type == _VECTOR else "llvm.fma.f32"
+    function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(x.type, [x.type] * 3), name)
+    return b.call(function, [x, y, z])
+
+
+def _fetch_ahead(b: Any, address: Value) -> None:
+    name = "llvm.prefetch.p0i8"
+    byte = ir.IntType(8).as_pointer()
+    form = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+    function = b.module.globals.get(name) or ir.Function(b.module, form, name)
+    b.call(function, [b.inttoptr(address, byte), _WORD(0), _WORD(3), _WORD(1)])
+
+
+def _halved(b: Any, vectors: list[Value]) -> list[Value]:
+    """The sum of each vector's numbers: its halves are added until one number is left.
+
+    Two vectors are halved by one addition, [a a] and [b b] to [a b]; what is added to what is as for each alone.
+    """
+    held = [(vector, [i]) for i, vector in enumerate(vectors)]  # vectors, and which sums lie in them side by side
+    width = LANES
+    while width > 1:
+        pairs = [(held[i], held[min(i + 1, len(held) - 1)]) for i in range(0, len(held), 2)]
+        held = []
+        for (one, first), (other, second) in pairs:
+            low = [i * width + j for i in range(2 * len(first)) for j in range(width // 2)]
+            halves = [
+                b.shuffle_vector(one, other, ir.Constant(ir.VectorType(_WORD, LANES), [i + by for i in low]))
+                for by in (0, width // 2)
+            ]
+            held.append((b.fadd(*halves), first + second))
+        width //= 2
+    places = {which: (vector, place) for vector, whose in held for place, which in enumerate(whose)}
+    return [b.extract_element(vector, _WORD(place)) for _, (vector, place) in sorted(places.items())]
+
+
+def _tile(num_outs: int, num_rows: int) -> Any:
+    """The function that adds up one block of a tile.
+
+    Its arguments are a mark of the weights' type, the address of the first weight, that of the packed block of x, the
+    width of a weight row, the length of the block, and how many bytes further weights are fetched ahead. It returns
+    `num_outs` x `num_rows` sums.
+    """
+    cells = [(n, r) for n in range(num_outs) for r in range(num_rows)]
+
+    def emitted(b: Any, kind: int, weight: Value, x: Value, width: Value, length: Value, ahead: Value) -> list[Value]:
+        def weights(n: int, at: Value, lanes: int) -> Value:
+            return _widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), lanes)
+
+        whole = b.and_(length, _INT(-_SUMS))
+        before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
+        b.branch(head)
+        b.position_at_end(head)
+        k = b.phi(_INT)
+        sums = {(cell, half): b.phi(_VECTOR) for cell in cells for half in range(2)}
+        b.cbranch(b.icmp_signed("<", k, whole), body, behind)
+        b.position_at_end(body)
+        added = {}
+        for half in range(2):
+            at = b.add(k, _INT(half * LANES))
+            read = [weights(n, at, LANES) for n in range(num_outs)]
+            for n in range(num_outs if half == 0 or kind == 0 else 0):  # a line holds 16 float32 or 32 others
+                place = b.add(b.mul(_INT(n), width), at)
+                _fetch_ahead(b, b.add(b.add(weight, b.mul(place, _INT(SIZES[kind]))), ahead))
+            for r in range(num_rows):
+                of_x = _widened(b, 0, x, b.add(b.mul(at, _INT(num_rows)), _INT(r * LANES)), LANES)
+                for n in range(num_outs):
+                    added[(n, r), half] = _multiply_add(b, read[n], of_x, sums[(n, r), half])
+        k.add_incoming(_INT(0), before)
+        k.add_incoming(b.add(k, _INT(_SUMS)), body)
+        for key, phi in sums.items():
+            phi.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), before)
+            phi.add_incoming(added[key], body)
+        b.branch(head)
+        b.position_at_end(behind)
+        totals = _halved(b, [b.fadd(sums[cell, 0], sums[cell, 1]) for cell in cells])
+        return _rest(b, weights, x, whole, length, totals, num_rows)
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def tile(typing: Any, mark: Any, weight: Any, x: Any, width: Any, length: Any, ahead: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return context.make_tuple(builder, signature.return_type, emitted(builder, _KIND_OF[mark], *arguments[1:]))
+
+        return types.UniTuple(types.float32, len(cells))(mark, *[types.int64] * 5), code
+
+    return tile
+
+
+def _rest(
+    b: Any, weights: Any, x: Value, whole: Value, length: Value, totals: list[Value], num_rows: int
+) -> list[Value]:
+    """The code that adds the products behind the last whole step, one after the other."""
+    before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
+    b.branch(head)
+    b.position_at_end(head)
+    k = b.phi(_INT)
+    k.add_incoming(whole, before)
+    sums = [b.phi(_FLOAT) for _ in totals]
+    b.cbranch(b.icmp_signed("<", k, length), body, behind)
+    b.position_at_end(body)
+    lane = b.and_(k, _INT(LANES - 1))
+    start = b.mul(b.sub(k, lane), _INT(num_rows))
+    for i, (phi, total) in enumerate(zip(sums, totals, strict=True)):
+        n, r = divmod(i, num_rows)
+        of_x = _widened(b, 0, x, b.add(b.add(start, _INT(r * LANES)), lane), 1)
+        phi.add_incoming(total, before)
+        phi.add_incoming(_multiply_add(b, weights(n, k, 1), of_x, phi), body)
+    k.add_incoming(b.add(k, _INT(1)), body)
+    b.branch(head)
+    b.position_at_end(behind)
+    return sums
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _read(typing: Any, mark: Any, address: Any, index: Any) -> Any:
+    """A stored number as float32."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _widened(builder, _KIND_OF[mark], arguments[1], arguments[2], 1)
+
+    return types.float32(mark, types.int64, types.int64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
+    """Store a float32, rounded to the nearest number of the type, to the even one of two that are as near."""
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        _, address, index, value = arguments
+        kind = _KIND_OF[mark]
+        if kind == 1:
+            word = b.bitcast(value, _WORD)
+            odd = b.and_(b.lshr(word, _WORD(16)), _WORD(1))
+            rounded = b.lshr(b.add(b.add(word, _WORD(0x7FFF)), odd), _WORD(16))
+            value = b.trunc(b.select(b.fcmp_unordered("uno", value, value), _WORD(0x7FC0), rounded), _STORED[1])
+        elif kind == 2:
+            value = b.fptrunc(value, _STORED[2])
+        place = b.gep(b.inttoptr(address, _STORED[kind].as_pointer()), [index])
+        b.store(value, place, align=SIZES[kind])
+        return context.get_dummy_value()
+
+    return types.void(mark, types.int64, types.int64, types.float32), code
+
+
+_one_by_one, _four_by_one = _tile(1, 1), _tile(4, 1)
+_one_by_two, _three_by_two = _tile(1, 2), _tile(3, 2)
+_one_by_four, _three_by_four = _tile(1, 4), _tile(3, 4)
+_SINGLE: Final = np.float32(0)
+
+
+@compiled
+def _rows_of_tile(row: int, num_rows: int) -> int:
+    """The number of rows, 4, 2 or 1, of the tile that begins with a row."""
+    left = num_rows - row
+    return 4 if left >= 4 else 2 if left >= 2 else 1
+
+
+@compiled
+def _padded(length: int) -> int:
+    return (length + LANES - 1) & -LANES
+
+
+@compiled
+def pack(mark: Any, x: int, packed: int, num_rows: int, width: int) -> None:
+    """Widen rows [R, K] to float32: block by block, tile by tile, 16 numbers of each row of a tile side by side."""
+    for start in range(0, width, _BLOCK):
+        length = min(_BLOCK, width - start)
+        row = 0
+        while row < num_rows:
+            rows = _rows_of_tile(row, num_rows)
+            base = start * num_rows + row * _padded(length)
+            for i in range(rows):
+                for k in range(length):
+                    place = base + (k & -LANES) * rows + i * LANES + (k & (LANES - 1))
+                    _write(_SINGLE, packed, place, _read(mark, x, (row + i) * width + start + k))
+            row += rows
+
+
+@compiled
+def _add(totals: int, place: int, num_rows: int, rows: int, sums: Any) -> None:
+    """Add the sums of a tile, output by output, to totals [N, R]."""
+    for j in range(len(sums)):
+        here = place + j // rows * num_rows + j % rows
+        _write(_SINGLE, totals, here, _read(_SINGLE, totals, here) + sums[j])
+
+
+@compiled
+def _add_block(
+    mark: Any, size: int, weight: int, x: int, totals: int, outs: int, row: int, num_rows: int, width: int, length: int
+) -> None:
+    """Add one block of `outs` outputs, for the tile of rows that begins with `row`, to totals [N, R]."""
+    rows = _rows_of_tile(row, num_rows)
+    line = width * size
+    n = 0
+    while n < outs:
+        at = weight + n * line
+        place = n * num_rows + row
+        if rows == 4 and outs - n >= 3:
+            _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length, 3 * line))
+            n += 3
+        elif rows == 4:
+            _add(totals, place, num_rows, 4, _one_by_four(mark, at, x, width, length, line))
+            n += 1
+        elif rows == 2 and outs - n >= 3:
+            _add(totals, place, num_rows, 2, _three_by_two(mark, at, x, width, length, 3 * line))
+            n += 3
+        elif rows == 2:
+            _add(totals, place, num_rows, 2, _one_by_two(mark, at, x, width, length, line))
+            n += 1
+        elif outs - n >= 4:
+            _add(totals, place, num_rows, 1, _four_by_one(mark, at, x, width, length, 4 * line))
+            n += 4
+        else:
+            _add(totals, place, num_rows, 1, _one_by_one(mark, at, x, width, length, line))
+            n += 1
+
+
+@compiled
+def outputs(
+    mark: Any, size: int, packed: int, weight: int, bias: int, out: int, totals: int,
+    num_rows: int, num_outs: int, width: int, first: int, last: int,
+) -> None:  # fmt: skip
+    """The outputs from `first` to `last` of all rows.
+
+    Args:
+        mark: a number whose type stands for that of weights, bias and results (`MARKS`).
+        size: bytes of a weight.
+        packed, weight, bias, out, totals: addresses: rows as `pack` leaves them; weights [N, K]; [N], or 0 for none;
+            [R, N]; room for `ROOM` numbers.
+    """
+    group = GROUP
+    if num_rows * width <= _NEAR:  # all of x stays in the first cache
+        group = 1 if num_rows <= 2 else 3
+    n = first
+    while n < last:
+        outs = min(group, last - n)
+        for i in range(outs * num_rows):
+            _write(_SINGLE, totals, i, numba.float32(0))
+        for start in range(0, width, _BLOCK):
+            length = min(_BLOCK, width - start)
+            row = 0
+            while row < num_rows:
+                x = packed + (start * num_rows + row * _padded(length)) * 4
+                at = weight + (n * width + start) * size
+                _add_block(mark, size, at, x, totals, outs, row, num_rows, width, length)
+                row += _rows_of_tile(row, num_rows)
+        for m in range(outs):
+            added = numba.float32(0) if bias == 0 else _read(mark, bias, n + m)
+            for row in range(num_rows):
+                _write(mark, out, row * num_outs + n + m, _read(_SINGLE, totals, m * num_rows + row) + added)
+        n += outs
