@@ -27,7 +27,7 @@ from decodekit.kernels.draw_settings import MASKS
 from decodekit.kernels.verify import take_tokens
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.tiers.captured import Run
-from decodekit.models.tiers.paged import CAPTURE_AFTER, TRY_AGAIN_AFTER, PagedModel
+from decodekit.models.tiers.paged import CAPTURE_AFTER, MODULES, TRY_AGAIN_AFTER, PagedModel, Variant, new_proof
 from decodekit.models.tiers.step_state import StepState
 
 
@@ -39,6 +39,7 @@ class StepShape(NamedTuple):
         width: T, columns of tokens.
         num_positions: W, at which tokens are taken; 1 without drafts.
         uses_top_k, uses_top_p: whether a row may have one.
+        variant: which modules read its rows.
     """
 
     num_rows: int
@@ -46,6 +47,7 @@ class StepShape(NamedTuple):
     num_positions: int
     uses_top_k: bool
     uses_top_p: bool
+    variant: Variant = MODULES
 
 
 class DecodeStep:
@@ -73,7 +75,7 @@ class DecodeStep:
         """Who has started it last, and with which rows."""
         self._num_runs = 0
         self._read: Run | None = None  # captured, until it is proven or refused
-        self._proof = model.new_proof()
+        self._proof = new_proof()
         self._is_refused = model.capture is None
         self._run: Run | None = None
 
@@ -89,7 +91,10 @@ class DecodeStep:
 
     def run(self) -> Tensor:
         """`out` of a pass."""
-        return self._choose(self._model.read_compiled(self.state))
+        return self._choose(self._logits(0))
+
+    def _logits(self, num_seen: int) -> Tensor:
+        return self._model.read(self.state, num_seen, self.shape.variant)
 
     def _choose(self, logits: Tensor) -> Tensor:
         """`out` of logits [>= B * W, V]; the inputs move on."""
@@ -111,15 +116,16 @@ class DecodeStep:
             num_seen: tokens of the longest row before the step.
         """
         self._num_runs += 1
+        self._model.note_step()
         if self._run is None and not self._is_refused and self._num_runs > CAPTURE_AFTER:
             if self._proof.is_proven:
                 self._read, self._run = None, self._captured(self.run)
             elif self._read is None:
-                self._read = self._captured(lambda: self._model.read_compiled(self.state))
+                self._read = self._captured(lambda: self._logits(0))
         if self._run is not None:
             self._run()
         elif self._read is None:
-            self._choose(self._model.read(self.state, num_seen))
+            self._choose(self._logits(num_seen))
         else:
             self._prove(self._read, num_seen)
 
@@ -129,7 +135,7 @@ class DecodeStep:
         def replayed() -> Tensor:
             return read().clone()  # its memory is that of the next replay
 
-        self._choose(self._proof.output(replayed, lambda: self._model.read(self.state, num_seen), num_seen))
+        self._choose(self._proof.output(replayed, lambda: self._logits(num_seen), num_seen))
         if self._proof.is_refused:
             self._read, self._is_refused = None, True
 

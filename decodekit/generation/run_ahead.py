@@ -55,7 +55,7 @@ from decodekit.kernels.draw_settings import ASKED, DRAFT, FLAGS, INDEX, MASKS, N
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.tiers.captured import bucket
-from decodekit.models.tiers.paged import WIDTH_BUCKETS, PagedModel, row_bucket
+from decodekit.models.tiers.paged import WIDTH_BUCKETS, PagedModel, Variant, row_bucket
 from decodekit.speculation.verification import num_equal
 
 TAKEN: Final = -1
@@ -159,7 +159,7 @@ class RunAhead:
     def __init__(self, lm: CausalLM, model: PagedModel, cache: PagedCache, *, isolates: bool = False) -> None:
         self._lm, self._model, self.cache, self._isolates = lm, model, cache, isolates
         self.num_steps = self.num_uploads = self.num_downloads = self.num_dropped = 0
-        self._flight: _Flight | None = None
+        self._flights: list[_Flight] = []
         self._texts: dict[int, _Text] = {}
         self._last: list[_Text] | None = None  # the rows of the last step, if the next one may go on from it
         self._known: StateMemory = model.steps_over(cache.rows).programs.setdefault(StateMemory, StateMemory())
@@ -194,15 +194,16 @@ class RunAhead:
             if text.parked is not None:
                 (entry, draws), text.parked = text.parked, None
                 self._follow(text, entry, draws, None)
-        before, self._flight = self._flight, None
-        if before is not None and self._is_seen_first(texts):
-            self._take_in(before)
-            before = None
-        self._flight = self._launch(texts)
-        if before is not None:
-            self._take_in(before)
-            if self._flight is None:  # every row had to be seen first
-                self._flight = self._launch(texts)
+        before, self._flights = self._flights, []
+        if before and self._is_seen_first(texts):
+            for flight in before:
+                self._take_in(flight)
+            before = []
+        self._flights = self._launch(texts)
+        for flight in before:
+            self._take_in(flight)
+        if before and not self._flights:  # every row had to be seen first
+            self._flights = self._launch(texts)
         self._cut_rows()
 
     def leave(self, sequence: Sequence) -> None:
@@ -214,7 +215,7 @@ class RunAhead:
     def rewind(self) -> None:
         """Drop what runs: after a failure, all texts go on from what the host knows of them."""
         texts, cuts = self._texts, self._cuts
-        self._flight, self._last, self._texts, self._cuts = None, None, {}, {}
+        self._flights, self._last, self._texts, self._cuts = [], None, {}, {}
         lengths = list(self.cache.row_lengths)
         for text in texts.values():
             sequence = text.sequence
@@ -242,30 +243,40 @@ class RunAhead:
         num_held = sum(text.latest is not None and self._must_see(text, text.latest) for text in texts)
         return num_held * SEEN_FIRST >= len(texts)
 
-    def _launch(self, texts: list[_Text]) -> _Flight | None:
+    def _launch(self, texts: list[_Text]) -> list[_Flight]:
+        """Start the next step: one pass, or one for each variant of the modules that reads some of the rows."""
         self._cut_rows()
         going = [(text, entry) for text in texts if (entry := self._begin(text)) is not None]
         self._propose([text for text, entry in going if entry.given != [TAKEN]])
         for text, entry in going:
             if entry.given != [TAKEN]:
                 entry.guess = self._draft_for(text, entry)
+        flights = []
         with self._model.pass_lock():
             pool = self._pool()
             going = self._with_masks([one for one in going if not one[0].status], pool)
             if not going:
                 self._last = None
-                return None
-            entries = [entry for _, entry in going]
-            step = self._fill([text for text, _ in going], entries, pool)
-            step(max(entry.end - len(entry.tokens) for entry in entries))
-            self.num_steps += 1
-            self.num_downloads += 1
-            flight = _Flight(entries, *self._download(step.out))
+            for variant, part in self._by_variant(going).items():
+                entries = [entry for _, entry in part]
+                step = self._fill([text for text, _ in part], entries, variant, pool)
+                step(max(entry.end - len(entry.tokens) for entry in entries))
+                self.num_steps += 1
+                self.num_downloads += 1
+                flights.append(_Flight(entries, *self._download(step.out)))
         for text, entry in going:
             text.latest = entry
             text.sequence.num_forwards += 1
             text.sequence.pending = []
-        return flight
+        return flights
+
+    def _by_variant(self, going: list[tuple[_Text, _Entry]]) -> dict[Variant, list[tuple[_Text, _Entry]]]:
+        rows = [entry.row for _, entry in going]
+        ends = [self.cache.row_lengths[entry.row] + len(entry.tokens) for _, entry in going]
+        found: dict[Variant, list[tuple[_Text, _Entry]]] = {}
+        for variant, one in zip(self._model.variants_of(self.cache, rows, ends), going, strict=True):
+            found.setdefault(variant, []).append(one)
+        return found
 
     def _download(self, out: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
         """What a step gives, on its way to the host, and when it is there."""
@@ -404,7 +415,7 @@ class RunAhead:
         text.status = status  # what fails along a draft, the row meets when it comes there
         entry.guess = replace(entry.guess, tokens=tokens[: len(entry.masks) - 1])
 
-    def _fill(self, texts: list[_Text], entries: list[_Entry], pool: MaskPool) -> DecodeStep:
+    def _fill(self, texts: list[_Text], entries: list[_Entry], variant: Variant, pool: MaskPool) -> DecodeStep:
         """Bring the inputs of a step to the device, unless it can go on from the last one."""
         rows, every = [entry.row for entry in entries], [entry.tokens for entry in entries]
         counts = [len(tokens) for tokens in every]
@@ -418,7 +429,7 @@ class RunAhead:
                 cache.note(entry.row, start, [token for token in tokens if token != TAKEN])
         num_positions = 1 + max(len(entry.guess.tokens) for entry in entries)
         parameters = [text.parameters for text in texts if text.parameters is not None]
-        step = self._step_for(len(texts), parameters, max(counts), num_positions, pool)
+        step = self._step_for(len(texts), parameters, max(counts), num_positions, variant, pool)
         is_next = self._last == texts and step.last is self._last
         is_taken = all(tokens == [TAKEN] for tokens in every)
         if not (is_next and is_taken and not any(group.entries for group in cache.rows.groups)):
@@ -450,7 +461,13 @@ class RunAhead:
         step.state.fill(places, starts, counts, grid, wanted.ravel(), values)
 
     def _step_for(
-        self, num_rows: int, known: Rows[Parameters], width: int, num_positions: int, pool: MaskPool
+        self,
+        num_rows: int,
+        known: Rows[Parameters],
+        width: int,
+        num_positions: int,
+        variant: Variant,
+        pool: MaskPool,
     ) -> DecodeStep:
         """The program for so many rows, columns and positions, of which there is one for all caches of the model."""
         if self._model.capture is not None:
@@ -460,7 +477,7 @@ class RunAhead:
         is_captured = self._model.capture is not None
         uses_top_k = is_captured or any(one.top_k > 0 for one in known)
         uses_top_p = is_captured or any(one.top_p < 1 for one in known)
-        shape = StepShape(num_rows, width, num_positions, uses_top_k, uses_top_p)
+        shape = StepShape(num_rows, width, num_positions, uses_top_k, uses_top_p, variant)
         programs = self._model.steps_over(self.cache.rows).programs
         key = shape, len(pool.masks)
         if key not in programs:
@@ -475,6 +492,10 @@ class RunAhead:
         Args:
             is_draft: whether all tokens but the first are a draft; else all are pending.
         """
+        found = [self._warm_up(num_rows, width, is_draft, variant) for variant in self._model.variants_now]
+        return all(found)
+
+    def _warm_up(self, num_rows: int, width: int, is_draft: bool, variant: Variant) -> bool:
         cache, rows = self.cache, range(num_rows)
         parameters = [Parameters(is_greedy=True)] * num_rows
         grid = np.zeros((num_rows, width), dtype=np.int32)
@@ -484,7 +505,7 @@ class RunAhead:
         values[DRAFT] = num_positions - 1
         places = [cache.places[row] for row in rows]
         with self._model.pass_lock():
-            step = self._step_for(num_rows, parameters, width, num_positions, self._pool())
+            step = self._step_for(num_rows, parameters, width, num_positions, variant, self._pool())
             step.last = None
             for number in range(NUM_WARM_UPS):
                 cache.reach([width] * num_rows, rows)

@@ -121,7 +121,9 @@ def begin_text(sequence: Sequence, settings: Settings) -> None:
 
 
 def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
-    """Capture the steps of up to so many rows before texts need them, the largest first; how many were captured.
+    """Compile layers and capture the steps of up to so many rows before texts need them; how many were captured.
+
+    The largest come first. They are the steps of rows that run ahead of the host, and those of all others.
 
     Args:
         num_rows: None for those of an engine.
@@ -132,13 +134,16 @@ def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
     """
     if not isinstance(model, HasPages) or model.paged is None or model.paged.capture is None:
         return 0
+    model.paged.compile_layers()
     num_rows = num_rows or rows_that_fit(model)
     kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
     cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
     assert isinstance(cache, PagedCache)
     ahead = RunAhead(model, model.paged, cache)
     sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
-    return sum(ahead.warm_up(min(size, num_rows), *kind) for kind in kinds for size in sizes)
+    counts = [min(size, num_rows) for size in sizes]
+    num_captured = sum(ahead.warm_up(count, *kind) for kind in kinds for count in counts)
+    return num_captured + sum(model.paged.warm_up(cache, count, width) for width in WIDTH_BUCKETS for count in counts)
 
 
 def decode(

@@ -114,7 +114,7 @@ class LLM:
         device_map: Any = None,
         revision: str | None = None,
         cache_dtype: Literal["int8"] | None = None,
-        compile_layers: bool = False,
+        compile_layers: bool | None = None,
         **from_pretrained: Any,
     ) -> LLM:
         """Load a model: ``"tiny"`` and ``"tiny-draft"`` are bundled, else a folder or a Hugging Face id.
@@ -127,7 +127,7 @@ class LLM:
             revision: branch, tag or commit on the hub.
             cache_dtype: "int8" stores keys and values in eight bits: about a quarter of the memory of float32, half of
                 that of bfloat16, and other texts. By default they are stored as the model makes them.
-            compile_layers: compile the layers of captured steps, on CUDA; see `HuggingFaceLM`.
+            compile_layers: whether the layers of steps are compiled; by default on CUDA. See `HuggingFaceLM`.
             from_pretrained: passed on to transformers.
 
         Raises:
@@ -395,10 +395,11 @@ class LLM:
         return Engine(self, **options)
 
     def warm_up(self, batch_size: int | None = None, *, drafts: bool = False) -> int:
-        """Capture the decoding steps of a model on a GPU now, and not in the middle of traffic.
+        """Compile the layers and capture the decoding steps of a model on a GPU now, and not in the middle of traffic.
 
         A step is captured for 1, 2, 4, 8, ... rows of 1, 4, 8 and 16 tokens; each takes parts of a second, and memory.
-        Texts are the same with and without. Where steps are not captured, as on a CPU, nothing is done.
+        Layers take about a minute. Texts are the same with and without, in 16 bits up to near ties (docs/gpu.md).
+        Where steps are not captured, as on a CPU, nothing is done.
 
         Args:
             batch_size: most rows, as of `engine`.

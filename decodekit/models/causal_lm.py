@@ -7,7 +7,7 @@ left padding nor a padding mask. Taking tokens back is setting a length (`Cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -37,6 +37,43 @@ def assembled(parts: Sequence[Tensor], logits: LogitsKind, width: int) -> Tensor
     for i, part in enumerate(parts):
         out[i, : len(part)] = part
     return out
+
+
+def forward_apart(
+    forward: Callable[..., Tensor],
+    sides: Sequence[Hashable],
+    tokens: Tensor,
+    num_tokens: Sequence[int],
+    cache: Any,
+    rows: Rows,
+    logits: LogitsKind,
+    hidden: list[Tensor] | None,
+) -> Tensor:
+    """`CausalLM.forward` of rows that must not share a pass: one pass for each side, put together again.
+
+    Args:
+        sides: of each row.
+        hidden: gets the hidden states of all rows, [R, T, D] for each layer; None if nobody wants them.
+    """
+    all_rows = list(range(cache.num_rows)) if rows is None else list(rows)
+    counts, width = wanted_counts(logits, num_tokens), max(num_tokens)
+    parts: dict[int, Tensor] = {}
+    states: dict[int, list[Tensor]] = {}
+    for side in dict.fromkeys(sides):
+        chosen = [i for i, own in enumerate(sides) if own == side]
+        wanted = logits if isinstance(logits, str) else [logits[i] for i in chosen]
+        layers: list[Tensor] = []
+        seen = None if hidden is None else layers
+        out = forward(
+            tokens[chosen], [num_tokens[i] for i in chosen], cache, [all_rows[i] for i in chosen], wanted, seen
+        )
+        rows_of = out.unbind() if logits == "all" else torch.split(out, [counts[i] for i in chosen])
+        for place, (i, part) in enumerate(zip(chosen, rows_of, strict=True)):
+            parts[i], states[i] = part, [layer[place] for layer in layers]
+    if hidden is not None:
+        each = zip(*(states[i] for i in range(len(sides))), strict=True)
+        hidden += [assembled(layer, "all", width) for layer in each]
+    return assembled([parts[i] for i in range(len(sides))], logits, width)
 
 
 class Cache(Protocol):

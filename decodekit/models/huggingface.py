@@ -74,8 +74,9 @@ class HuggingFaceLM:
         cache_dtype: "int8" stores keys and values in eight bits with a scale for every token and head, which takes
             about a quarter of the memory and changes the logits; see `quantised_planes`. In the tier paged, and on a
             CPU in the tier ragged. By default they are stored as they are.
-        compile_layers: compile the decoder layers of captured steps, which takes about a minute at the first of them
-            and then saves the time of what stands around matrix products. For the tier paged.
+        compile_layers: compile the decoder layers of steps, which saves the time of what stands around matrix
+            products. By default where steps are captured, on CUDA in the tier paged. It is done aside once a model has
+            made many steps, or by `warm_up`; a text is read by one kind of layers from its beginning to its end.
 
     Raises:
         ModelError: the model cannot be run, or the wanted tier gives other logits than the model itself.
@@ -101,7 +102,7 @@ class HuggingFaceLM:
         *,
         tier: TierName | None = None,
         cache_dtype: Literal["int8"] | None = None,
-        compile_layers: bool = False,
+        compile_layers: bool | None = None,
     ) -> None:
         if not hasattr(model, "config") or not hasattr(model, "get_input_embeddings"):
             raise ModelError(
@@ -114,9 +115,17 @@ class HuggingFaceLM:
                 f"keys and values cannot be stored as {cache_dtype!r:.60}", at="cache_dtype", hint='"int8", or None'
             )
         self.model = model
-        self.cache_dtype, self.compile_layers = cache_dtype, compile_layers
+        self.cache_dtype = cache_dtype
+        self.compile_layers = compile_layers if compile_layers is not None else _device_of(model).type == "cuda"
+        """Whether layers are compiled, in the tier paged."""
         self._wanted = tier
         self._learn(notes_of(model))
+        if compile_layers and self.tier.name != "paged":
+            raise OptionError(
+                f"layers are compiled for captured steps in the tier paged, not {self.tier.name} on {self.device.type}",
+                at="compile_layers",
+                hint="leave it out",
+            )
 
     def _learn(self, notes: Notes) -> None:
         """Take what is known of the model as it is, or find it out."""
@@ -136,12 +145,6 @@ class HuggingFaceLM:
                 "an int8 cache is for models in the tier paged, or ragged on a CPU, "
                 f"not {self.tier.name} on {self.device.type}",
                 at="cache_dtype",
-                hint="leave it out",
-            )
-        if self.compile_layers and not is_paged:
-            raise OptionError(
-                f"layers are compiled for captured steps in the tier paged, not {self.tier.name} on {self.device.type}",
-                at="compile_layers",
                 hint="leave it out",
             )
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
-from decodekit.models.checks.self_check import TOLERANCES
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.shared_copy import shared_copy
+from decodekit.models.tiers.proof import tolerance_of
 
 
 @runtime_checkable
@@ -112,7 +112,7 @@ class Exit:
         layers[0].forward = give
         expected: Tensor = result.logits[0]
         error = (self(after[0]) - expected.float()).square().mean().sqrt() / expected.float().std().clamp_min(1e-12)
-        if not error <= TOLERANCES.get(expected.dtype, TOLERANCES[torch.bfloat16]):
+        if not error <= tolerance_of(expected.dtype):
             raise ModelError(
                 f"{type(model).__name__} does not go from its last layer to its logits in a way that is understood",
                 hint="a strategy that does not read layers",

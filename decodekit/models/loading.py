@@ -28,7 +28,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     revision: str | None = None,
     cache_dtype: Literal["int8"] | None = None,
-    compile_layers: bool = False,
+    compile_layers: bool | None = None,
     **from_pretrained: Any,
 ) -> tuple[HuggingFaceLM, Any]:
     """Load a causal language model of transformers with its tokenizer.

@@ -157,7 +157,7 @@ def watch(patch: pytest.MonkeyPatch) -> None:
     behind(
         RunAhead,
         "_fill",
-        lambda self, out, texts, entries, pool: on_host(self.cache.rows) and law.check_step(self, out, texts, entries),
+        lambda self, out, texts, entries, *_: on_host(self.cache.rows) and law.check_step(self, out, texts, entries),
     )
     behind(MaskPool, "place", lambda self, out, matcher: self.masks.is_cpu and law.note_mask(self, out, matcher))
     follow = RunAhead._follow

@@ -24,6 +24,7 @@ from decodekit.generation.decode_step import DecodeStep, StepShape
 from decodekit.generation.mask_pool import MaskPool
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.merged_products import lay_together
+from decodekit.models.tiers.paged import Variant
 from decodekit.models.tiers.ragged import RaggedModel
 from tests.models.architectures import build, tokens
 
@@ -82,8 +83,10 @@ def step_of(num_layers: int, compiler: Any, is_together: bool = True) -> DecodeS
     cache: Any = runner.new_cache(2, 64)
     runner.forward(torch.tensor([tokens(0, 3), tokens(1, 3)]), [3, 3], cache, None, "last")
     assert runner.paged is not None
+    is_compiled = runner.paged.compile_layers()
+    assert is_compiled == (compiler is not None), runner.paged.not_compiled
     pool = MaskPool(8, -(-runner.vocab_size // 32), torch.device("cpu"))
-    step = DecodeStep(runner.paged, cache.rows, StepShape(2, 1, 1, False, False), pool)
+    step = DecodeStep(runner.paged, cache.rows, StepShape(2, 1, 1, False, False, Variant(is_compiled)), pool)
     values = np.zeros((step.state.values.shape[0], 2), dtype=np.int32)
     cache.reach([1, 1], None)
     step.state.fill(cache.places, [3, 3], [1, 1], np.array([[5], [6]], dtype=np.int32), None, values)
@@ -93,7 +96,7 @@ def step_of(num_layers: int, compiler: Any, is_together: bool = True) -> DecodeS
 def test_kernels_around_the_layers_are_few() -> None:
     """Tokens and positions; embeddings; rotary embeddings; the last norm; the head; a token. And products in layers."""
     step, kernels = step_of(2, "eager"), Kernels()
-    compiled: Any = step._model._compiled
+    compiled: Any = step._model._variants[step.shape.variant]
     layers = set(decoder_layers(compiled))
     for module in compiled.modules():
         if "forward" in vars(module):

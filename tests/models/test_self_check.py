@@ -15,17 +15,18 @@ from decodekit.kernels.paged_attention import PROMPT_TOKENS
 from decodekit.models.caches import kv_cache
 from decodekit.models.caches.kv_cache import RaggedCache, Step
 from decodekit.models.checks import known, self_check
-from decodekit.models.checks.self_check import TOLERANCES, Plain, SelfCheck, largest_error, small_windows
+from decodekit.models.checks.self_check import Plain, SelfCheck, largest_error, small_windows
 from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.tiers.attention import ragged_attention
+from decodekit.models.tiers.proof import tolerance_of
 from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
 from tests.models.other_attention import use_attention
 from tests.sizes import thinned
 
-FAULT = 3 * TOLERANCES[torch.bfloat16]  # seen even by the widest tolerance
+FAULT = 3 * tolerance_of(torch.bfloat16)  # seen even by the widest tolerance
 
 
 def error_of(name: str = "llama", **changes: int) -> float:
@@ -34,8 +35,8 @@ def error_of(name: str = "llama", **changes: int) -> float:
 
 
 def test_nothing_broken() -> None:
-    assert error_of() < TOLERANCES[torch.float32] / 10
-    assert error_of(context_length=8) < TOLERANCES[torch.float32] / 10
+    assert error_of() < tolerance_of(torch.float32) / 10
+    assert error_of(context_length=8) < tolerance_of(torch.float32) / 10
 
 
 @pytest.mark.parametrize("name", ["mistral", "gpt2"])
@@ -130,7 +131,7 @@ def test_windows_are_checked_however_wide(monkeypatch: pytest.MonkeyPatch, name:
     assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH) < 1e-4
     small = small_windows(model)
     assert small is not None
-    assert largest_error(RaggedModel(small), Plain(small), CONTEXT_LENGTH) > TOLERANCES[torch.float32] * 100
+    assert largest_error(RaggedModel(small), Plain(small), CONTEXT_LENGTH) > tolerance_of(torch.float32) * 100
     known.forget(model)  # it was found right before the fault
     lm = HuggingFaceLM(model)
     assert lm.tier.name == "rowwise", lm.tier
@@ -248,7 +249,9 @@ def test_faults_below_the_rounding_of_half_precision_are_seen(
     assert HuggingFaceLM(model).tier.name == "ragged"
     use_attention(monkeypatch, attend)
     # The coarse check alone would let it pass: the control, without which the twin would prove nothing.
-    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < TOLERANCES[torch.bfloat16]
+    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < tolerance_of(
+        torch.bfloat16
+    )
     known.forget(model)
     tier = HuggingFaceLM(model).tier
     assert tier.name in ("masked", "rowwise")  # with the attention of the model itself
@@ -261,7 +264,9 @@ def test_positions_that_are_ignored_are_seen(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         RaggedModel, "_call", lambda self, *args: real(vars(self).update(_takes_positions=False) or self, *args)
     )
-    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < TOLERANCES[torch.bfloat16]
+    assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < tolerance_of(
+        torch.bfloat16
+    )
     assert "small float32 twin" in HuggingFaceLM(model).tier.refused[0]
 
 

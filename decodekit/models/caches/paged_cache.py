@@ -84,6 +84,7 @@ class PagedCache:
         self._has_windows = any(group.window is not None for group in rows.groups)
         self._tokens: list[list[int]] = [[] for _ in range(num_rows)]  # of rows with windows
         self._lost = [False] * num_rows
+        self._is_compiled: list[bool | None] = [None] * num_rows  # see `is_read_compiled`
         weakref.finalize(self, rows.returned.append, self.places)
 
     @property
@@ -129,7 +130,9 @@ class PagedCache:
     def tokens_to_read(self, rows: Sequence[int]) -> dict[int, list[int]]:
         """The lost ones of these rows, with the tokens that the model has to read again; they are empty now."""
         lost = {row: self._tokens[row][: self._lengths[row]] for row in rows if self._lost[row]}
+        kept = list(self._is_compiled)  # the text goes on
         self.reset(list(lost))
+        self._is_compiled = kept
         return lost
 
     @locked
@@ -161,6 +164,13 @@ class PagedCache:
         """Remember the tokens of a row from a position on, where `commit` was not told of them."""
         self._tokens[row][position:] = tokens
 
+    def is_read_compiled(self, row: int, now: bool) -> bool:
+        """Whether compiled layers read a row: as it was `now` when the row was read first, until its text leaves."""
+        known = self._is_compiled[row]
+        if known is None:
+            known = self._is_compiled[row] = now
+        return known
+
     @property
     def remembers(self) -> bool:
         """Whether `commit` wants the tokens."""
@@ -183,6 +193,7 @@ class PagedCache:
             for group in self.rows.groups:
                 group.become(self.places[row], ())
             self._lengths[row], self._tokens[row], self._lost[row] = 0, [], False
+            self._is_compiled[row] = None
 
     @locked
     def reorder(self, rows: Tensor) -> None:
@@ -199,6 +210,7 @@ class PagedCache:
         self._lengths = [self._lengths[row] for row in order]
         self._tokens = [list(self._tokens[row]) for row in order]
         self._lost = [self._lost[row] for row in order]
+        self._is_compiled = [self._is_compiled[row] for row in order]
         dropped = self.places[len(order) :]
         del self.places[len(order) :]  # in place: the finaliser has this list
         self.rows.give_rows(dropped)
@@ -239,4 +251,4 @@ class PagedCache:
         for group, pages in zip(self.rows.groups, prefix.pages, strict=True):
             group.become(self.places[row], pages[:count])
         self._lengths[row], self._tokens[row] = num_tokens, prefix.token_ids[:num_tokens]
-        self._lost[row] = False
+        self._lost[row], self._is_compiled[row] = False, None

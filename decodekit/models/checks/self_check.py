@@ -28,14 +28,11 @@ from decodekit.kernels.paged_attention import PROMPT_TOKENS
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.checks.shrinking import WINDOW, WINDOWS, twin_of
 from decodekit.models.modules.shared_copy import shared_copy
+from decodekit.models.tiers.proof import tolerance_of
 from decodekit.models.tiers.ragged import RaggedModel
 from decodekit.models.tiers.rowwise import RowwiseModel
 
 Runner: TypeAlias = RaggedModel | RowwiseModel
-
-# Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
-# 0.05 and more; rounding gives about 1e-6, 1e-3 and 1e-2.
-TOLERANCES = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 TWIN_TOLERANCE: Final = 1e-3
 """Of twins, which are float32: a fault gives 0.05 and more, rounding 1e-6, rarely 1e-4."""
@@ -98,7 +95,7 @@ class SelfCheck:
     def __init__(self, model: nn.Module, context_length: int | None) -> None:
         self._model = model
         self._context_length = context_length
-        self._tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+        self._tolerance = tolerance_of(model.dtype)  # type: ignore[arg-type]
         self._reference: Plain | None = None
         self._twin: Plain | None = None
         self.why_no_twin: str | None = None

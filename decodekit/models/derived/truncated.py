@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.checks.known import notes_of
-from decodekit.models.checks.self_check import TOLERANCES, small_windows
+from decodekit.models.checks.self_check import small_windows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.shared_copy import shared_copy
+from decodekit.models.tiers.proof import tolerance_of
 
 _NUM_TOKENS: Final = 12
 
@@ -56,7 +57,7 @@ def first_layers(model: CausalLM, num_kept: int) -> HuggingFaceLM:
 def _cut(model: CausalLM, num_kept: int) -> HuggingFaceLM:
     module = _module(model)
     place = f"the first {num_kept} layers of {model.name}"
-    tolerance = TOLERANCES.get(module.dtype, TOLERANCES[torch.bfloat16])  # type: ignore[call-overload]
+    tolerance = tolerance_of(module.dtype)  # type: ignore[arg-type]
     num_tokens = min(_NUM_TOKENS, model.context_length or _NUM_TOKENS)
     for whole in (module, small_windows(module)):  # with windows so small that they are reached, too
         if whole is None:

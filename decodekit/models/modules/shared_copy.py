@@ -69,6 +69,31 @@ def recomputes_frequencies(module: nn.Module) -> bool:
     return isinstance(kinds, dict) and any("dynamic" in kind or kind == "longrope" for kind in kinds.values())
 
 
+def with_longrope(model: nn.Module, is_long: bool) -> nn.Module:
+    """A copy of a model whose rotary embeddings keep the short frequencies of LongRoPE, or the long ones.
+
+    The model itself takes the long ones for a whole batch when one row gets long. A copy does not depend on that, so
+    its passes can be captured, and run in several threads.
+
+    Raises:
+        AttributeError, KeyError, TypeError: this version of transformers keeps its frequencies in another way.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    twin = shared_copy(model)
+    module: Any
+    for module in twin.modules():
+        if getattr(module, "rope_type", None) != "longrope":
+            continue
+        limit = module.config.rope_parameters["original_max_position_embeddings"]
+        found, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, module.inv_freq.device, seq_len=limit + is_long)
+        module.inv_freq.copy_(found)
+        module.rope_type = "default"
+    if any(recomputes_frequencies(module) for module in twin.modules()):
+        raise TypeError("rotary embeddings of several kinds")
+    return twin
+
+
 def addresses_of(tensor: Tensor) -> tuple[int, ...]:
     """Where a tensor lies in memory; a quantised one that is made of others lies where they lie."""
     if hasattr(tensor, "__tensor_flatten__"):

@@ -26,6 +26,16 @@ NUM_PROOFS: Final = 3
 """Replays that are compared at other lengths; the second and later ones run what a compiler made of the recording."""
 
 
+# Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
+# 0.05 and more; rounding gives about 1e-6, 1e-3 and 1e-2.
+_TOLERANCES: Final = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """By how much two ways of running a model may differ that round in other places, in deviations of its logits."""
+    return _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+
+
 @dataclass(slots=True)
 class Proof:
     """What is known of one recording.

@@ -5,11 +5,12 @@ Nothing here knows an architecture. Whether a model computes the right thing thi
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -20,10 +21,10 @@ from decodekit.kernels.cpu_team import one_torch_thread
 from decodekit.kernels.pages import Stored
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.caches.paged_cache import PagedCache
-from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
+from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
 from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_rows import with_few_rows
-from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy
+from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
 from decodekit.models.tiers import attention
 from decodekit.models.tiers.captured import StepCapture
 from decodekit.models.tiers.paged import PagedModel
@@ -79,6 +80,13 @@ class RaggedModel:
         self._longrope_limit: int | None = kinds.get("longrope", {}).get("original_max_position_embeddings")
         # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
         rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
+        long_module: nn.Module | None = None
+        limit = self._longrope_limit
+        if limit is not None:
+            with suppress(AttributeError, KeyError, TypeError):  # then it goes on rewriting them
+                long_module = with_longrope(self._module, is_long=True)
+                self._module = with_longrope(self._module, is_long=False)
+                rewrites = False
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._sets_step = False  # for the attention function to find it, where it is not handed on
         try:
@@ -91,10 +99,17 @@ class RaggedModel:
             if self.is_spread:
                 raise attention.UnsupportedAttentionError("the model lies on several devices, its pages on one")
             self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler, stored)
+            if long_module is not None and limit is not None:
+                self.paged.read_long_rows_by(long_module, limit)
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
+        self._long: RaggedModel | None = None
+        """What runs rows beyond the limit of LongRoPE over a rectangle."""
+        if long_module is not None:
+            self._long = copy.copy(self)
+            self._long._module, self._long._longrope_limit, self._long._replays = long_module, None, None
 
     @torch.inference_mode()
     def _find_layers(self) -> dict[int, LayerShape]:
@@ -187,7 +202,9 @@ class RaggedModel:
         """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
         return self._run(tokens, step, _transformers_cache(store, step), keep, module)
 
-    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool) -> Tensor:
+    def run_at(
+        self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool, module: nn.Module | None = None
+    ) -> Tensor:
         """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows.
 
         `are_last` says that they are the last W columns of every row. Before transformers 5.23 a model can leave out
@@ -195,21 +212,21 @@ class RaggedModel:
         """
         past = _transformers_cache(store, step)
         if self._keeps_per_row:
-            return self._run(tokens, step, past, columns)
+            return self._run(tokens, step, past, columns, module)
         if are_last:
-            return self._run(tokens, step, past, columns.shape[1])[:, -columns.shape[1] :]
+            return self._run(tokens, step, past, columns.shape[1], module)[:, -columns.shape[1] :]
         index = columns[:, :, None]
-        with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1)):
-            out = self._run(tokens, step, past, None)
+        with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module):
+            out = self._run(tokens, step, past, None, module)
         is_cut = out.shape[1] == columns.shape[1] != tokens.shape[1]
         return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
 
     @contextmanager
-    def _before_head(self, select: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    def _before_head(self, select: Callable[[Tensor], Tensor], module: nn.Module | None) -> Iterator[None]:
         """Let the output projection see less of hidden states [R, T, D], in passes of this thread."""
-        head, own = self._module.get_output_embeddings(), threading.get_ident()  # type: ignore[operator]
+        head, own = (module or self._module).get_output_embeddings(), threading.get_ident()  # type: ignore[operator]
 
-        def selected(module: nn.Module, given: tuple[Any, ...]) -> Any:
+        def selected(_: nn.Module, given: tuple[Any, ...]) -> Any:
             is_ours = threading.get_ident() == own and len(given) == 1 and given[0].dim() == 3
             return (select(given[0]),) if is_ours else None
 
@@ -247,15 +264,18 @@ class RaggedModel:
 
         `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
         """
+        if isinstance(cache, PagedCache):
+            assert self.paged is not None
+            return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
         limit = self._longrope_limit
         if limit is not None:
             ends = cache.ends(num_tokens, rows)
             if min(ends) <= limit < max(ends):
                 is_long = [end > limit for end in ends]
-                return self._forward_in_two(tokens, num_tokens, cache, rows, logits, is_long, hidden)
-        if isinstance(cache, PagedCache):
-            assert self.paged is not None
-            return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
+                return forward_apart(self.forward, is_long, tokens, num_tokens, cache, rows, logits, hidden)
+            if min(ends) > limit and self._long is not None:
+                self._long.is_strict = self.is_strict
+                return self._long.forward(tokens, num_tokens, cache, rows, logits, hidden)
         if not self._is_cuda and sum(num_tokens) <= MAX_ROWS:
             with one_torch_thread():
                 return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
@@ -357,36 +377,6 @@ class RaggedModel:
             out = self._run(tokens, step, past, width - first)
             columns = columns - (width - out.shape[1])
         return out[rows.to(out.device), columns.to(out.device)]
-
-    def _forward_in_two(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: RaggedCache | PagedCache,
-        rows: Rows,
-        logits: LogitsKind,
-        is_long: Sequence[bool],
-        hidden: list[Tensor] | None,
-    ) -> Tensor:
-        """Rows beyond the limit of LongRoPE apart from the others, so that no row depends on its neighbours."""
-        all_rows = list(range(cache.num_rows)) if rows is None else list(rows)
-        counts, width = wanted_counts(logits, num_tokens), max(num_tokens)
-        parts: dict[int, Tensor] = {}
-        states: dict[int, list[Tensor]] = {}
-        for side in (False, True):
-            chosen = [i for i, long in enumerate(is_long) if long == side]
-            numbers, places = [num_tokens[i] for i in chosen], [all_rows[i] for i in chosen]
-            wanted = logits if isinstance(logits, str) else [logits[i] for i in chosen]
-            layers: list[Tensor] = []
-            seen = None if hidden is None else layers
-            out = self.forward(tokens[chosen], numbers, cache, places, wanted, seen)
-            rows_of = out.unbind() if logits == "all" else torch.split(out, [counts[i] for i in chosen])
-            for place, (i, part) in enumerate(zip(chosen, rows_of, strict=True)):
-                parts[i], states[i] = part, [layer[place] for layer in layers]
-        if hidden is not None:
-            each = zip(*(states[i] for i in range(len(is_long))), strict=True)
-            hidden += [assembled(layer, "all", width) for layer in each]
-        return assembled([parts[i] for i in range(len(is_long))], logits, width)
 
 
 class Recorder:
