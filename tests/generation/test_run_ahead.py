@@ -16,6 +16,7 @@ from decodekit.generation.mask_pool import mask_key
 from decodekit.generation.run_ahead import RunAhead
 from decodekit.generation.state_memory import StateMemory
 from decodekit.models.tiers import paged
+from decodekit.strategy import Beam
 from tests.generation.test_asking import VOCABULARY
 from tests.models.recording import RecordedCapture
 
@@ -162,12 +163,13 @@ def test_after_a_warm_up_nothing_is_captured_in_the_midst_of_texts(
     be_captured(ahead, monkeypatch)
     model: Any = ahead.model.paged  # type: ignore[attr-defined]
     assert plain.warm_up() == 0
-    assert ahead.warm_up(2, drafts=True) == 14  # 2 rows and 1, of 1, 4, 8 and 16 tokens, of the last three as drafts
+    # 2 rows and 1, of 1, 4, 8 and 16 tokens, of the last three as drafts; and the passes of other loops
+    assert ahead.warm_up(2, drafts=True) == 14 + 8
     again = RecordedCapture()
     monkeypatch.setattr(model, "capture", again)
     steps = [one for one in model.steps_over(model._rows).programs.values() if isinstance(one, DecodeStep)]
-    for options in (STRATEGIES[1], STRATEGIES[8]):
-        options = {**options, "batch_size": 2}
+    for options in (STRATEGIES[1], STRATEGIES[8], {"strategy": Beam(2), "batch_size": 1}, {"logprobs": 2}):
+        options = {"batch_size": 2, **options}
         assert texts(ahead, **options) == texts(plain, **options)
     assert [one for one in model.steps_over(model._rows).programs.values() if isinstance(one, DecodeStep)] == steps
     assert all(one.is_captured for one in steps) and not again.num_operations

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.tiers import paged
+from decodekit.models.tiers.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import (
     ALL,
@@ -27,6 +29,7 @@ from tests.models.architectures import (
     VOCAB_SIZE,
     tokens,
 )
+from tests.models.recording import RecordedCapture
 from tests.reference.models import plain_logits
 from tests.sizes import sized
 
@@ -292,10 +295,49 @@ def test_long_rows_do_not_change_the_rotary_factors_of_short_ones() -> None:
     run.forward([tokens(0, 20), tokens(1, 5), tokens(2, 7)], kind="last")
     run.forward([tokens(3, 2), tokens(4, 1), tokens(5, 3)])
     run.forward([tokens(6, 1), tokens(7, 1), tokens(8, 1)], kind="last")
-    # Negative control: what one pass over all rows would give.
+    # Negative control: what one pass over all rows would give the long one.
     lm._runner._longrope_limit = None
     out = lm.forward(*padded([tokens(0, 20), tokens(1, 5)]), lm.new_cache(2, 8))
-    assert (out[1] - plain_logits(model, tokens(1, 5))[-1]).abs().max() > 0.01
+    assert (out[0] - plain_logits(model, tokens(0, 20))[-1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("is_captured", [None, False, True], ids=["rectangle", "pages", "captured pages"])
+def test_a_text_that_gets_long_is_that_of_transformers(
+    is_captured: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step by step across the limit of LongRoPE, beside a row that stays short; each side is captured by itself."""
+    from transformers import DynamicCache
+
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model = longrope_model()
+    capture = RecordedCapture() if is_captured else None
+    runner = RaggedModel(model, use_pages=is_captured is not None, capture=capture)
+    cache = runner.new_cache(2, 40)
+    texts = [tokens(0, 30), tokens(1, 30)]
+    lengths = [12, 3]
+    runner.forward(*padded([text[:length] for text, length in zip(texts, lengths, strict=True)]), cache, None, "last")
+    theirs = [DynamicCache(), DynamicCache()]
+    with torch.inference_mode():
+        for text, length, past in zip(texts, lengths, theirs, strict=True):
+            model(input_ids=torch.tensor([text[:length]]), past_key_values=past)
+        for step in range(9):
+            new = torch.tensor([[text[length + step]] for text, length in zip(texts, lengths, strict=True)])
+            found = runner.forward(new, [1, 1], cache, None, "last")
+            for row, past in enumerate(theirs):
+                expected = model(input_ids=new[row : row + 1], past_key_values=past).logits[0, -1]
+                assert (found[row] - expected).abs().max() < 1e-4, (step, row)
+    if is_captured:
+        assert runner.paged is not None and runner.paged.not_captured == []
+        kinds = {variant.is_long for variant, *_ in runner.paged.steps_over(cache.rows).captured}
+        assert kinds == {False, True} and runner.paged.num_replays >= 9
+    # Negative control: rows that never get long are another text.
+    short = RaggedModel(model)
+    short._longrope_limit = None
+    other = short.new_cache(1, 40)
+    short.forward(torch.tensor([texts[0][:20]]), [20], other, None, "last")
+    with torch.inference_mode():
+        out = short.forward(torch.tensor([[5]]), [1], other, None, "last")
+        assert (out[0] - model(input_ids=torch.tensor([[*texts[0][:20], 5]])).logits[0, -1]).abs().max() > 0.01
 
 
 def test_dynamic_rope_is_held_to_its_trained_length() -> None:
