@@ -83,7 +83,7 @@ def test_options_of_generate(llm: dk.LLM, option: str) -> None:
     ("option", "values"),
     [
         ("max_new_tokens", ["3", 2.5, True, -1, None, math.nan, np.float32(2.5)]),
-        ("batch_size", ["3", 2.5, True, 0, None]),
+        ("batch_size", ["3", 2.5, True, 0]),
         ("logprobs", ["3", 2.5, -1, None]),
         ("max_rollbacks", ["3", True, -1, 2.5]),
         ("seed", ["3", True, -1, 2.5, {"a": 1}, 1 << 63]),

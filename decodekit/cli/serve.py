@@ -54,7 +54,9 @@ class AddressOptions:
 class LimitOptions:
     """What the endpoint takes."""
 
-    batch_size: Annotated[int, _of_limits(min=1, help="Texts that are written together.")] = 32
+    batch_size: Annotated[
+        int | None, _of_limits(min=1, help="Texts that are written together; by default 32, more on a GPU with room.")
+    ] = None
     max_queue: Annotated[int, _of_limits(min=0, help="Texts that may wait; one more is answered with 429.")] = 256
     max_new_tokens: Annotated[
         int | None, _of_limits(min=1, help="Most tokens of a text; by default the context of the model.")

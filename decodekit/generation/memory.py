@@ -23,6 +23,8 @@ LOGITS_COPIES: Final = 3
 """So many float32 rows of logits live at a time for each row of a batch: raw, as log-probabilities, and processed."""
 
 LEAST_ROWS: Final = 32
+FEW_ROWS: Final = 8
+"""Rows of a call or a job on a CPU: its cores are busy with few, and the first results come sooner."""
 MOST_ROWS: Final = 256
 ROW_TOKENS: Final = 2048
 
@@ -122,14 +124,14 @@ def free_for(model: CausalLM) -> int | None:
     return free if free is None or paged is None else free + int(paged.num_free_bytes)
 
 
-def rows_that_fit(model: CausalLM) -> int:
-    """Rows of an engine, unless its caller says how many: on a GPU as many as half of the free memory holds.
+def rows_that_fit(model: CausalLM, on_host: int = LEAST_ROWS) -> int:
+    """Rows of texts at a time, unless a caller says how many: on a GPU as many as half of the free memory holds.
 
     A row is counted with `ROW_TOKENS` tokens and its logits. More rows than `MOST_ROWS` gain little: products are bound
     by arithmetic then, and every text waits longer for its next token.
     """
     if model.device.type != "cuda":
-        return LEAST_ROWS
+        return on_host
     each = ROW_TOKENS * bytes_per_token(model) + 4 * model.vocab_size * LOGITS_COPIES
     num_rows = (free_for(model) or 0) // 2 // each
     return max(LEAST_ROWS, min(MOST_ROWS, num_rows - num_rows % LEAST_ROWS))

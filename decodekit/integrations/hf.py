@@ -194,7 +194,7 @@ class _Run:
             raise OptionError(cause, at="output_scores", hint="a strategy of single texts, or beams")
         if self.streamer is not None and is_several:
             raise OptionError(f"{plan.strategy!r:.60} has nothing to stream before its end", at="streamer")
-        num_rows = plan.options.batch_size if self.is_batch_given else num_prompts
+        num_rows = plan.batch_size if self.is_batch_given else num_prompts
         plan.check_memory(min(num_rows, num_prompts), min(num_rows, num_prompts))
         taps, watched = None, None
         if wants_rows:

@@ -58,13 +58,13 @@ class LocalExecutor:
 
     Args:
         llm: the model.
-        batch_size: most documents decoded at a time.
+        batch_size: most documents decoded at a time; None leaves it to the device, as `LLM.generate` does.
         options: for `LLM.as_completed`: constraint, strategy, max_new_tokens, ...
         alternatives: whether the probabilities of all values of fields are found, too, by a further reading.
     """
 
     llm: LLM
-    batch_size: int
+    batch_size: int | None
     options: Mapping[str, Any]
     alternatives: bool = False
 
@@ -89,12 +89,3 @@ class LocalExecutor:
             task, started = in_flight.pop(number)
             seconds = time.perf_counter() - started
             yield Decoded(task, completion, seconds, {} if found is None else found.of(task.prompt, completion))
-
-
-def automatic_batch_size(device_type: str) -> int:
-    """The batch size for ``--batch-size auto``.
-
-    On a CPU the cores are busy with few rows, and a small batch shows its first results sooner. An accelerator takes
-    four times as many; if its memory does not, some of them wait until others are done.
-    """
-    return 8 if device_type == "cpu" else 32

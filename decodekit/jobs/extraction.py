@@ -15,7 +15,7 @@ from decodekit.errors import ConstraintError, OptionError, UselessOptionError, r
 from decodekit.generation.search import Search, SearchCall
 from decodekit.generation.settings import FastForward
 from decodekit.jobs.documents import DocumentRef
-from decodekit.jobs.executors import LocalExecutor, automatic_batch_size
+from decodekit.jobs.executors import LocalExecutor
 from decodekit.jobs.files import needed
 from decodekit.jobs.prompt import choose_prompt
 from decodekit.jobs.runner import JobRunner, Observer, RunSummary
@@ -283,8 +283,7 @@ class Extraction:
     ) -> LocalExecutor | RayExecutor:
         check_executor(name, num_workers, max_failures)
         if name == "local":
-            size = batch_size or automatic_batch_size(self._llm.model.device.type)
-            return LocalExecutor(self._llm, size, self._call, alternatives)
+            return LocalExecutor(self._llm, batch_size, self._call, alternatives)
         from decodekit.jobs.ray import ModelOnWorker, RayExecutor
 
         settings = self.settings

@@ -30,8 +30,9 @@ from decodekit import collector
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
 from decodekit.generation.completion import Completion
 from decodekit.generation.faults import fault_of
+from decodekit.generation.memory import FEW_ROWS
 from decodekit.generation.stats import Stats
-from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor, automatic_batch_size
+from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
 from decodekit.jobs.files import needed
 from decodekit.records.fingerprints import weights_fingerprint
 
@@ -91,8 +92,7 @@ class Worker:
         except DecodekitError as error:  # as an answer it arrives whole; what Ray makes of an exception is its text
             self._refusal = error
             return
-        size = batch_size or automatic_batch_size(llm.model.device.type)
-        self._executor = LocalExecutor(llm, size, options, alternatives)
+        self._executor = LocalExecutor(llm, batch_size, options, alternatives)
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, list[bytes]]:
         """Decode a block; an exception is the error of the one document that raises it."""
@@ -173,7 +173,7 @@ class RayExecutor:
             return
         _connect()
         pool = pool_of(self.num_workers)
-        size = _BLOCK * (self.batch_size or automatic_batch_size("cpu"))
+        size = _BLOCK * (self.batch_size or FEW_ROWS)
         left: dict[str, Any] = {}  # id -> the block that holds the task, until its outcome is known
         stream = itertools.chain(first, tasks)
         while chunk := list(itertools.islice(stream, size)):

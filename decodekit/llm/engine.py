@@ -221,7 +221,8 @@ class Engine:
                 raise OptionError(f"{name}={value!r:.60} is not an integer from {least} on", at=name)
         self._llm = llm
         batch_size = memory.rows_that_fit(llm.model) if batch_size is None else batch_size
-        self._batch_size, self._max_waiting = batch_size, max_waiting
+        self.batch_size, self._max_waiting = batch_size, max_waiting
+        """Most rows that are decoded together."""
         self._pid = os.getpid()
         self._indices = count()
         self._preparing = Preparing(llm)
@@ -320,9 +321,7 @@ class Engine:
                 error.__cause__ = loop.error
                 raise error
             num_waiting = loop.scheduler.num_waiting + len(loop.inbox)
-            num_free = max(
-                0, self._batch_size - (len(loop.handles) - num_waiting)
-            )  # rows that some of them get at once
+            num_free = max(0, self.batch_size - (len(loop.handles) - num_waiting))  # rows that some of them get at once
             if self._max_waiting is not None and num_waiting >= self._max_waiting + num_free:
                 raise QueueFullError(
                     f"{num_waiting:,} requests wait, and max_waiting={self._max_waiting:,}",

@@ -225,7 +225,7 @@ class LLM:
         listed, plan = self._planned(prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
-        num_prompts = min(plan.options.batch_size, max(1, len(listed)))
+        num_prompts = min(plan.batch_size, max(1, len(listed)))
         plan.check_memory(num_prompts, num_prompts)
         return self._decode(listed, plan, num_prompts, raised=TooManyRowsError, deadline=deadline)
 
@@ -297,8 +297,8 @@ class LLM:
         if not isinstance(prompts, Iterable):
             raise OptionError(f"prompts={prompts!r:.60} are no prompts to go through", at="prompts", hint="a list")
         plan = self.plan(GenerateOptions.of(**options), [])
-        plan.check_memory(plan.options.batch_size, 1)
-        chunks = self._decode(prompts, plan, plan.options.batch_size)
+        plan.check_memory(plan.batch_size, 1)
+        chunks = self._decode(prompts, plan, plan.batch_size)
         return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
 
     @overload

@@ -182,6 +182,8 @@ def deadline_after(timeout: object, began: float) -> float | None:
 def _counts(call: GenerateCall) -> Faults:
     for name in ("max_new_tokens", "batch_size"):
         count = getattr(call.options, name)
+        if count is None and name == "batch_size":
+            continue
         if not is_count(count):
             yield OptionError(f"{name}={count!r:.60} is not an integer from 1 on", at=name)
         elif count > memory.MAX_TOKENS:

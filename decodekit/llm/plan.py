@@ -148,6 +148,23 @@ class Plan:
         """Whether texts are drawn, and nobody gave a seed."""
         return self.options.seed is None and self.strategy.seed is None and _has_seed(self.strategy)
 
+    @property
+    def batch_size(self) -> int:
+        """Prompts at a time."""
+        if self.options.batch_size is not None:
+            return self.options.batch_size
+        rows, _ = self._rows_of_a_prompt
+        return max(1, memory.rows_that_fit(self.model, memory.FEW_ROWS * rows) // rows)
+
+    @property
+    def _rows_of_a_prompt(self) -> tuple[int, str | None]:
+        """How many rows a search has for a prompt, and the option that says so."""
+        for name in ("num_beams", "num_particles", "num_candidates"):
+            if self.search is not None and hasattr(self.search, name):
+                rows: int = getattr(self.search, name)
+                return rows, f"{'top_k' if name == 'num_candidates' else name}={rows}"
+        return 1, None
+
     def check_memory(self, num_prompts: int, num_sure: int) -> None:
         """Refuse what memory cannot hold, before anything is read.
 
@@ -158,11 +175,8 @@ class Plan:
         Raises:
             OptionError: the rows, masks or drafts do not fit.
         """
-        rows, option = 1, f"batch_size={self.options.batch_size}"
-        for name in ("num_beams", "num_particles", "num_candidates"):
-            if self.search is not None and hasattr(self.search, name):
-                rows = getattr(self.search, name)
-                option = f"{'top_k' if name == 'num_candidates' else name}={rows}"
+        rows, named = self._rows_of_a_prompt
+        option = named or f"batch_size={self.batch_size}"
         if self.num_samples > 1:
             name = "n" if self.choice else "num_return_sequences"
             memory.check_texts(self.num_samples, f"{name}={self.num_samples}")

@@ -64,7 +64,7 @@ class Service:
         llm: model and tokenizer.
         name: of the model, as clients call it.
         limits: of the endpoint.
-        batch_size: rows of the engine.
+        batch_size: rows of the engine; by default those of `LLM.engine`.
         speculate: proposers of drafts for all texts; they change no text.
         template: a chat template in place of the tokenizer's own.
 
@@ -78,7 +78,7 @@ class Service:
         name: str,
         limits: Limits,
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         speculate: tuple[str, ...] = (),
         template: str | None = None,
     ) -> None:
@@ -89,9 +89,9 @@ class Service:
         self.watchdog = Watchdog(self.engine, limits.stall_s)
         self.compiler = Compiler(limits)
         self.metrics = Metrics(self.engine.stats)
-        self.most_samples = batch_size
-        self.most_texts = min(MAX_TEXTS, limits.max_queue + batch_size)
-        self.most_requests = limits.max_queue + batch_size
+        self.most_samples = self.engine.batch_size
+        self.most_requests = limits.max_queue + self.engine.batch_size
+        self.most_texts = min(MAX_TEXTS, self.most_requests)
         self.num_requests = 0
         self.is_draining = False
         self.is_stuck = False

@@ -123,7 +123,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
     max_retries: int
     fast_forward: FastForward
     masks: Masking
-    batch_size: int
+    batch_size: int | None
     tools: Any
     enable_thinking: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
@@ -177,8 +177,8 @@ class GenerateOptions:
         masks: ``"asked"`` makes a mask of the allowed tokens where questions about single tokens do not settle which
             one is taken, ``"always"`` at every position; the text is the same. See `generation.asking`. `Stats.log_z`,
             the mass of the masks, needs ``"always"`` beside `logprobs`.
-        batch_size: the most prompts that are decoded at a time. Each of several texts of a prompt, and each hypothesis
-            of a search, is a row of the cache.
+        batch_size: the most prompts that are decoded at a time; by default 8 on a CPU, and on a GPU what half of its
+            free memory holds. Each of several texts of a prompt, and each hypothesis of a search, is a row of a cache.
         tools: of conversations: what the chat template tells the model that it may call, as `dk.tools` takes it (or its
             value). ``constraint=dk.tools(...)`` makes the calls valid.
         enable_thinking: of conversations: for templates that read it, whether the model reasons first.
@@ -213,7 +213,7 @@ class GenerateOptions:
     max_retries: int = 0
     fast_forward: FastForward = "exact"
     masks: Masking = "asked"
-    batch_size: int = 8
+    batch_size: int | None = None
     tools: Any = None
     enable_thinking: bool | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None

@@ -81,13 +81,13 @@ class FakeLLM:
         self.seen: list[str] = []
 
     def as_completed(
-        self, prompts: Iterable[str], *, seed: Iterable[int], batch_size: int, **options: Any
+        self, prompts: Iterable[str], *, seed: Iterable[int], batch_size: int | None, **options: Any
     ) -> Iterator[tuple[int, Completion]]:
         queue = zip(count(), prompts, seed, strict=False)
         running: list[tuple[int, int, str, int]] = []  # (step at which it is finished, number, prompt, seed)
         step = 0
         while True:
-            while len(running) < batch_size and (entry := next(queue, None)) is not None:
+            while len(running) < (batch_size or 8) and (entry := next(queue, None)) is not None:
                 number, prompt, own_seed = entry
                 self.seen.append(prompt)
                 heapq.heappush(running, (step + 1 + len(prompt) * 7 % 11, number, prompt, own_seed))
@@ -105,7 +105,7 @@ class Deadly(FakeLLM):
     """Ends its process at a prompt with POISON, and raises at one with RAISE."""
 
     def as_completed(
-        self, prompts: Iterable[str], *, seed: Iterable[int], batch_size: int, **options: Any
+        self, prompts: Iterable[str], *, seed: Iterable[int], batch_size: int | None, **options: Any
     ) -> Iterator[tuple[int, Completion]]:
         given = list(prompts)
         if any("POISON" in prompt for prompt in given):

@@ -316,7 +316,7 @@ class PagedModel:
         return PagedCache(rows, num_rows)
 
     def _new_rows(self, num_rows: int, num_tokens: int, num_in_arenas: int) -> PagedRows:
-        """Tables of rows. They are plain tensors wherever they are made: layers are compiled for one kind of tensors."""
+        """Tables of rows: plain tensors wherever they are made, for layers are compiled for one kind of tensors."""
         with torch.inference_mode(False):
             return PagedRows(self.plan, num_rows, num_tokens, num_in_arenas, self._model.device, self._stored)
 
