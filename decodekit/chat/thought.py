@@ -79,7 +79,10 @@ class Thought:
         written = prompt.rstrip()
         if written.endswith(self.opener):
             return replace(self, is_open=True)
-        is_over = written.endswith(self.closer) and (self.opener in written or len(TAGS.findall(self.closer)) == 1)
+        _, begun, rest = written.rpartition(self.opener)
+        # The turn of somebody else may end as a thought does, so the end counts that is the first behind a begin.
+        is_first = bool(begun) and rest.partition(self.closer)[1:] == (self.closer, "")
+        is_over = written.endswith(self.closer) and (is_first or len(TAGS.findall(self.closer)) == 1)
         is_over |= bool(self.answer) and written.endswith(self.answer.strip())
         return None if is_over else replace(self, is_open=False)
 
