@@ -247,20 +247,20 @@ def first_unwritten(messages: Sequence[Message], written: str, render: Render, u
         unused: gives letters that none of the messages has.
     """
     suspects = {
-        number: rest
-        for number, message in enumerate(messages)
-        if (rest := _said(message)) and rest.strip() not in written
+        number: texts
+        for number, texts in enumerate(map(_said, messages))
+        if not all(text.strip() in written for text in texts)
     }
     if not suspects:
         return None
     known, text = {*_WORDS.findall(written.casefold())}, written.casefold()
     for number, said in suspects.items():
-        words = {*_WORDS.findall(said.casefold())} - known
+        words = {*_WORDS.findall(" ".join(said).casefold())} - known
         if not all(word in text for word in words):
             return number
     mark = unused()
     marked = [
-        {**message, "content": _each_line_marked(message["content"], mark, len(suspects[number]))}
+        {**message, "content": _each_line_marked(message["content"], mark, suspects[number])}
         if number in suspects
         else message
         for number, message in enumerate(messages)
@@ -273,20 +273,22 @@ def first_unwritten(messages: Sequence[Message], written: str, render: Render, u
     return None if again.count(mark) >= num_marks else next(iter(suspects))
 
 
-def _said(message: Message) -> str:
-    """The content of a message in its form, without a thought before it."""
+def _said(message: Message) -> list[str]:
+    """The texts of a message in its form, without a thought before them."""
     content = message.get("content", "")
     if isinstance(content, Null) or is_structured(content):
-        return ""
-    text = text_of(content)
-    ends = [match.end() for match in THOUGHT_END.finditer(text)] if message["role"] == "assistant" else []
-    return text[ends[-1] :] if ends else text
+        return []
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    for number, text in enumerate(texts if message["role"] == "assistant" else ()):
+        if ends := [match.end() for match in THOUGHT_END.finditer(text)]:
+            texts = [*[""] * number, text[ends[-1] :], *texts[number + 1 :]]
+    return texts
 
 
-def _each_line_marked(content: Any, mark: str, num_said: int) -> Any:
-    """A content with a mark behind the first letter of each line that begins no tag, in what is said at its end."""
+def _each_line_marked(content: Any, mark: str, said: list[str]) -> Any:
+    """A content with a mark behind the first letter of each line that begins no tag, in what is said in it."""
     if isinstance(content, list):
-        return [{**part, "text": _each_line_marked(part["text"], mark, len(part["text"]))} for part in content]
-    thought, said = content[: len(content) - num_said], content[len(content) - num_said :]
-    lines = (_WORD.sub(lambda found: found[0] + mark, line, count=1) for line in said.splitlines(keepends=True))
-    return thought + "".join(lines)
+        parts = zip(content, said, strict=True)
+        return [{**part, "text": _each_line_marked(part["text"], mark, [text])} for part, text in parts]
+    lines = (_WORD.sub(lambda found: found[0] + mark, line, count=1) for line in said[0].splitlines(keepends=True))
+    return content.removesuffix(said[0]) + "".join(lines)

@@ -83,8 +83,17 @@ def test_several_parts_for_a_template_that_reads_one() -> None:
         assert written(template, [parts("Say ", "ZEBRA")]) == written(template, [USER])
         assert written(template, [parts("Be ", "TERSE", role="system"), USER]) == written(template, [SYSTEM, USER])
     assert written(PARTS, [parts("Say ", "ZEBRA")]).count("ZEBRA") == 1  # where all are read, they stay as they are
-    marking = of_role("{% for p in m.content %}<{{ p.text }}>{% endfor %}")
-    assert "<Say ><ZEBRA>" in written(marking, [parts("Say ", "ZEBRA")])
+    # Where they do not stand side by side, each is looked for by itself.
+    marking = of_role("{% for p in m.content %}<{{ p.text | trim | e }}>{% endfor %}")
+    assert "<Say><&lt;ZEBRA&gt;>" in written(marking, [parts("Say ", "<ZEBRA>")])
+    shy = of_role("{% for p in m.content if 'LION' not in p.text %}<{{ p.text }}>{% endfor %}")
+    assert "'Say LION'" in refused(shy, [parts("Say ", "LION")]).cause
+    cutting = of_role("{% for p in m.content %}{{ p.text.split('</think>')[-1] | e }}{% endfor %}")
+    for one in (
+        parts("<think>hm</think>", "<GNU>", role="assistant"),
+        parts("<think>hm</think><GNU>", role="assistant"),
+    ):
+        assert written(cutting, [USER, one, USER]) == written(cutting, [USER, {**ASSISTANT, "content": "<GNU>"}, USER])
 
 
 def test_a_part_that_is_no_text_is_refused() -> None:

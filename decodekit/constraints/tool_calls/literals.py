@@ -119,14 +119,6 @@ def num_held(text: str, mark: str) -> int:
     return next((length for length in lengths if mark.startswith(text[-length:])), 0)
 
 
-def without_gap(text: str, gap: str) -> str:
-    """A text without the blanks of `gap` at its end, any of which may be missing."""
-    end = len(text)
-    for blank in reversed(gap):
-        end -= text[end - 1 : end] == blank
-    return text[:end]
-
-
 def _optional(text: str, before: str = "", after: str = "") -> set[int]:
     """The places of the blanks that may be left out."""
     found: set[int] = set()
