@@ -22,7 +22,7 @@ import transformers
 
 from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolFormat
 from tests.chat.cases import CALLS, TURNS
-from tests.chat.corpus import Entry, templates
+from tests.chat.corpus import FOLDER, IS_HERE, Entry, templates
 from tests.chat.round_trips import RoundTrips, round_trips
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "templates.md"
@@ -249,8 +249,8 @@ def page(found: Sequence[Group]) -> str:
         "",
         "## What templates do not write",
         "",
-        "Cases that no form of messages gets through: transformers raises, or the template leaves a part out, or writes",
-        "the content behind the calls.",
+        "Cases that no form of messages gets through: transformers raises, or the template leaves a part out, or",
+        "writes the content behind the calls.",
         *_untold(found),
         "",
         *_listed("| templates | cases | why |", [(", ".join(one), *told) for told, one in reasons.items()]),
@@ -264,8 +264,8 @@ def _untold(found: Sequence[Group]) -> list[str]:
     return (
         [
             "",
-            "Transformers raises where these templates are told of tools, so `tools=` is refused with its words there; their",
-            f"cases are those that they write without: {', '.join(told)}.",
+            "Transformers raises where these templates are told of tools, so `tools=` is refused with its words there.",
+            f"Their cases are those that they write without: {', '.join(told)}.",
         ]
         if told
         else []
@@ -280,6 +280,8 @@ def _listed(head: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def main(words: list[str]) -> None:
     """Write the page, or print the rows of some templates."""
+    if not IS_HERE:
+        sys.exit(f"no chat templates at {FOLDER}: python -m tests.chat.fetch_corpus, or set DECODEKIT_CORPORA")
     found = []
     for one in groups(words).items():
         found.append(group_of(*one))

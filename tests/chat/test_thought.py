@@ -95,6 +95,8 @@ TEXTS = [
     (Thought("<a>", "<b>", "<c>"), "<a>x<b><c> 7", ("x", " 7"), True),
     (Thought("<a>", "<b>", "<c>"), "<a>x<b>7", ("x", "7"), True),
     (Thought("<a>", "<b>", "<c>"), "<c>7", ("", "7"), False),
+    (Thought("<a>", "<b>who", "<c>"), "<a>x<b>who to=f", ("x", " to=f"), True),
+    (Thought("<a>", "<b>who", "<c>"), "<a>x<b>who<c> 7", ("x", " 7"), True),
     (None, "<think>so</think>7", ("", "<think>so</think>7"), False),
 ]
 

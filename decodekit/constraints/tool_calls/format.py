@@ -99,7 +99,8 @@ class ElementArguments:
     @property
     def edges(self) -> tuple[str, str]:
         """The characters with which they begin and end, blanks apart; `LETTER` for any."""
-        return (self.opening + self.begin).strip()[:1] or LETTER, (self.end + self.closing).strip()[-1:] or LETTER
+        last = '"' if self.values.is_quoted else LETTER  # behind a value of JSON or Python blanks tell nothing
+        return (self.opening + self.begin).strip()[:1] or LETTER, (self.end + self.closing).strip()[-1:] or last
 
     def written(self, arguments: dict[str, Any]) -> str:
         """The arguments as they stand in a call."""
