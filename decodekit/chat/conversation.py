@@ -88,7 +88,7 @@ class Telling:
             elif name not in reads and name not in OWN_OPTIONS:
                 known = sorted(one for one in reads - _GIVEN if not one.endswith("_token"))
                 cause = f"{name} has no effect: the chat template of the tokenizer does not read it"
-                hint = f"its variables: {', '.join(known)}" if known else "it has no variables"
+                hint = f"its variables: {', '.join(known)}" if known else "leaving it out: it has no variables"
                 found.append(UselessOptionError(cause, at="chat_template_kwargs", hint=hint))
         return found
 

@@ -117,6 +117,10 @@ DIFFERENCES: Final[dict[str, tuple[Difference, ...]]] = {
     "seed-oss": (
         *_OF_VLLM,
         Difference(
+            "vLLM takes a line break at the begin and at the end of a string for the template's, which writes none",
+            _is_any(lambda value: isinstance(value, str) and value != value.strip("\n")),
+        ),
+        Difference(
             "the template writes lists and objects as Python does, and vLLM reads them as JSON or as texts",
             _is_any(lambda value: isinstance(value, dict) or _has_nested_words(value)),
         ),

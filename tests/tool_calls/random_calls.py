@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from decodekit.constraints import CompiledGrammar, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.special import with_names
 from decodekit.constraints.tool_calls import ToolFormat, Tools, tools
 from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.vocabulary import Vocabulary
@@ -117,7 +118,7 @@ class RandomModel:
                 some = [token for token in allowed if token in self._favourites] if rng.random() < 0.5 else []
                 token = int(rng.choice(some or allowed))
             assert matcher.accept(token)
-        return bytes(matcher.text).decode()
+        return with_names(bytes(matcher.text)).decode()
 
     def _content(self, form: ToolFormat, rng: random.Random) -> str:
         """Some tokens of text, without what begins calls."""

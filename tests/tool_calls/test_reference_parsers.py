@@ -128,8 +128,10 @@ def test_marks_inside_of_values_mislead_nobody(name: str, num_calls: int) -> Non
 
 
 def holds_marks(form: ToolFormat, held: str) -> bool:
-    """Whether the strings of arguments hold a text that stands before or behind calls in the format."""
+    """Whether the strings of arguments hold a text that stands around calls or arguments in the format."""
     texts = [form.opening, form.closing, *(piece for piece in form.pieces if isinstance(piece, str))]
+    if isinstance(form.arguments, ElementArguments):
+        texts += [form.arguments.begin, form.arguments.middle, form.arguments.end]
     marks = {word.strip("\"'") for text in texts for word in text.split() if len(word.strip("\"'{}[],: ")) > 2}
     return any(json.dumps(mark, ensure_ascii=False)[1:-1] in held for mark in marks)
 

@@ -260,8 +260,8 @@ class ToolFormat:
 
     @property
     def is_framed(self) -> bool:
-        """Whether something stands around content that responses of calls alone do not have."""
-        return bool(self.content_begin or self.content_end or self.joint.strip(BLANKS))
+        """Whether something but blanks stands around content that responses of calls alone do not have."""
+        return bool(self.content_begin or (self.content_end + self.joint).strip(BLANKS))
 
     @property
     def triggers(self) -> tuple[str, ...]:

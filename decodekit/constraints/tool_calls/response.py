@@ -16,7 +16,7 @@ from decodekit.constraints.tool_calls.calls import Calls, arguments_of
 from decodekit.constraints.tool_calls.content import ContentSplit
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.formats import AUTO, FORMATS
-from decodekit.constraints.tool_calls.literals import BLANKS, LETTER
+from decodekit.constraints.tool_calls.literals import BLANKS, TEXT
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall, read_tool
 from decodekit.errors import (
     ConstraintError,
@@ -179,7 +179,7 @@ class Tools(Composed):
             blanks = ir.repeat(ir.byte_set(BLANKS.encode()))
             begun = ir.concat(blanks, ir.literal(form.opener.encode()), ir.ANYTHING)
             node = ir.both(node, ir.complement(begun))
-        begin = self._calls().literal(form.content_begin, after=LETTER)
+        begin = self._calls().literal(form.content_begin, after=TEXT)
         return row(begin, Terminal(node, "text"), self._calls().literal(form.content_end))
 
 
