@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from decodekit.chat.renderings import KEYS, VALUES, Renderings, call_of, is_whole, shared_begin, shared_end
+from decodekit.chat.outline import shared_begin, shared_end
+from decodekit.chat.renderings import KEYS, VALUES, Renderings, call_of, is_whole
 from decodekit.constraints.json_schema.notation import Values
 from decodekit.constraints.tool_calls.format import Arguments, ElementArguments, JsonArguments
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from decodekit.chat.message_form import Message, place_of, plain
+from decodekit.chat.message_form import Message, is_structured, place_of, plain, text_of
 from decodekit.chat.outline import Found, PromptOutline, first_unwritten
 from decodekit.errors import ChatTemplateError, DecodekitError, OptionError, UselessOptionError
 from decodekit.models.encoding import encode_text
@@ -88,7 +88,7 @@ class Telling:
             elif name not in reads and name not in OWN_OPTIONS:
                 known = sorted(one for one in reads - _GIVEN if not one.endswith("_token"))
                 cause = f"{name} has no effect: the chat template of the tokenizer does not read it"
-                hint = f"its variables: {', '.join(known)}" if known else "it has no variables"
+                hint = f"its variables: {', '.join(known)}" if known else "leaving it out: it has no variables"
                 found.append(UselessOptionError(cause, at="chat_template_kwargs", hint=hint))
         return found
 
@@ -169,7 +169,7 @@ class Telling:
     def _left_out(said: list[Message], number: int, what: str, at: str) -> ChatTemplateError:
         message = said[number]
         content = message.get("content", "")
-        told = f": {content!r:.60}" if what == "the content" else ""
+        told = f": {(content if is_structured(content) else text_of(content))!r:.60}" if what == "the content" else ""
         cause = f"the chat template of the tokenizer leaves out {what} (role {message['role']!r}){told}"
         hint = "another order or other roles, or a template that writes it"
         if what != "the content":

@@ -24,6 +24,8 @@ REASONING_NAMES: Final = ("reasoning_content", "reasoning", "thinking", "thought
 """What templates call the thought before an answer."""
 
 _TEXT_PARTS: Final = frozenset(("text", "input_text", "output_text"))
+EMPTY: Final = ("text", "missing", "null")
+"""Contents of calls without text: nothing, left out, none."""
 NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
 """Identifiers as the templates of Mistral want them."""
 
@@ -47,6 +49,7 @@ class MessageForm:
             (Kimi, whose template writes no other name).
         is_divided: whether text before calls is a message of its own.
         results: results of tools that are no texts: values, or their JSON.
+        is_joined: whether lists of parts have one text; some templates write the first alone.
     """
 
     listed: frozenset[str] = frozenset()
@@ -55,6 +58,7 @@ class MessageForm:
     ids: Literal["given", "nine", "numbered"] = "given"
     is_divided: bool = False
     results: Literal["value", "text"] = "value"
+    is_joined: bool = False
 
     def of(self, messages: Sequence[Message]) -> list[Message]:
         """Messages, as `plain` gives them, in this form."""
@@ -82,7 +86,8 @@ class MessageForm:
         if is_structured(content):
             return content if self.results == "value" else json.dumps(content, ensure_ascii=False)
         if message["role"] in self.listed:
-            return [{"type": "text", "text": content}] if isinstance(content, str) else content
+            is_one = isinstance(content, str) or self.is_joined
+            return [{"type": "text", "text": text_of(content)}] if is_one else content
         return text_of(content)
 
     def _call(self, call: Message, ids: _Ids) -> Message:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from decodekit.chat.message_form import (
+    EMPTY,
     NINE,
     REASONING_NAMES,
     Message,
@@ -75,6 +77,8 @@ class PromptOutline:
     def __init__(self, messages: Sequence[Message], source: str) -> None:
         begin = next(begin for number in itertools.count() if (begin := "zq" + "z" * number) not in source)
         self._marks = (f"{begin}{number}x" for number in itertools.count())
+        self._pattern = re.compile(rf"{begin}\d+x")
+        self._filling = next(self._marks)
         self.wanted: list[Wanted] = []
         self._ids: dict[str, str] = {}
         made = [self._outlined(message, place) for place, message in enumerate(messages)]
@@ -131,7 +135,7 @@ class PromptOutline:
         return self._ids[given]
 
     def find(self, render: Render) -> Found:
-        """The first form in which all that is wanted is written; without one, that which loses least.
+        """The plainest form in which all that is wanted is written; without one, that which loses least.
 
         What a template raises for every form is left to whoever renders the conversation itself.
         """
@@ -141,7 +145,7 @@ class PromptOutline:
             if lost is None:
                 continue
             if not lost:
-                return Found(form)
+                return Found(self._least(form, render))
             if fewest is None or len(lost) < len(fewest.lost):
                 fewest = Found(form, tuple(lost))
         return fewest or Found(MessageForm())
@@ -156,24 +160,58 @@ class PromptOutline:
         listed = list(dict.fromkeys(map(frozenset, ([], some, roles, *([role] for role in sorted(roles)[:4])))))
         is_both = any(not is_blank(message["content"]) for message in calling)
         is_value = any(is_structured(message["content"]) for message in self.messages)
+        is_in_parts = any(
+            isinstance(message["content"], list) and len(message["content"]) > 1 for message in self.messages
+        )
         choices: list[list[Any]] = [
             listed,
             ["value", "text"] if calling else ["value"],
-            ["text", "missing", "null"] if calling else ["text"],
+            [*EMPTY] if calling else ["text"],
             ["given", "nine", "numbered"] if calling else ["given"],
             [False, True] if is_both else [False],
             ["value", "text"] if is_value else ["value"],
+            [False, True] if is_in_parts else [False],
         ]
         for numbers in sorted(itertools.product(*(range(len(some)) for some in choices)), key=sum):
             yield MessageForm(*(some[number] for some, number in zip(choices, numbers, strict=True)))
 
     def _lost(self, form: MessageForm, render: Render) -> list[Wanted] | None:
         """What is not written in a form as it should be; None if the template refuses it."""
-        try:
-            written = render(form.of(self.messages))
-        except Exception:  # a template is a program of the model's author and raises what it likes
-            return None
-        return [one for one in self.wanted if not _is_right(one, written)]
+        written = _rendered(form.of(self.messages), render)
+        return None if written is None else [one for one in self.wanted if not _is_right(one, written)]
+
+    def _least(self, form: MessageForm, render: Render) -> MessageForm:
+        """The form of calls alone for which least is written: some templates write an empty message before them.
+
+        Others leave out the end of the turn, which is seen beside the same calls behind a content: what follows the
+        content there has to follow here.
+        """
+        calling = [message for message in self.messages if "tool_calls" in message]
+        said = [
+            {**message, "content": self._filling} if message in calling and is_blank(message["content"]) else message
+            for message in self.messages
+        ]
+        filled = _rendered(replace(form, is_divided=False).of(said), render) if calling else None
+        if filled is None or (written := _rendered(form.of(self.messages), render)) is None:
+            return form
+        best, marks, end = (len(written), form), self._marks_in(written), len(shared_end((written, filled)))
+        for other in (replace(form, empty=empty) for empty in EMPTY):
+            text = _rendered(other.of(self.messages), render)
+            if text is None or len(text) >= best[0] or not marks <= self._marks_in(text):
+                continue
+            if len(shared_end((text, filled))) >= end and not self._lost(other, render):
+                best = len(text), other
+        return best[1]
+
+    def _marks_in(self, text: str) -> set[str]:
+        return {*self._pattern.findall(text)}
+
+
+def _rendered(messages: list[Message], render: Render) -> str | None:
+    try:
+        return render(messages)
+    except Exception:  # a template is a program of the model's author and raises what it likes
+        return None
 
 
 def _is_right(one: Wanted, written: str) -> bool:
@@ -183,6 +221,17 @@ def _is_right(one: Wanted, written: str) -> bool:
     if one.what == "the content":
         return f"'text': '{one.mark}" not in written and f"'{one.mark}':" not in written
     return f"'{one.mark}':" not in written and f'\\"{one.mark}' not in written
+
+
+def shared_begin(texts: Iterable[str]) -> str:
+    """What all texts begin with."""
+    columns = enumerate(zip(*(listed := [*texts]), strict=False))
+    return min(listed, key=len, default="")[: next((place for place, letters in columns if len({*letters}) > 1), None)]
+
+
+def shared_end(texts: Iterable[str]) -> str:
+    """What all texts end with."""
+    return shared_begin(text[::-1] for text in texts)[::-1]
 
 
 def first_unwritten(messages: Sequence[Message], written: str, render: Render, unused: Callable[[], str]) -> int | None:
@@ -198,20 +247,20 @@ def first_unwritten(messages: Sequence[Message], written: str, render: Render, u
         unused: gives letters that none of the messages has.
     """
     suspects = {
-        number: rest
-        for number, message in enumerate(messages)
-        if (rest := _said(message)) and rest.strip() not in written
+        number: texts
+        for number, texts in enumerate(map(_said, messages))
+        if not all(text.strip() in written for text in texts)
     }
     if not suspects:
         return None
     known, text = {*_WORDS.findall(written.casefold())}, written.casefold()
     for number, said in suspects.items():
-        words = {*_WORDS.findall(said.casefold())} - known
+        words = {*_WORDS.findall(" ".join(said).casefold())} - known
         if not all(word in text for word in words):
             return number
     mark = unused()
     marked = [
-        {**message, "content": _each_line_marked(message["content"], mark, len(suspects[number]))}
+        {**message, "content": _each_line_marked(message["content"], mark, suspects[number])}
         if number in suspects
         else message
         for number, message in enumerate(messages)
@@ -224,20 +273,22 @@ def first_unwritten(messages: Sequence[Message], written: str, render: Render, u
     return None if again.count(mark) >= num_marks else next(iter(suspects))
 
 
-def _said(message: Message) -> str:
-    """The content of a message in its form, without a thought before it."""
+def _said(message: Message) -> list[str]:
+    """The texts of a message in its form, without a thought before them."""
     content = message.get("content", "")
     if isinstance(content, Null) or is_structured(content):
-        return ""
-    text = text_of(content)
-    ends = [match.end() for match in THOUGHT_END.finditer(text)] if message["role"] == "assistant" else []
-    return text[ends[-1] :] if ends else text
+        return []
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    for number, text in enumerate(texts if message["role"] == "assistant" else ()):
+        if ends := [match.end() for match in THOUGHT_END.finditer(text)]:
+            texts = [*[""] * number, text[ends[-1] :], *texts[number + 1 :]]
+    return texts
 
 
-def _each_line_marked(content: Any, mark: str, num_said: int) -> Any:
-    """A content with a mark behind the first letter of each line that begins no tag, in what is said at its end."""
+def _each_line_marked(content: Any, mark: str, said: list[str]) -> Any:
+    """A content with a mark behind the first letter of each line that begins no tag, in what is said in it."""
     if isinstance(content, list):
-        return [{**part, "text": _each_line_marked(part["text"], mark, len(part["text"]))} for part in content]
-    thought, said = content[: len(content) - num_said], content[len(content) - num_said :]
-    lines = (_WORD.sub(lambda found: found[0] + mark, line, count=1) for line in said.splitlines(keepends=True))
-    return thought + "".join(lines)
+        parts = zip(content, said, strict=True)
+        return [{**part, "text": _each_line_marked(part["text"], mark, [text])} for part, text in parts]
+    lines = (_WORD.sub(lambda found: found[0] + mark, line, count=1) for line in said[0].splitlines(keepends=True))
+    return content.removesuffix(said[0]) + "".join(lines)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
 from decodekit.chat.message_form import REASONING_NAMES, Message, MessageForm
-from decodekit.chat.outline import PromptOutline
+from decodekit.chat.outline import PromptOutline, shared_begin, shared_end
 from decodekit.constraints.tool_calls import ToolCall
 from decodekit.errors import ChatTemplateError
 
@@ -90,20 +89,10 @@ class Renderings:
 
     @cached_property
     def form(self) -> MessageForm | None:
-        """The form in which calls come through, and least besides; None if they do in none."""
+        """The form in which calls come through; None if they do in none."""
         outline = PromptOutline([_ASKED, _answer("", (call_of(0),), "")], self.template)
         found = outline.find(lambda messages: self._rendered(messages, has_prompt=False))
-        if found.lost:
-            return None
-        said = self._turn(found.form, CONTENT)
-        kept = []
-        for number, empty in enumerate(("text", "missing", "null")):
-            form = replace(found.form, empty=empty)  # type: ignore[arg-type]
-            turn = self._turn(form, calls=(call_of(0),))
-            if turn is not None and all(word in turn for word in (KEYS[0], VALUES[0])):
-                is_open = bool(said) and not common_end([turn, str(said)])
-                kept.append((is_open, len(turn), number, form))
-        return min(kept, key=lambda one: one[:3])[3] if kept else None
+        return None if found.lost else found.form
 
     def turn(self, content: str = "", calls: Sequence[ToolCall] = (), thought: str = "") -> str | None:
         """A turn behind its head, up to the end of the text; None where the template refuses it."""
@@ -237,17 +226,6 @@ def _definition(name: str) -> dict[str, Any]:
 
 
 # --- texts in common --------------------------------------------------------------------------------------------------
-
-
-def shared_begin(texts: Iterable[str]) -> str:
-    """What all texts begin with."""
-    columns = enumerate(zip(*(listed := [*texts]), strict=False))
-    return min(listed, key=len, default="")[: next((place for place, letters in columns if len({*letters}) > 1), None)]
-
-
-def shared_end(texts: Iterable[str]) -> str:
-    """What all texts end with."""
-    return shared_begin(text[::-1] for text in texts)[::-1]
 
 
 def common_begin(texts: Iterable[str]) -> str:

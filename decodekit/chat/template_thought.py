@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from decodekit.chat.conversation import Telling
 from decodekit.chat.message_form import REASONING_NAMES
-from decodekit.chat.outline import THOUGHT_END
+from decodekit.chat.outline import THOUGHT_END, shared_begin
 from decodekit.chat.renderings import common_begin, common_end
 from decodekit.chat.thought import TAGS, Thought
 from decodekit.errors import DecodekitError
@@ -103,7 +103,7 @@ def _marks(prompts: list[str], thinking: str, plain: str, source: str) -> Iterat
         yield _begin_before(before, _mirrored(end), prompts), end
     if len(prompts) > 1:
         with_thought, without = (prompt.rpartition(_USER)[2] for prompt in prompts[1:])
-        shared = _shared(with_thought, without)
+        shared = shared_begin((with_thought, without))
         tags = [*TAGS.finditer(empty := without[len(shared) :])]
         if tags and shared == with_thought:  # an empty thought, or the end of one
             end = empty[tags[-1].start() :]
@@ -142,19 +142,13 @@ def _begin_before(written: str, opener: str, prompts: list[str]) -> str:
 def _with_answer(begin: str, end: str, prompt: str, plain: str) -> Thought:
     """A thought, less what stands before each answer: that belongs to the answer."""
     before, is_there, _ = plain.partition(_ANSWER)
-    shared = _shared(prompt, before)
+    shared = shared_begin((prompt, before))
     if shared.rfind("<") > shared.rfind(">"):  # inside of a tag
         shared = shared[: shared.rindex("<")]
     answer = before[len(shared) :].rpartition(end.strip())[2] if is_there else ""
     if answer.strip() and end.endswith(answer) and end != answer:
         return Thought(begin, end[: -len(answer)], answer)
     return Thought(begin, end, answer if answer.strip() else "")
-
-
-def _shared(one: str, other: str) -> str:
-    """What two texts begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return one[: next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))]
 
 
 def _mirrored(end: str) -> str:

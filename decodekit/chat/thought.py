@@ -79,7 +79,10 @@ class Thought:
         written = prompt.rstrip()
         if written.endswith(self.opener):
             return replace(self, is_open=True)
-        is_over = written.endswith(self.closer) and (self.opener in written or len(TAGS.findall(self.closer)) == 1)
+        _, begun, rest = written.rpartition(self.opener)
+        # The turn of somebody else may end as a thought does, so the end counts that is the first behind a begin.
+        is_first = bool(begun) and rest.partition(self.closer)[1:] == (self.closer, "")
+        is_over = written.endswith(self.closer) and (is_first or len(TAGS.findall(self.closer)) == 1)
         is_over |= bool(self.answer) and written.endswith(self.answer.strip())
         return None if is_over else replace(self, is_open=False)
 
@@ -126,7 +129,8 @@ def _marks(text: str, vocabulary: Vocabulary) -> tuple[str | Special, ...]:
 class ThoughtSplit:
     """One text, as it grows, as its thought and its answer.
 
-    The thought has no blanks at its ends. The answer is the rest of the text behind the blanks after the thought.
+    The thought has no blanks at its ends. The answer is the rest of the text behind the blanks after the thought; where
+    the end of the thought is a word ("assistant"), a blank behind it belongs to the answer (" to=tools.f").
 
     Args:
         thought: of the text; None for a text that is all answer.
@@ -205,7 +209,8 @@ class ThoughtSplit:
     def _find_answer(self, is_last: bool) -> None:
         assert self._thought is not None
         mark = self._thought.answer.strip()
-        rest = self._held.lstrip(BLANKS)
+        is_word = self.has_thought and self._thought.closer[-1].isalnum()
+        rest = self._held if is_word else self._held.lstrip(BLANKS)
         if not is_last and (not rest or (len(rest) < len(mark) and mark.startswith(rest))):
             return
         self._drop(len(self._held) - len(rest) + (len(mark) if mark and rest.startswith(mark) else 0))

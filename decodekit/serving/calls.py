@@ -18,7 +18,7 @@ import json
 import secrets
 import uuid
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from decodekit.constraints.author.members import sample_text
 from decodekit.constraints.composition.combinators import OneOf
@@ -26,12 +26,9 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.growing import Document, GrowingSplit
 from decodekit.constraints.language.ir import matches
 from decodekit.constraints.regex.regex import Regex, full_match
-from decodekit.constraints.tool_calls import ToolFormat, ToolResponse, Tools
-from decodekit.constraints.tool_calls.literals import BLANKS, num_held, read, without_gap
+from decodekit.constraints.tool_calls import ToolResponse, Tools
+from decodekit.constraints.tool_calls.content import ContentSplit
 from decodekit.llm import Completion
-
-_State: TypeAlias = Literal["open", "content", "calls"]
-"""What a text is in: nothing that is certain, its content, or its calls."""
 
 
 class WrittenCall(NamedTuple):
@@ -81,69 +78,40 @@ class CallSplitter:
 
     def __init__(self, constraint: Constraint | None) -> None:
         self._tools, self._with_schema = _tools_in(constraint), constraint if isinstance(constraint, OneOf) else None
-        self._format = None if self._tools is None else self._tools.format
+        self._content: ContentSplit | None = None
+        if self._tools is not None:
+            has_content, is_json = self._tools.choice == "auto", self._with_schema is not None
+            self._content = ContentSplit(self._tools.format, has_content, is_json)
         self._split: GrowingSplit | None = None
-        self._num_split = None if self._with_schema is None else 0  # what it has read; None before the calls
+        self._num_split = 0  # characters that it has read
         self._ids: list[str] = []  # of the calls, as far as they are known
         self._told: list[list[str]] = []  # what was told of the arguments of those that have begun
-        self._text = ""
-        self._num_told = 0  # where what is told next of the content stands in the text
         self._num_content = 0  # characters of the content that were told
-        self._state: _State = "open"
-        self._ends: tuple[str, ...] = ()  # the first of them ends the content
-        self._gap = ""  # blanks before it, which are not the content's
-        if self._format is not None:
-            self._ends = self._format.triggers if self._with_schema is None else self._format.starts
-            self._gap = self._format.gap if self._with_schema is None else ""
-        self.has_calls = self._format is not None
+        self.has_calls = self._tools is not None
         """Whether the text may have calls."""
 
     def push(self, text: str) -> str:
         """Take what is new; the content that is certain now and was not before."""
-        if self._format is None or self._tools is None:
+        if self._content is None:
             return text
-        self._text += text
-        if self._state == "open":
-            self._open(self._format, self._tools)
-        if self._state != "content":
-            return ""
-        found = [place for one in self._ends if (place := self._text.find(one, self._num_told)) >= 0]
-        if found:
-            self._state = "calls"
-            if self._num_split is None:
-                self._num_split = 0 if self._format.is_framed else min(found)
-        held = (num_held(self._text, one) for one in self._ends)
-        end = min(found) if found else len(self._text) - max(held, default=0)
-        last = self._text[max(self._num_told, end - len(self._gap)) : end]
-        end -= len(last) - len(without_gap(last, self._gap))
-        new = self._text[self._num_told : end]
-        self._num_told, self._num_content = max(self._num_told, end), self._num_content + len(new)
+        new = self._content.push(text)
+        self._num_content += len(new)
         return new
-
-    def _open(self, form: ToolFormat, tools: Tools) -> None:
-        """Find out whether content begins, if that is certain now."""
-        if self._with_schema is not None:
-            self._state = "content"
-            return
-        begun = read(self._text, form.content_begin) if tools.choice == "auto" else None
-        rest = "" if begun is None else self._text[begun[0] :].lstrip(BLANKS)
-        if begun is None or (form.opener and rest.startswith(form.opener)):
-            self._state, self._num_split = "calls", 0
-        elif begun[1] and not (form.opener and form.opener.startswith(rest)):
-            self._state, self._num_told = "content", begun[0]
 
     def calls(self, ended: TextEnd | None = None) -> list[CallPiece]:
         """What is certain of the calls now and was not before; with the end of the text, the rest of them."""
         pieces = []
         documents: list[Document] = []
-        if self._num_split is not None and self._tools is not None:
+        content, calls_at = self._content, None if self._content is None else self._content.calls_at
+        if self._tools is not None and content is not None and not (self._with_schema is None and calls_at is None):
             if self._split is None:
                 calls = self._tools
-                if not calls.format.is_framed:
+                if self._with_schema is None and not calls.format.is_framed:
                     calls = replace(calls, choice="required")  # no text comes before them any more
+                    self._num_split = calls_at or 0
                 self._split = GrowingSplit(self._with_schema or calls, is_written=True)
-            self._split.push(self._text[self._num_split :])
-            self._num_split = len(self._text)
+            self._split.push(content.text[self._num_split :])
+            self._num_split = len(content.text)
             documents = [one for one in self._split.documents if one.name is not None]  # else JSON of a schema
         for number, one in enumerate(documents):
             assert one.name is not None
@@ -170,7 +138,7 @@ class CallSplitter:
 
     def _new_id(self) -> str:
         found = f"call_{uuid.uuid4().hex[:24]}"
-        pattern = None if self._format is None else self._format.id_pattern
+        pattern = None if self._tools is None else self._tools.format.id_pattern
         if pattern is None or matches(full_match(pattern), found.encode()):
             return found
         return sample_text(Regex(pattern), seed=secrets.randbits(64))
@@ -178,28 +146,20 @@ class CallSplitter:
     def end(self, completion: Completion) -> TextEnd:
         """The rest, with the last chunk. A text that is whole where it was cut is a whole one."""
         reason = "length" if completion.finish_reason == "length" else "stop"
-        if self._tools is None:
+        if self._tools is None or self._content is None:
             return TextEnd("", [], reason)
-        value = completion.value
+        value, text = completion.value, self._content.text
         if isinstance(value, ToolResponse):
             reason = "tool_calls" if value.calls else reason
-        elif completion.finish_reason == "length" and not self._is_json():
-            value = self._tools.parse_cut(self._text)
-        else:
-            return TextEnd(self._text[self._num_told :], [], reason)
+        elif reason == "length" and (self._with_schema is None or text.startswith(self._tools.format.starts)):
+            value = self._tools.parse_cut(text)
+        else:  # JSON of a schema
+            return TextEnd(text[self._content.num_read :], [], reason)
         calls = [
             WrittenCall(self._id_of(number, one.id), one.name, _json(one.arguments))
             for number, one in enumerate(value.calls)
         ]
         return TextEnd(value.content[self._num_content :], calls, reason)
-
-    def _is_json(self) -> bool:
-        """Whether the text is JSON of a schema, where it might have been calls: none of it begins as a call does."""
-        return (
-            self._with_schema is not None
-            and self._format is not None
-            and not self._text.startswith(self._format.starts)
-        )
 
 
 def _tools_in(constraint: Constraint | None) -> Tools | None:

@@ -123,6 +123,8 @@ class Rendered:
         answer_at: where in the text the response begins, apart from a thought that the template puts before each.
         end_at: where it ends.
         messages: in the form that the template takes.
+        is_told: whether the template was told of tools; some write calls, and raise where they are.
+        unreadable: why nobody can read what the template writes; empty if somebody can.
     """
 
     prompt: str
@@ -130,6 +132,8 @@ class Rendered:
     answer_at: int
     end_at: int
     messages: tuple[JsonObject, ...]
+    is_told: bool = True
+    unreadable: str = ""
 
     @property
     def answer(self) -> str:
@@ -171,13 +175,16 @@ def expected(
     if isinstance(first, str):
         return first
     others = (replace(first, is_text=is_text, content=content) for is_text in (False, True) for content in _CONTENTS)
-    why = ""
+    why, unreadable = "", None
     for one, name in itertools.product([first, *others], _THOUGHT_FIELDS if thought else ("",)):
         rendered = _attempt(tokenizer, case, one, (name, thought), options)
-        if isinstance(rendered, Rendered):
+        if isinstance(rendered, str):
+            why = why or rendered
+        elif rendered.unreadable:
+            unreadable = unreadable or rendered
+        else:
             return rendered
-        why = why or rendered
-    return why
+    return unreadable or why
 
 
 _Content: TypeAlias = Literal["empty", "null", "absent", "parts"]
@@ -275,20 +282,27 @@ def _attempt(
         rendered = _rendered(tokenizer, form, message, {"tools": form.tools(tools or TOOLS[:1]), **options})
     except Exception as error:  # a template is a program of the model's author
         try:
-            rendered = _rendered(tokenizer, form, message, options)  # some write calls, and cannot write tools
+            rendered = replace(_rendered(tokenizer, form, message, options), is_told=False)
         except Exception:
             return f"{type(error).__name__}: {error}"
     behind = rendered.text[_common(rendered.prompt, rendered.text) :]
     for mark in [*_marks_of(case), *([thought] if thought else [])]:
         if not _holds(behind, mark):
             return f"{mark!r} is lost"
-        if any(f"{quote}{mark}{quote}" in behind for quote in "\"'" if quote in mark):
-            return f"{mark!r} stands between quotation marks that are in it, too, and nobody can read it"
-        if "\n" in mark and any(f"{quote}{mark}{quote}" in behind for quote in "\"'"):
-            return f"{mark!r} has line breaks between quotation marks, which neither JSON nor Python reads"
     if case.content and case.calls and behind.rindex(case.content) > behind.rindex(case.calls[0].name):
         return "the content stands behind the calls"
-    return rendered
+    return replace(rendered, unreadable=_unreadable(behind, case))
+
+
+def _unreadable(text: str, case: Case) -> str:
+    """Why nobody can read a response: strings stand as they are between quotation marks."""
+    for mark in _marks_of(case):
+        quotes = [quote for quote in "\"'" if f"{quote}{mark}{quote}" in text]
+        if any(quote in mark for quote in quotes):
+            return f"{mark!r} stands between quotation marks that are in it, too: nobody can read it"
+        if quotes and "\n" in mark:
+            return f"{mark!r} stands between quotation marks with its line breaks: neither JSON nor Python reads it"
+    return ""
 
 
 def _rendered(tokenizer: Any, form: Form, message: JsonObject, options: JsonObject) -> Rendered:

@@ -55,6 +55,7 @@ class RoundTrips:
         passed: the cases that round-trip.
         failed: by case, why it does not.
         lost: by case, why transformers writes none.
+        untold: cases that transformers writes without tools alone; it raises where the template is told of them.
         conversations: by conversation, why decodekit writes none that transformers writes: empty if it does.
         thought: what stands around it; empty if there is none.
         thoughts_failed: by case, why a response behind a thought does not round-trip.
@@ -67,6 +68,7 @@ class RoundTrips:
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    untold: list[str] = field(default_factory=list)
     conversations: dict[str, str] = field(default_factory=dict)
     thought: str = ""
     thoughts_failed: dict[str, str] = field(default_factory=dict)
@@ -111,6 +113,11 @@ def round_trips(entry: Entry) -> RoundTrips:
         rendered = expected(tokenizer, case, form)
         if isinstance(rendered, str):
             found.lost[case.name] = rendered
+            continue
+        if not rendered.is_told:
+            found.untold.append(case.name)
+        if rendered.unreadable:
+            found.failed[case.name] = rendered.unreadable
         elif (fault := check.fault(case, rendered, form)) and check.fault_of_thought_before(case, rendered, form):
             found.failed[case.name] = fault
         else:

@@ -22,7 +22,7 @@ import transformers
 
 from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolFormat
 from tests.chat.cases import CALLS, TURNS
-from tests.chat.corpus import Entry, templates
+from tests.chat.corpus import FOLDER, IS_HERE, Entry, templates
 from tests.chat.round_trips import RoundTrips, round_trips
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "templates.md"
@@ -155,6 +155,8 @@ def counts_of(found: Sequence[Group]) -> list[str]:
         "them with every case read back** from what the template writes.",
         f"{_number(by_marks)} write no call in any form of messages, and are known by the marks in them.",
         f"{_number(silent)} of the rest tells nothing: `format=` is asked for, in an error that says why.",
+        f"So for {_number([*whole, *by_marks, *silent])} of the {_number(asked)} there is no case that transformers",
+        "writes and that is not read back.",
     ]
 
 
@@ -247,11 +249,27 @@ def page(found: Sequence[Group]) -> str:
         "",
         "## What templates do not write",
         "",
-        "Cases that no form of messages gets through: transformers raises, or the template leaves a part out.",
+        "Cases that no form of messages gets through: transformers raises, or the template leaves a part out, or",
+        "writes the content behind the calls.",
+        *_untold(found),
         "",
         *_listed("| templates | cases | why |", [(", ".join(one), *told) for told, one in reasons.items()]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _untold(found: Sequence[Group]) -> list[str]:
+    """What is written without tools alone."""
+    told = [f"{group.title} ({len(group.found.untold)})" for group in found if group.found.untold]
+    return (
+        [
+            "",
+            "Transformers raises where these templates are told of tools, so `tools=` is refused with its words there.",
+            f"Their cases are those that they write without: {', '.join(told)}.",
+        ]
+        if told
+        else []
+    )
 
 
 def _listed(head: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -262,6 +280,8 @@ def _listed(head: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def main(words: list[str]) -> None:
     """Write the page, or print the rows of some templates."""
+    if not IS_HERE:
+        sys.exit(f"no chat templates at {FOLDER}: python -m tests.chat.fetch_corpus, or set DECODEKIT_CORPORA")
     found = []
     for one in groups(words).items():
         found.append(group_of(*one))

@@ -76,6 +76,26 @@ def test_forms_by_role() -> None:
     )
 
 
+def test_several_parts_for_a_template_that_reads_one() -> None:
+    """As the templates of Llama Guard's images have it: the first part, or the last."""
+    for place in ("0", "-1"):
+        template = of_role("{{ m.content[PLACE].text }}".replace("PLACE", place))
+        assert written(template, [parts("Say ", "ZEBRA")]) == written(template, [USER])
+        assert written(template, [parts("Be ", "TERSE", role="system"), USER]) == written(template, [SYSTEM, USER])
+    assert written(PARTS, [parts("Say ", "ZEBRA")]).count("ZEBRA") == 1  # where all are read, they stay as they are
+    # Where they do not stand side by side, each is looked for by itself.
+    marking = of_role("{% for p in m.content %}<{{ p.text | trim | e }}>{% endfor %}")
+    assert "<Say><&lt;ZEBRA&gt;>" in written(marking, [parts("Say ", "<ZEBRA>")])
+    shy = of_role("{% for p in m.content if 'LION' not in p.text %}<{{ p.text }}>{% endfor %}")
+    assert "'Say LION'" in refused(shy, [parts("Say ", "LION")]).cause
+    cutting = of_role("{% for p in m.content %}{{ p.text.split('</think>')[-1] | e }}{% endfor %}")
+    for one in (
+        parts("<think>hm</think>", "<GNU>", role="assistant"),
+        parts("<think>hm</think><GNU>", role="assistant"),
+    ):
+        assert written(cutting, [USER, one, USER]) == written(cutting, [USER, {**ASSISTANT, "content": "<GNU>"}, USER])
+
+
 def test_a_part_that_is_no_text_is_refused() -> None:
     picture = {"role": "user", "content": [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {}}]}
     error = refused(PARTS, [USER, ASSISTANT, picture])
@@ -269,6 +289,30 @@ def test_text_before_calls() -> None:
     assert text.index("[assistant] I look.") < text.index('"name": "look"')
     both = of_role("{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}")
     assert "[assistant] I look.[{" in written(both, conversation_of(VALUES[0], "I look."))
+
+
+FUNCTION = calls("{{ c.function | tojson }}")
+EMPTIES = [
+    # an empty message before the calls, as functionary 2.2 has it
+    ("{% if m.content is not none %}(all){{ m.content }}{% endif %}" + FUNCTION, "[assistant] {"),
+    ("{% if m.content is defined %}(all){{ m.content }}{% endif %}" + FUNCTION, "[assistant] {"),
+    # an empty answer behind them, as a distilled DeepSeek R1 has it
+    (FUNCTION + "{% if m.content is not none %}<A>{{ m.content }}{% endif %}<end>", "}<end>"),
+    # the control: with less, LFM 2.5 does not end the turn, another loses the thought, and one writes "None"
+    (FUNCTION + "{% if m.content is defined %}{{ m.content }}<end>{% endif %}", "}<end>"),
+    ("{% if m.content is not none %}({{ m.thinking }}){{ m.content }}{% endif %}" + FUNCTION, "(HM){"),
+    ("{{ m.content }}" + FUNCTION, "[assistant] {"),
+    ("{{ m.content if m.content is defined else 'none' }}" + FUNCTION, "[assistant] {"),
+]
+
+
+@pytest.mark.parametrize(("body", "says"), EMPTIES)
+@pytest.mark.parametrize("content", CONTENTS)
+def test_calls_alone_are_written_with_nothing_beside_them(body: str, says: str, content: Any) -> None:
+    user, calling, result = conversation_of(VALUES[0], content)
+    text = written(of_role(body), [user, {**calling, "thinking": "HM"}, result, ASSISTANT, *conversation_of(VALUES[0])])
+    assert says in text and "None" not in text
+    assert all(text.count(mark) == (5 if mark in body else 0) for mark in ("(all)", "<A>"))
 
 
 @pytest.mark.parametrize(

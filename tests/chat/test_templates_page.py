@@ -15,7 +15,7 @@ from tests.chat.round_trips import RoundTrips
 from tests.chat.templates_page import PAGE, Group, cells_of, faults_of, group_of, groups, lost_of, page
 
 TEXT: Final = PAGE.read_text(encoding="utf-8")
-LEAST_WHOLE, LEAST_TOLD = 89, 97
+LEAST_WHOLE, LEAST_TOLD, LEAST_READ = 87, 97, 96
 
 
 def rows(title: str) -> list[list[str]]:
@@ -44,6 +44,8 @@ def test_the_counts_are_those_of_the_rows() -> None:
         whole += num * (read == written != "")
         told += num * (row[5] != "")
     assert f"**{whole} of them with every case read back**" in " ".join(TEXT.split()) and whole >= LEAST_WHOLE
+    unread = re.search(r"So for (\d+) of the (\d+) there is no case", " ".join(TEXT.split()))
+    assert unread is not None and int(unread[1]) >= LEAST_READ
     # Those without tools that tell a format, and no calls, are known by marks that they cut off.
     assert told >= LEAST_TOLD
 
@@ -67,12 +69,14 @@ def test_a_page_of_few() -> None:
     whole = RoundTrips("a/b", FORMATS["hermes"], passed=others, lost={first: "x | y"}, reads_tools=True)
     whole.conversations = dict.fromkeys(["question", "rounds", "parts", "turn 2"], "")
     half = RoundTrips("c", FORMATS["mistral"], passed=["one"], failed={"null": "refused"}, lost={}, reads_tools=True)
+    half.untold = ["one"]
     silent = RoundTrips("d", lost=dict.fromkeys(CALLS, "lost"), reads_tools=True)
     talking = RoundTrips("e", lost=dict.fromkeys(CALLS, "lost"), conversations={"rounds": "", "parts": ""})
     text = page([Group(("a/b", "b"), whole), Group(("c",), half), Group(("d",), silent), Group(("e",), talking)])
     assert "| a/b, b | yes | yes | yes | 2 | `<tool_call>⏎" in text and "| 19 of 19 |  |\n" in text
     assert "Of 5 templates (1 of them copies of another)" in text and "conversations and parts: e.\n" in text
     assert "**2 of them with every case read back**" in " ".join(text.split())  # a/b and its copy, of three
+    assert "So for 3 of the 4 there is no case" in " ".join(text.split()) and "they write without: c (1)." in text
     assert "| c | null | refused |" in text and "| a/b, b | one | x \\| y |" in text and "| d | all | lost |" in text
 
 

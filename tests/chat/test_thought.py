@@ -52,6 +52,21 @@ def test_thoughts_are_read_off_templates(
         assert state == ("over" if behind is None else "open" if behind.is_open else "free")
 
 
+def test_the_end_of_another_turn_is_no_end_of_a_thought() -> None:
+    """Where the end of a thought is what each turn ends with, too."""
+    thought = Thought("<|channel|>thought<|text|>", "<|stop|><|start|>assistant", "<|channel|>last<|text|>")
+    thinking = f"<|start|>assistant{thought.begin}so"
+    called = f"{thinking}{thought.end} to=f<|stop|><|start|>f<|text|>21"
+    for prompt, state in (
+        (thinking + thought.end, "over"),
+        (called + thought.end, "free"),
+        (f"{called}{thought.end}{thought.begin}so{thought.end}", "over"),
+        (called + thought.end + thought.begin, "open"),
+        (called + thought.end + thought.answer, "over"),
+    ):
+        assert state_of(thought, prompt) == state, prompt
+
+
 def test_thoughts_that_are_cut_off_are_known_by_their_ends() -> None:
     """As DeepSeek R1 has it: what an assistant said is written without its thought."""
     cutting = "{{ messages[-1].content.split('</think>')[-1] }}{% if add_generation_prompt %}<A>{% endif %}"
@@ -80,6 +95,8 @@ TEXTS = [
     (Thought("<a>", "<b>", "<c>"), "<a>x<b><c> 7", ("x", " 7"), True),
     (Thought("<a>", "<b>", "<c>"), "<a>x<b>7", ("x", "7"), True),
     (Thought("<a>", "<b>", "<c>"), "<c>7", ("", "7"), False),
+    (Thought("<a>", "<b>who", "<c>"), "<a>x<b>who to=f", ("x", " to=f"), True),
+    (Thought("<a>", "<b>who", "<c>"), "<a>x<b>who<c> 7", ("x", " 7"), True),
     (None, "<think>so</think>7", ("", "<think>so</think>7"), False),
 ]
 

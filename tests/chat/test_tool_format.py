@@ -214,6 +214,20 @@ def test_what_the_template_writes_is_accepted_and_read_back(name: str) -> None:
     assert faults_in(some, tokenizer, dk.Vocabulary.from_tokenizer(tokenizer)) == []
 
 
+def test_indented_json_is_read_with_arguments_and_without() -> None:
+    """As Command R+ has it: what opens the arguments and closes them stands on lines of its own, or side by side."""
+    template = MADE["json list"].template.replace("arguments | tojson", "arguments | tojson(indent=4)")
+    reading, tokenizer = read(tokenizer_of(template, True)), tokenizer_of(template, True)
+    flat = [
+        (case, text)
+        for case, text in reading.rendered
+        if not any(isinstance(value, list | dict) for call in case.calls for value in call.arguments.values())
+    ]
+    assert len(flat) > 20 and sum('"arguments": {}}' in text for _, text in flat) >= 3
+    some = replace(reading, rendered=tuple(flat))
+    assert faults_in(some, tokenizer, dk.Vocabulary.from_tokenizer(tokenizer)) == []
+
+
 def test_what_is_read_off_is_kept() -> None:
     tokenizer = tokenizer_of(MADE["json list"].template)
     assert derive(tokenizer) is derive(tokenizer)

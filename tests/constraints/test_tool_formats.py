@@ -433,6 +433,27 @@ def check_drawn(rng: random.Random, form: ToolFormat) -> int:
     return num_read
 
 
+def test_blanks_beside_a_content_are_not_its_own() -> None:
+    """What drawn descriptions have shown: a content that is empty, behind a comma or before a blank."""
+    call = ("<c>", NAME, "<w>", ARGUMENTS, "</c>")
+    for form in (
+        ToolFormat("comma", "", call, content_begin=", "),
+        ToolFormat("blank end", "", call, content_end=" "),
+        ToolFormat("blank joint", "", ('|<c>"', *call[1:]), joint=" "),
+        ToolFormat("raw", "", call, ElementArguments("<a>", "-, ", ";")),
+    ):
+        constraint = tools([{"name": "f", "parameters": {"properties": {"x": {"type": "string"}}}}], form)
+        called = ToolCall("f", {"x": "a, b"})
+        for content, calls in (("", ()), ("", (called,)), ("", (called, called)), ("a", ()), ("a", (called,))):
+            text = form.written(content, calls)
+            assert is_accepted(constraint, text), (form.name, text)
+            if form.name != "blank end" or calls:  # a blank at the end of a text may be its own
+                assert constraint.parse(text) == ToolResponse(content, calls), (form.name, text)
+            assert [(name, told) for name, _, told in told_as_it_grows(constraint, text)] == [
+                (one.name, one.arguments) for one in calls
+            ], (form.name, text)
+
+
 @sized("num_formats", 15, slow=600)
 def test_any_tools_any_values_any_description(num_formats: int) -> None:
     rng = random.Random(11)

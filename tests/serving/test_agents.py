@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from decodekit.chat.conversation import Telling
+from decodekit.chat.message_form import REASONING_NAMES
 from decodekit.chat.template_thought import thought_of
 from decodekit.chat.tool_format import derive
 from decodekit.constraints.tool_calls import ToolCall
@@ -52,6 +54,7 @@ class World:
     """An endpoint with a template, and what its model writes in each turn.
 
     Attributes:
+        thought_name: what the template calls a thought.
         turns: thought and response of each turn, as far as the template has room for them.
     """
 
@@ -61,6 +64,8 @@ class World:
         assert isinstance(form, Form), form
         self.form, self.script = form, Script(tokenizer)
         self.thought = thought_of(tokenizer, Telling(tools=TOOLS))
+        read = re.findall(r"\bmessage\.(\w+)", tokenizer.chat_template)
+        self.thought_name = next((name for name in REASONING_NAMES if name in read), "reasoning_content")
         self.turns = [self._shown(case) for case in TURNS]
         self.endpoint = endpoint_of(self.script.llm)
 
@@ -97,8 +102,15 @@ class Talk:
             assert begun is not None, prompt[-200:]
             writes = f"{'' if begun.is_open else begun.begin}{thought}{begun.end}{writes}"
         world.script.behind(prompt, writes)
-        self._shown.append(form.message(case) | ({"reasoning_content": thought} if thought else {}))
+        self._shown.append(form.message(case) | ({world.thought_name: thought} if thought else {}))
         self._shown += [form.result(call, number, RESULTS[number]) for number, call in enumerate(case.calls)]
+
+    def take(self, ids: list[str]) -> None:
+        """Have the identifiers of the last calls that the client was told before the model had written its own."""
+        if ids and not derive(self._world.tokenizer).is_id_first:
+            calls, results = self._shown[-len(ids) - 1]["tool_calls"], self._shown[-len(ids) :]
+            for call, result, id in zip(calls, results, ids, strict=True):
+                call["id"] = result["tool_call_id"] = id
 
 
 @pytest.fixture(scope="module", params=[
@@ -143,6 +155,8 @@ def three_turns(world: World, is_streamed: bool, as_dict: bool) -> None:
             assert len({one.id for one in calls}) == len(calls) and all(one.type == "function" for one in calls)
             assert choice.finish_reason == ("tool_calls" if calls else "stop")
             messages.append(message.model_dump() if as_dict else message)
+            if is_streamed:
+                conversation.take([one.id for one in calls])
             for call, result in zip(calls, RESULTS, strict=False):
                 content: Any = [{"type": "text", "text": result}] if as_dict else result
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": content})

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from decodekit.constraints import CompiledGrammar, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
+from decodekit.constraints.special import with_names
 from decodekit.constraints.tool_calls import ToolFormat, Tools, tools
 from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.vocabulary import Vocabulary
@@ -28,6 +29,10 @@ _KINDS: Final[tuple[JsonObject, ...]] = (
     _STRING,
     _STRING,
     {"type": "string", "enum": ["celsius", "a b", "it's", '"', "ü"]},
+    {"anyOf": [_STRING, {"type": "null"}], "default": None},
+    {"type": ["string", "null"], "maxLength": 8},
+    {"type": ["string", "integer"], "maxLength": 8},
+    {"description": "Anything.", "maxLength": 24, "maxItems": 2, "maxProperties": 2},
     {"type": "integer"},
     {"type": "integer", "minimum": -5, "maximum": 500},
     {"type": "number"},
@@ -113,7 +118,7 @@ class RandomModel:
                 some = [token for token in allowed if token in self._favourites] if rng.random() < 0.5 else []
                 token = int(rng.choice(some or allowed))
             assert matcher.accept(token)
-        return bytes(matcher.text).decode()
+        return with_names(bytes(matcher.text)).decode()
 
     def _content(self, form: ToolFormat, rng: random.Random) -> str:
         """Some tokens of text, without what begins calls."""

@@ -55,6 +55,8 @@ class Calls:
         joint = form.joint if is_behind_content or form.has_joint_alone else ""
         first, last = form.edges(form.call[0])[0], form.edges(form.call[-1])[1]
         opening = self.literal(joint + form.opening, after=first)
+        if joint and not (form.is_framed or form.has_joint_alone):  # no content may stand before it
+            opening = Alternatives((opening, self.literal(form.opening, after=first)))
         if form.lead:
             opening = row(Alternatives((self.literal(form.lead), EMPTY_TEXT)), opening)
         call = self._call()

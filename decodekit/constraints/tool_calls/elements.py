@@ -31,7 +31,7 @@ from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.language.words import words
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.tool_calls.format import ElementArguments
-from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, literal
+from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, TEXT, literal
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
 from decodekit.constraints.work import Work, done
@@ -124,7 +124,7 @@ class Elements(Composed):
 
     def element(self, name: str, ways: Iterable[tuple[str, list[Constraint], str]]) -> Expression | None:
         """What stands behind a key; of each way what leads to values, the values, and what ends them. None for none."""
-        beside = "" if self.form.values.is_quoted else LETTER
+        beside = "" if self.form.values.is_quoted else TEXT
         found = [
             row(
                 self._literal(middle, LETTER, beside),

@@ -29,8 +29,6 @@ from decodekit.constraints.tool_calls.literals import (
     beginning,
     begins_with_mark,
     marks_of,
-    read,
-    without_gap,
 )
 from decodekit.constraints.tool_calls.tool import ToolCall
 from decodekit.errors import InvalidConstraintError
@@ -101,7 +99,8 @@ class ElementArguments:
     @property
     def edges(self) -> tuple[str, str]:
         """The characters with which they begin and end, blanks apart; `LETTER` for any."""
-        return (self.opening + self.begin).strip()[:1] or LETTER, (self.end + self.closing).strip()[-1:] or LETTER
+        last = '"' if self.values.is_quoted else LETTER  # behind a value of JSON or Python blanks tell nothing
+        return (self.opening + self.begin).strip()[:1] or LETTER, (self.end + self.closing).strip()[-1:] or last
 
     def written(self, arguments: dict[str, Any]) -> str:
         """The arguments as they stand in a call."""
@@ -261,8 +260,8 @@ class ToolFormat:
 
     @property
     def is_framed(self) -> bool:
-        """Whether something stands around content that responses of calls alone do not have."""
-        return bool(self.content_begin or self.content_end or self.joint.strip(BLANKS))
+        """Whether something but blanks stands around content that responses of calls alone do not have."""
+        return bool(self.content_begin or (self.content_end + self.joint).strip(BLANKS))
 
     @property
     def triggers(self) -> tuple[str, ...]:
@@ -303,17 +302,6 @@ class ToolFormat:
         texts = [form.begin, form.middle, form.middle_of_others or "", form.end, form.opening, form.closing]
         texts += [self.opening, self.separator, self.closing, *(one for one in self.pieces if isinstance(one, str))]
         return tuple(sorted({*marks_of(texts, self.marks), form.end.strip(BLANKS) or form.end}))
-
-    def content_in(self, text: str) -> str:
-        """The content of a response that was cut before its first call was whole."""
-        begun = read(text, self.content_begin)
-        if begun is None or not begun[1]:
-            return ""
-        text = text[begun[0] :]
-        if self.opener and text.lstrip(BLANKS).startswith(self.opener):
-            return ""
-        ends = [text.index(one) for one in self.triggers if one in text]
-        return without_gap(text[: min(ends)], self.gap) if ends else text
 
     def fault_of(self, name: str) -> str | None:
         """Why the name of a tool cannot be written; None if it can."""

@@ -25,7 +25,9 @@ from decodekit.constraints.language import ir
 
 BLANKS: Final = " \t\r\n"
 LETTER: Final = "a"
-"""Stands for a text of which nothing is known."""
+"""Stands for a word, or for a text that begins and ends with no blanks."""
+TEXT: Final = "\0"
+"""Stands for a text of which nothing is known: blanks beside it may be its own."""
 _LOOSE: Final = frozenset('<>[](){},:"')
 """Beside which blanks tell nothing."""
 _HEADER_END: Final = ("|>", "｜>")
@@ -48,7 +50,7 @@ def literal(
         text: as templates write it.
         marks: texts in it that may be special tokens of the same name.
         are_special: whether they are; None if they may be either.
-        before, after: what stands beside it: a character, `LETTER` for any text; empty for nothing that minds blanks.
+        before, after: what stands beside it: a character, `LETTER` or `TEXT`; empty for nothing that minds blanks.
     """
     optional = _optional(text, before, after)
     items: list[Expression] = []
@@ -102,7 +104,7 @@ def read(text: str, fixed: str) -> tuple[int, bool] | None:
     None if the text begins otherwise.
     """
     place = 0
-    optional = _optional(fixed, after=LETTER)
+    optional = _optional(fixed, after=TEXT)
     for number, character in enumerate(fixed):
         if place == len(text):
             return place, False
@@ -119,21 +121,13 @@ def num_held(text: str, mark: str) -> int:
     return next((length for length in lengths if mark.startswith(text[-length:])), 0)
 
 
-def without_gap(text: str, gap: str) -> str:
-    """A text without the blanks of `gap` at its end, any of which may be missing."""
-    end = len(text)
-    for blank in reversed(gap):
-        end -= text[end - 1 : end] == blank
-    return text[:end]
-
-
 def _optional(text: str, before: str = "", after: str = "") -> set[int]:
     """The places of the blanks that may be left out."""
     found: set[int] = set()
     for run in re.finditer(rf"[{BLANKS}]+", text):
         left, right = text[: run.start()] or before, text[run.end() :] or after
         is_header = run.start() > 0 and left.endswith(_HEADER_END) and right[:1] not in ("", "<")
-        if _is_loose(left[-1:]) and (left.endswith(",") or _is_loose(right[:1])) and not is_header:
+        if _is_loose(left[-1:]) and ((left.endswith(",") and right != TEXT) or _is_loose(right[:1])) and not is_header:
             found.update(range(*run.span()))
     return found
 

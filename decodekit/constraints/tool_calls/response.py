@@ -13,9 +13,10 @@ from decodekit.constraints.composition.splitting import Split
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.tool_calls.calls import Calls, arguments_of
+from decodekit.constraints.tool_calls.content import ContentSplit
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.formats import AUTO, FORMATS
-from decodekit.constraints.tool_calls.literals import BLANKS, LETTER
+from decodekit.constraints.tool_calls.literals import BLANKS, TEXT
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall, read_tool
 from decodekit.errors import (
     ConstraintError,
@@ -151,7 +152,7 @@ class Tools(Composed):
             if split.is_whole:
                 content, _, first, found, _ = cast("list[Any]", split.value())
                 return ToolResponse(content[1] if has_content else "", calls.values(first, found))
-        return ToolResponse("" if self.choice == "required" else self.format.content_in(text))
+        return ToolResponse("" if self.choice == "required" else ContentSplit(self.format).push(text, is_last=True))
 
     def _response(self, content: str, parts: list[Any]) -> ToolResponse:
         _, first, others, _ = parts
@@ -178,7 +179,7 @@ class Tools(Composed):
             blanks = ir.repeat(ir.byte_set(BLANKS.encode()))
             begun = ir.concat(blanks, ir.literal(form.opener.encode()), ir.ANYTHING)
             node = ir.both(node, ir.complement(begun))
-        begin = self._calls().literal(form.content_begin, after=LETTER)
+        begin = self._calls().literal(form.content_begin, after=TEXT)
         return row(begin, Terminal(node, "text"), self._calls().literal(form.content_end))
 
 
