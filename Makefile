@@ -54,7 +54,7 @@ test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large 
 
 # With the python that is there: a machine with a GPU may have no network for an environment.
 test-gpu:  ## the checks that need a CUDA device, with PYTHON as it is
-	$(PYTHON) -m pytest -n 8 -q -m gpu tests/kernels/test_on_gpu.py
+	$(PYTHON) -m pytest -n 8 -q -m gpu tests/gpu/test_on_gpu.py
 
 FUZZ_ROUNDS  ?= 20
 FUZZ_MINUTES ?= 30
@@ -64,7 +64,7 @@ fuzz-tests: $(STAMP)  ## the tests that draw, with FUZZ_ROUNDS=20 other seeds; C
 	$(BIN)/python -m tests.chance --rounds $(FUZZ_ROUNDS) $(CHANCE_ARGS)
 
 fuzz-traffic: $(STAMP)  ## random requests and failures over pages, each against itself alone, FUZZ_MINUTES=30
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.generation.traffic --minutes $(FUZZ_MINUTES) $(TRAFFIC_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.decoding.traffic --minutes $(FUZZ_MINUTES) $(TRAFFIC_ARGS)
 
 fuzz-schemas: $(STAMP)  ## random JSON Schemas against the specification, FUZZ_MINUTES=30; FUZZ_ARGS="--seed 1 --draft 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.constraints.json_schema.fuzzing --minutes $(FUZZ_MINUTES) $(FUZZ_ARGS)

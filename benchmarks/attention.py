@@ -31,7 +31,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import record
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
-from decodekit.models.tiers.attention import ragged_attention
+from decodekit.models.runners.attention import ragged_attention
 
 HEADS = ((32, 8, 128), (32, 4, 128), (14, 2, 64), (8, 2, 64))
 """Query heads, key heads and their dimension: as in Llama 3 8B, Qwen 3 30B, Qwen 2.5 0.5B, and a small one."""

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import record
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Beam
 from decodekit.vocabulary import Vocabulary

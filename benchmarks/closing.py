@@ -30,7 +30,7 @@ from benchmarks import record
 from benchmarks.masks import TEKKEN, make_tokenizer
 from benchmarks.own_schemas import SCHEMAS
 from decodekit.constraints import as_constraint, compile
-from decodekit.constraints.memory import memory_limit, set_memory_limit
+from decodekit.constraints.memory_account import memory_limit, set_memory_limit
 
 WAYS = ("return", "close")
 SHAPE: dict[str, Any] = {

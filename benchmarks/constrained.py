@@ -41,10 +41,10 @@ from benchmarks.masks import DEV, make_tokenizer
 from benchmarks.own_schemas import SCHEMAS
 from decodekit.constraints import CompiledGrammar, JsonSchema, as_constraint, compile
 from decodekit.constraints.author.members import sample_texts
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Masking, Settings
 from decodekit.errors import DecodekitError
-from decodekit.generation import samples
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Masking, Settings
 from decodekit.strategy import Greedy, Sample, Strategy, lead_of
 from decodekit.testing.toy import ToyLM
 from decodekit.vocabulary import Vocabulary

@@ -45,10 +45,10 @@ from benchmarks import record
 from benchmarks.masks import DEV, TEKKEN, load_runner, make_tokenizer
 from decodekit.constraints import JsonSchema, compile
 from decodekit.constraints.matching.matcher import Matcher
+from decodekit.decoding.loop.append import canonical_run
 from decodekit.errors import DecodekitError
-from decodekit.generation.append import canonical_run
 from decodekit.speculation import Context, GrammarDraft
-from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.speculation.verification import num_equal
 from decodekit.vocabulary import Vocabulary
 

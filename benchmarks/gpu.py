@@ -58,8 +58,8 @@ from benchmarks.gpu_script import REFUSED_EVERY, SCHEMA, scripted_model
 from decodekit import LLM, JsonSchema
 from decodekit.costs import estimate
 from decodekit.costs.step_time import device_speed
-from decodekit.generation.lane import Lane
-from decodekit.generation.memory import bytes_per_token
+from decodekit.decoding.loop.lane import Lane
+from decodekit.decoding.prefixes.row_memory import bytes_per_token
 from decodekit.models.huggingface import HuggingFaceLM
 
 CONTEXT: Final = 1024
@@ -204,7 +204,7 @@ def tests(part: Part) -> None:
     part.model = None
     gc.collect()
     mark = "gpu" if part.device.type == "cuda" else "not gpu and not slow"
-    files = ["tests/kernels/test_on_gpu.py" if part.device.type == "cuda" else "tests/kernels/test_verify.py"]
+    files = ["tests/gpu/test_on_gpu.py" if part.device.type == "cuda" else "tests/gpu/test_verify.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-m", mark, *(["-n", "8"] if mark == "gpu" else []), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout[-8000:], done.stderr[-2000:])
@@ -353,8 +353,8 @@ def sampler(part: Part) -> None:
         TopPLogitsWarper,
     )
 
-    from decodekit.kernels.draw_settings import packed
-    from decodekit.kernels.sampler import sample_rows
+    from decodekit.gpu.draw_settings import packed
+    from decodekit.gpu.sampler import sample_rows
 
     warpers = LogitsProcessorList(
         [TemperatureLogitsWarper(0.8), TopKLogitsWarper(50), TopPLogitsWarper(0.95), MinPLogitsWarper(0.05)]

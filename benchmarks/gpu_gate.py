@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_models import Rows, environment, guarded
-from decodekit.kernels import paged_attention
-from decodekit.kernels.draw_settings import DRAFT, MASKS, packed
-from decodekit.kernels.pages import Geometry, Offsets, PageStore, PlaneOf, Stored, layout_of
-from decodekit.kernels.sampler import chosen, sample_rows
-from decodekit.kernels.verify import moved, take_tokens
+from decodekit.gpu import paged_attention
+from decodekit.gpu.draft_match import moved, take_tokens
+from decodekit.gpu.draw_settings import DRAFT, MASKS, packed
+from decodekit.gpu.pages import Geometry, Offsets, PageStore, PlaneOf, Stored, layout_of
+from decodekit.gpu.sampler import chosen, sample_rows
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 MOST_UNITS: Final = {F32: 256, F16: 4, BF16: 2}

@@ -119,7 +119,7 @@ def environment(device: torch.device) -> Row:
     """What the machine has, and what it lacks: Triton and `torch.compile` want a C compiler."""
     import transformers
 
-    from decodekit.kernels.programs import missing
+    from decodekit.gpu.triton_programs import missing
 
     row: Row = {"what": "environment", "python": platform.python_version(), "torch": torch.__version__}
     row |= {"transformers": transformers.__version__, "kernels": missing() or "on"}

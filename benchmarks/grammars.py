@@ -30,8 +30,8 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
-from decodekit.constraints.grammar.lark import tree
-from decodekit.constraints.grammar.lark.syntax import parse as parse_lark
+from decodekit.constraints.grammar.lark import lark_tree as tree
+from decodekit.constraints.grammar.lark.lark_syntax import parse as parse_lark
 from decodekit.constraints.grammar.source import Source
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.regex.syntax import parse as parse_regex

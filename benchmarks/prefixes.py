@@ -24,8 +24,8 @@ from rich.table import Table
 import decodekit as dk
 from benchmarks import record
 from benchmarks.loop import load_prompts
-from decodekit.generation import sharing
-from decodekit.generation.prompt import encode
+from decodekit.decoding.prefixes import shared_rows as sharing
+from decodekit.decoding.request.prompt import encode
 
 INSTRUCTIONS = "Write the fields of the document below as JSON, in the order in which they stand in it. "
 

@@ -35,7 +35,7 @@ _PUBLIC: dict[str, str] = {
     "decodekit.evaluation": "calibrate compare",
     "decodekit.costs": "Estimate estimate",
     "decodekit.integrations.hf": "hf",
-    "decodekit.integrations.processor": "processor",
+    "decodekit.integrations.mask_processor": "processor",
     "decodekit.jobs.extracting": "ExtractedRow extract",
     "decodekit.errors": "DecodekitError",
     "decodekit.integrations.backends": "backend",
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from decodekit.evaluation import compare as compare
     from decodekit.integrations.backends import backend as backend
     from decodekit.integrations.hf import hf as hf
-    from decodekit.integrations.processor import processor as processor
+    from decodekit.integrations.mask_processor import processor as processor
     from decodekit.jobs.extracting import ExtractedRow as ExtractedRow
     from decodekit.jobs.extracting import extract as extract
     from decodekit.llm import LLM as LLM

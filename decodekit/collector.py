@@ -83,7 +83,7 @@ def is_due(num_young: int, growth: float, *, is_idle: bool) -> bool:
 
 
 def _watch() -> None:
-    from decodekit.constraints import turns  # a command may end before it needs any of them
+    from decodekit.constraints import priority as turns  # a command may end before it needs any of them
 
     pause, memory, num_steps = threading.Event(), _most_memory(), -1
     kept, num_looks = memory_bytes(), 0

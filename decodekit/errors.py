@@ -145,7 +145,7 @@ class OptionError(DecodekitError):
     """Options that contradict each other or are out of range.
 
     Where several options are wrong at once, `faults` holds an error for each. `remedy` is what to write instead, as the
-    value that `hint` tells (a `strategy.remedies.Remedy`), where one is known.
+    value that `hint` tells (a `strategy.options.remedies.Remedy`), where one is known.
     """
 
     code = "DK305"

@@ -16,12 +16,13 @@ import pytest
 import typer.main
 
 import decodekit
-from decodekit.cli import app, console
+from decodekit.cli import app
+from decodekit.cli.parts import console
 from decodekit.constraints import explain
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
-from decodekit.jobs.schema import load_schema
-from decodekit.jobs.settings import JobSettings
+from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.job_schema import load_schema
 from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, answering_at_once, read_jsonl, words, write_jsonl

@@ -9,11 +9,13 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from decodekit.cli import app, as_typed, extract, generate
+from decodekit.cli import app, extract
+from decodekit.cli import generate_command as generate
+from decodekit.cli.parts import as_typed
 from decodekit.errors import OptionError
-from decodekit.jobs.schema import load_schema
+from decodekit.jobs.job_schema import load_schema
 from decodekit.strategy import all_option_names, resolve_strategy
-from decodekit.strategy.known_options import known_options
+from decodekit.strategy.options.known_options import known_options
 from tests.test_known_options import values_of
 
 KNOWN_OPTIONS = known_options()

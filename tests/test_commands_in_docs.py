@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli import console
 from decodekit.cli import extract as extract_module
+from decodekit.cli.parts import console
 from tests.commands import Result
 
 ROOT = Path(__file__).parents[1]

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import decodekit as dk
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
 from decodekit.errors import (
     ContextLengthError,
     DecodekitError,
@@ -19,11 +21,9 @@ from decodekit.errors import (
     UselessOptionError,
     VocabularyMismatchError,
 )
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
 from decodekit.llm import LLM
-from decodekit.models.derived.contrast import AmateurLM
-from decodekit.models.derived.guidance import GuidedLM
+from decodekit.models.wrappers.contrast_model import AmateurLM
+from decodekit.models.wrappers.guidance import GuidedLM
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
@@ -107,7 +107,7 @@ def test_without_an_order_of_implausible_tokens_constraints_would_fail(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: with the minus infinity of the papers, some places have no token left."""
-    monkeypatch.setattr("decodekit.models.derived.contrast.IMPLAUSIBLE", -torch.inf)
+    monkeypatch.setattr("decodekit.models.wrappers.contrast_model.IMPLAUSIBLE", -torch.inf)
     strategy = dk.Greedy(contrast=contrasts()[kind])
     found = llm().generate(PROMPTS, strategy=strategy, constraint=dk.Regex(PATTERN), max_new_tokens=60)
     assert any(one.finish_reason == "dead_end" for one in found)

@@ -15,15 +15,15 @@ from pydantic import BaseModel
 import decodekit as dk
 from benchmarks.defaults import WAYS, is_valid, layout_of, of_documents, random_models
 from benchmarks.own_schemas import DOCUMENTS, SCHEMAS
-from decodekit.cli import console
 from decodekit.cli import extract as extract_module
-from decodekit.cli.options import parse_whitespace
+from decodekit.cli.parts import console
+from decodekit.cli.parts.shared_options import parse_whitespace
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.author.filling import Filling, filling, remark
 from decodekit.constraints.grammar.rules import Inline
 from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import LengthError, OptionError
-from decodekit.jobs.schema import load_schema
+from decodekit.jobs.job_schema import load_schema
 from tests.commands import Result
 from tests.constraints.json_schema.test_layout import VALUES, natural
 from tests.jobs.fakes import FakeLLM, write_jsonl

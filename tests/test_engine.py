@@ -26,6 +26,11 @@ import decodekit as dk
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
 from decodekit.constraints.slices import WorkBudget
+from decodekit.decoding.loop import lane as lane_module
+from decodekit.decoding.loop import scheduler
+from decodekit.decoding.loop.samples import Texts
+from decodekit.decoding.loop.scheduler import Scheduler, Ticket
+from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.errors import (
     CacheFullError,
     DecodekitError,
@@ -40,10 +45,6 @@ from decodekit.errors import (
     ResourceLimitError,
     UselessOptionError,
 )
-from decodekit.generation import lane as lane_module
-from decodekit.generation import scheduler, sharing
-from decodekit.generation.samples import Texts
-from decodekit.generation.scheduler import Scheduler, Ticket
 from decodekit.llm import LLM, Engine, GenerateOptions, Handle
 from decodekit.sampling import History, LogitsProcessor, Stage
 from decodekit.testing.toy import ToyCache, ToyLM, ToyTokenizer, toy_llm
@@ -728,7 +729,7 @@ def test_salts_share_nothing(llm: LLM) -> None:
 
 def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many constraints there were, the memory of those that are kept has a bound."""
-    monkeypatch.setattr("decodekit.llm.prepared.MOST_BYTES", 200_000)
+    monkeypatch.setattr("decodekit.llm.plans.prepared.MOST_BYTES", 200_000)
     grammars = list[weakref.ref[Any]]()
     with llm.engine() as engine:
         for number in range(30):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.cli import console
+from decodekit.cli.parts import console
 from decodekit.testing.toy import ToyTokenizer
 from tests.commands import Result
 from tests.jobs.fakes import answering_at_once, read_jsonl, write_jsonl

@@ -84,7 +84,7 @@ def test_compiling_is_a_slow_step_unless_the_code_is_found(has_folder: bool, mon
 
 WIDE = """
 import numpy as np
-from decodekit.sampling.blocks import find_block_peaks
+from decodekit.sampling.fast.logit_blocks import find_block_peaks
 print(find_block_peaks(np.ones((1, 128), np.float32).view(np.int32), np.zeros((1, 2), np.int32)))
 """
 
@@ -101,7 +101,7 @@ def test_the_first_use_of_wide_rows_is_announced_where_it_is_slow(tmp_path: Path
 CALL = """
 import sys
 import numpy as np
-from decodekit.constraints.engine.kernels import add_tokens
+from decodekit.constraints.engine.compiled.kernels import add_tokens
 words = np.zeros(2, np.int32)
 first, tokens = np.array([0, 0, 2, 3], np.int32), np.array([5, 33, 7], np.int32)
 add_tokens(np.array([1], np.int32), first, tokens, words)
@@ -127,7 +127,7 @@ def test_compiled_code_is_found_by_the_next_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_where_nothing_can_be_kept_each_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.constraints.engine import numba_cache
+    from decodekit.constraints.engine.compiled import numba_cache
 
     def refuse(_: object) -> None:
         raise RuntimeError("no folder")

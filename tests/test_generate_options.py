@@ -15,7 +15,7 @@ import decodekit as dk
 from decodekit import llm
 from decodekit.llm import front
 from decodekit.strategy import GENERATION_OPTIONS, GenerateKeywords, GenerateOptions, all_option_names
-from decodekit.strategy.generate_options import StrategyKeywords
+from decodekit.strategy.options.generate_options import StrategyKeywords
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
 

@@ -12,7 +12,7 @@ import torch
 
 import decodekit as dk
 from benchmarks import gpu, gpu_models, gpu_script
-from decodekit.generation.lane import Lane
+from decodekit.decoding.loop.lane import Lane
 
 ROOT = Path(__file__).parents[1]
 CPU = ["--device", "cpu", "--shape", "tiny", "--rows", "1", "3"]

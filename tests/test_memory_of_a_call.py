@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import decodekit as dk
+from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.errors import OptionError
-from decodekit.generation import memory
 
 
 @pytest.fixture(scope="module")

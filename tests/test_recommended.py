@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.strategy.recommended import read_recommended, recommended_for
+from decodekit.strategy.options.recommended import read_recommended, recommended_for
 from tests.commands import Result
 
 ADVICE = {"temperature": 3.0, "top_k": 20, "repetition_penalty": 1.3}
@@ -62,7 +62,7 @@ def test_a_call_says_what_it_took(llm: Any) -> None:
 
 def test_commands_and_jobs_say_what_they_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: Any) -> None:
     from decodekit.cli import extract as extract_module
-    from decodekit.jobs.store import JobFile
+    from decodekit.jobs.folder.job_folder import JobFile
 
     monkeypatch.setattr(extract_module, "load_model", lambda *_: llm)
     done = Result("generate", "Dear", "--strategy", "sample", "--top-k", "5", "--max-new-tokens", "4")

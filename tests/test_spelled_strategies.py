@@ -11,7 +11,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError
-from decodekit.evaluation.comparing import named_strategies
+from decodekit.evaluation.comparison_run import named_strategies
 from decodekit.speculation import Adaptive, EarlyExit, Joined, PromptLookup, Suffix
 from decodekit.spelling import read_call, split, split_calls
 from decodekit.strategy import available_strategies, resolve_strategy, strategy_factory

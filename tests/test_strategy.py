@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.errors import OptionError, UnknownNameError, UselessOptionError
-from decodekit.generation.settings import NoiseKeys, Settings
 from decodekit.sampling import (
     DRY,
     XTC,
@@ -43,14 +43,8 @@ from decodekit.sampling import (
     Typical,
     Watermark,
 )
-from decodekit.strategy import (
-    Greedy,
-    Sample,
-    available_strategies,
-    base,
-    resolve_strategy,
-    tokenwise,
-)
+from decodekit.strategy import Greedy, Sample, available_strategies, resolve_strategy, tokenwise
+from decodekit.strategy import strategy as base
 from decodekit.vocabulary import Vocabulary
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.cli.console import typed_text
+from decodekit.cli.parts.console import typed_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = "import sys; from decodekit.cli import main; sys.argv[0] = 'decodekit'; main()"

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from decodekit.chat.message_form import Message, is_structured, place_of, plain, text_of
-from decodekit.chat.outline import Found, PromptOutline, first_unwritten
+from decodekit.chat.forms.message_form import Message, is_structured, place_of, plain, text_of
+from decodekit.chat.forms.prompt_outline import Found, PromptOutline, first_unwritten
 from decodekit.errors import ChatTemplateError, DecodekitError, OptionError, UselessOptionError
 from decodekit.models.encoding import encode_text
 from decodekit.quoting import Controls, QuotedText, controls_of

@@ -19,9 +19,9 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from decodekit.chat.conversation import Telling
-from decodekit.chat.message_form import REASONING_NAMES
-from decodekit.chat.outline import THOUGHT_END, shared_begin
-from decodekit.chat.renderings import common_begin, common_end
+from decodekit.chat.forms.message_form import REASONING_NAMES
+from decodekit.chat.forms.prompt_outline import THOUGHT_END, shared_begin
+from decodekit.chat.forms.renderings import common_begin, common_end
 from decodekit.chat.thought import TAGS, Thought
 from decodekit.errors import DecodekitError
 

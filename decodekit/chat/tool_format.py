@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from decodekit.chat.argument_forms import NESTED, OTHERS, SEVERAL, TEXTS, argument_forms
-from decodekit.chat.call_forms import call_forms
-from decodekit.chat.renderings import CONTENT, KEYS, VALUES, Renderings, call_of
+from decodekit.chat.forms.argument_forms import NESTED, OTHERS, SEVERAL, TEXTS, argument_forms
+from decodekit.chat.forms.call_forms import call_forms
+from decodekit.chat.forms.renderings import CONTENT, KEYS, VALUES, Renderings, call_of
 from decodekit.constraints.tool_calls import FORMATS, ToolCall
 from decodekit.constraints.tool_calls.format import ElementArguments, ToolFormat
 from decodekit.constraints.tool_calls.literals import marks_of

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, print_json
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import DONE, INTERRUPTED, SOME_FAILED, note, print_json
 from decodekit.errors import OptionError
 from decodekit.terminal import one_line
 
@@ -47,7 +47,7 @@ class ExampleOptions:
             OptionError: there is no such task, or options of a schema are given without one.
         """
         from decodekit.evaluation.task import load_task
-        from decodekit.jobs.schema import load_schema
+        from decodekit.jobs.job_schema import load_schema
 
         if self.schema is None:
             layout.refuse_without_schema()
@@ -101,12 +101,12 @@ def bench(
     bench.html. Run the same command again to resume; nothing is measured twice. Exit code 7 if a text has an error; its
     row is kept.
     """
-    from decodekit.evaluation.comparing import named_strategies
+    from decodekit.evaluation.comparison_run import named_strategies
     from decodekit.spelling import split_calls
 
     # Before a model is loaded: faults are reported at once.
     if plot is not None:
-        from decodekit.evaluation.plots import require_matplotlib
+        from decodekit.evaluation.reports.plots import require_matplotlib
 
         require_matplotlib()
     chosen = named_strategies([one for text in strategies for one in split_calls(text)])
@@ -123,7 +123,7 @@ def bench(
     }
 
     from decodekit.cli.extract import load_model
-    from decodekit.records.folder import check_free
+    from decodekit.records.run_folder import check_free
 
     check_free(output)
     llm = load_model(model.model, model.dtype, model.device_map)
@@ -135,8 +135,8 @@ def _compare(
     llm: LLM, chosen: Mapping[str, Any], output: Path, plot: Path | None, *, as_json: bool, **options: Any
 ) -> int:
     """Measure what is not measured yet, and print the table; the exit code."""
-    from decodekit.evaluation.comparing import compare
-    from decodekit.evaluation.keeping import REPORT, ROWS, count_rows
+    from decodekit.evaluation.comparison_folder import REPORT, ROWS, count_rows
+    from decodekit.evaluation.comparison_run import compare
 
     num_rows = len(chosen) * len(options["tasks"]) * len(options["seeds"])
     num_before = 0 if options["fresh"] else count_rows(output)
@@ -162,7 +162,7 @@ def _compare(
 
 def _metric(text: str) -> tuple[str, Any]:
     """The name and the function that ``module.py:FUNCTION`` stands for."""
-    from decodekit.jobs.schema import load_module
+    from decodekit.jobs.job_schema import load_module
 
     module_name, colon, name = text.rpartition(":")
     if not colon:
@@ -191,7 +191,7 @@ class _Watch:
         self._is_terminal = sys.stderr.isatty()
 
     def __call__(self, num_done: int, num_calls: int, label: str) -> None:
-        """Called before each decoding; see `evaluation.comparing.Progress`."""
+        """Called before each decoding; see `evaluation.comparison_run.Progress`."""
         now = time.monotonic()
         self._begun = self._begun or now
         left = f", {(now - self._begun) / num_done * (num_calls - num_done):.0f} s left" if num_done else ""

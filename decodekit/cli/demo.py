@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import DONE, INTERRUPTED, note, print_table
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import DONE, INTERRUPTED, note, print_table
 from decodekit.errors import JobError
-from decodekit.jobs.documents import scan
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.names import REPORT
-from decodekit.jobs.store import JobFolder
+from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.inputs import Input
+from decodekit.jobs.folder.file_names import REPORT
+from decodekit.jobs.folder.job_folder import JobFolder
 
 if TYPE_CHECKING:
-    from decodekit.jobs.view import JobView
+    from decodekit.jobs.reports.job_view import JobView
 
 
 @command
@@ -35,10 +35,10 @@ def demo(
     """
     from decodekit.cli.extract import load_model
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
-    from decodekit.jobs.progress import make_observer
-    from decodekit.jobs.report import write_report
-    from decodekit.jobs.schema import load_schema
-    from decodekit.jobs.view import JobView
+    from decodekit.jobs.job_schema import load_schema
+    from decodekit.jobs.reports.job_report import write_report
+    from decodekit.jobs.reports.job_view import JobView
+    from decodekit.jobs.reports.progress import make_observer
 
     folder = find_examples(examples)
     kinds = sorted(path.parent.name for path in folder.glob("*/schema.json"))
@@ -98,7 +98,7 @@ def _expected(folder: Path) -> dict[str, Any]:
 
 
 def _print_summary(views: list[JobView], report: Path) -> None:
-    from decodekit.jobs.view import total_fields
+    from decodekit.jobs.reports.job_view import total_fields
 
     rows = [(view.title, _line(len(view.done), len(view.failed), view.fields())) for view in views]
     num_done, num_failed = sum(len(view.done) for view in views), sum(len(view.failed) for view in views)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decodekit import __version__
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import CRASH, DONE, print_json, print_table
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import CRASH, DONE, print_json, print_table
 from decodekit.errors import DecodekitError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def doctor(
 
     Exit code 1 if something is wrong.
     """
-    from decodekit.constraints.engine import store
+    from decodekit.constraints.engine import disk_store as store
 
     facts: dict[str, Any] = {
         "decodekit": _version("decodekit") or f"{__version__} (from source, not installed)",
@@ -110,7 +110,7 @@ def _versions() -> dict[str, str]:
 def _device() -> dict[str, str]:
     import torch
 
-    from decodekit.generation.memory import free_memory
+    from decodekit.decoding.prefixes.row_memory import free_memory
 
     free = free_memory(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     memory = {} if free is None else {"free memory": f"{free / 1e9:,.1f} GB"}
@@ -174,7 +174,7 @@ def _kernels() -> dict[str, str]:
     """What runs the parts of a step on this machine."""
     import torch
 
-    from decodekit.kernels.programs import missing
+    from decodekit.gpu.triton_programs import missing
 
     attention, reason = "torch scaled_dot_product_attention", missing()
     if not torch.cuda.is_available():

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import DONE, SOME_FAILED, note, print_json
-from decodekit.cli.generate import ConstraintOptions
+from decodekit.cli.generate_command import ConstraintOptions
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import DONE, SOME_FAILED, note, print_json
 
 
 @command

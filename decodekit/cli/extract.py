@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from decodekit import collector
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
-from decodekit.cli.folder import print_damage, tell_program
+from decodekit.cli.job_commands import print_damage, tell_program
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
-from decodekit.jobs.documents import DocumentRef, Scan, counted, scan
-from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document, needed
-from decodekit.jobs.inputs import Input, without_own
-from decodekit.jobs.names import JOB, REPORT
-from decodekit.jobs.prompt import BUNDLED_MODELS
-from decodekit.jobs.spool import read_stdin, stdin_input
-from decodekit.jobs.store import Damaged, JobFile, JobFolder, known_inputs, read_failures
-from decodekit.records.folder import check_free
+from decodekit.jobs.document_prompt import BUNDLED_MODELS
+from decodekit.jobs.documents.documents import DocumentRef, Scan, counted, scan
+from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document, needed
+from decodekit.jobs.documents.inputs import Input, without_own
+from decodekit.jobs.folder.file_names import JOB, REPORT
+from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, known_inputs, read_failures
+from decodekit.jobs.folder.spool import read_stdin, stdin_input
+from decodekit.records.run_folder import check_free
 from decodekit.terminal import one_line
 
 if TYPE_CHECKING:
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
-    from decodekit.jobs.result_tables import TableFormat
-    from decodekit.jobs.runner import RunSummary
+    from decodekit.jobs.job_runner import RunSummary
+    from decodekit.jobs.reports.result_tables import TableFormat
     from decodekit.llm import LLM
 
 
@@ -167,7 +167,7 @@ def extract(
     says otherwise, the schema and the document itself guess ahead; that never changes a result.
     """
     from decodekit.jobs.extraction import ExtractionOptions
-    from decodekit.jobs.schema import load_schema
+    from decodekit.jobs.job_schema import load_schema
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
@@ -216,7 +216,7 @@ def _extract(
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
     from decodekit.jobs.extraction import Extraction, check_executor
-    from decodekit.jobs.schema import warnings_of
+    from decodekit.jobs.job_schema import warnings_of
 
     check_max_document(documents.max_document_mb)
     check_executor(documents.executor, documents.workers, documents.max_failures)
@@ -319,7 +319,7 @@ def run(
     **selection: Any,
 ) -> int:
     """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
-    from decodekit.jobs.progress import make_observer
+    from decodekit.jobs.reports.progress import make_observer
 
     for name, lines in folder.damaged.items():
         if lines:
@@ -352,9 +352,9 @@ def tell_end(summary: RunSummary, folder: JobFolder, tables: Sequence[TableForma
 
 
 def _write_pages(folder: JobFolder, tables: Sequence[TableFormat]) -> None:
-    from decodekit.jobs.report import write_report
-    from decodekit.jobs.result_tables import tables_of, write_tables
-    from decodekit.jobs.view import JobView
+    from decodekit.jobs.reports.job_report import write_report
+    from decodekit.jobs.reports.job_view import JobView
+    from decodekit.jobs.reports.result_tables import tables_of, write_tables
 
     view = JobView.read(folder.path)
     write_report(folder.path / REPORT, [view], title=view.title)

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import CRASH, DONE, note
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import CRASH, DONE, note
 from decodekit.errors import OptionError
 
 _of_address = partial(typer.Option, rich_help_panel="Address")

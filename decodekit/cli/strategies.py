@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from decodekit.cli import options as o
-from decodekit.cli.command import command
-from decodekit.cli.console import print_json
+from decodekit.cli.parts import shared_options as o
+from decodekit.cli.parts.command import command
+from decodekit.cli.parts.console import print_json
 from decodekit.errors import DecodekitError
 
 _WIDTH, _INDENT = 110, "    "

@@ -23,7 +23,7 @@ from decodekit.constraints.explain.explanation import Explanation
 from decodekit.constraints.matching.batches import fill_bitmasks
 from decodekit.constraints.matching.compiler import CompiledGrammar, compile
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.memory import memory_in_use, memory_limit, set_memory_limit
+from decodekit.constraints.memory_account import memory_in_use, memory_limit, set_memory_limit
 from decodekit.constraints.wire import as_constraint
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import nn
 
-from decodekit.costs.report import Estimate
+from decodekit.costs.estimate_report import Estimate
 from decodekit.costs.step_time import DEVICES, DeviceSpeed, RunShares, StepWork, device_speed
+from decodekit.decoding.loop.lane import PREFILL_TOKENS
+from decodekit.decoding.prefixes.row_memory import LOGITS_COPIES, free_memory
 from decodekit.errors import ModelError, OptionError
-from decodekit.generation.lane import PREFILL_TOKENS
-from decodekit.generation.memory import LOGITS_COPIES, free_memory
 from decodekit.models import sizes
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.loading import load_config

@@ -5,15 +5,15 @@
 decisions beside what is right.
 """
 
-from decodekit.evaluation.calibration import Calibration as Calibration
-from decodekit.evaluation.calibration import calibrate as calibrate
-from decodekit.evaluation.comparing import compare as compare
 from decodekit.evaluation.comparison import Comparison as Comparison
+from decodekit.evaluation.comparison_run import compare as compare
 from decodekit.evaluation.intervals import IntervalEstimate as IntervalEstimate
-from decodekit.evaluation.metrics import METRICS as METRICS
-from decodekit.evaluation.results import Outcome as Outcome
-from decodekit.evaluation.results import Row as Row
-from decodekit.evaluation.summary import Summary as Summary
+from decodekit.evaluation.measures.calibration import Calibration as Calibration
+from decodekit.evaluation.measures.calibration import calibrate as calibrate
+from decodekit.evaluation.measures.measures import METRICS as METRICS
+from decodekit.evaluation.reports.summary import Summary as Summary
+from decodekit.evaluation.result_rows import Outcome as Outcome
+from decodekit.evaluation.result_rows import Row as Row
 from decodekit.evaluation.task import Example as Example
 from decodekit.evaluation.task import Task as Task
 from decodekit.evaluation.task import load_task as load_task

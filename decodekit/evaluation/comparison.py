@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decodekit.evaluation.report import report_html, report_piece
-from decodekit.evaluation.summary import Results
-from decodekit.evaluation.tables import table
+from decodekit.evaluation.reports.comparison_page import report_html, report_piece
+from decodekit.evaluation.reports.comparison_tables import table
+from decodekit.evaluation.reports.summary import Results
 from decodekit.pages import page_bytes
 from decodekit.records.ledger import encode_line, write_file
 
@@ -87,7 +87,7 @@ class Comparison(Results):
             OptionError: matplotlib is not installed, or there is nothing to draw.
             OutputError: the file cannot be written.
         """
-        from decodekit.evaluation.plots import plot
+        from decodekit.evaluation.reports.plots import plot
 
         return plot(self, path)
 

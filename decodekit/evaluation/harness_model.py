@@ -14,9 +14,9 @@ from typing import Any
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from decodekit.decoding.search.text_scores import token_scores
 from decodekit.errors import ChatTemplateError, ContextLengthError
-from decodekit.evaluation.comparing import name_of, seed_of
-from decodekit.generation.scoring import token_scores
+from decodekit.evaluation.comparison_run import name_of, seed_of
 from decodekit.llm import LLM, StrategyLike
 from decodekit.models.encoding import encode_text
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from decodekit.constraints import Choices, Regex, as_constraint
 from decodekit.constraints.constraint import Constraint
+from decodekit.decoding.request.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting, raise_faults
-from decodekit.generation.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.plugins import did_you_mean
 from decodekit.sampling.checks import require_integer
 

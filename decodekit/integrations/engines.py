@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError
+from decodekit.integrations.mask_processor import words_for
 from decodekit.integrations.prefix_matchers import PrefixMatchers
-from decodekit.integrations.processor import words_for
 
 
 class NumpyProcessor:

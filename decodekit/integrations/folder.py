@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from decodekit.errors import UselessOptionError
 from decodekit.integrations.hf import hf
-from decodekit.strategy.generate_options import GenerateKeywords
+from decodekit.strategy.options.generate_options import GenerateKeywords
 
 FOLDER: Final = Path(__file__).parent / "hub"
 """What to give as ``custom_generate``, or to upload to the hub."""

@@ -18,26 +18,26 @@ from typing import Any, Final, Unpack
 import torch
 from torch import Tensor
 
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.scheduler import run
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.prompt import encode
+from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import DecodekitError, LengthError, OptionError, raise_faults, warn
-from decodekit.generation import samples
-from decodekit.generation.prompt import encode
-from decodekit.generation.results import Result, Update
-from decodekit.generation.scheduler import run
-from decodekit.generation.sequence import Request
-from decodekit.integrations.call import TheirCall
-from decodekit.integrations.outputs import ReturnedText, TokenStreamer, output_of
-from decodekit.integrations.recording import Taps, WatchedBeams
-from decodekit.integrations.translation import Translation
+from decodekit.integrations.inside_transformers.call import TheirCall
+from decodekit.integrations.inside_transformers.option_translation import Translation
+from decodekit.integrations.inside_transformers.outputs import ReturnedText, TokenStreamer, output_of
+from decodekit.integrations.inside_transformers.score_recorder import Taps, WatchedBeams
 from decodekit.llm.completions import completed, length_error
-from decodekit.llm.option_rules import seeds_fit
-from decodekit.llm.plan import Plan
-from decodekit.llm.tokenizers import facts_of
+from decodekit.llm.plans.option_rules import seeds_fit
+from decodekit.llm.plans.plan import Plan
+from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.sampling.checks import plain
-from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.strategy import Beam, Guidance
-from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
 from decodekit.vocabulary import Vocabulary
 
 UNUSED: Final = {

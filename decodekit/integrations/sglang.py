@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.integrations.requests import EngineRequest, is_asked
+from decodekit.integrations.request_constraints import EngineRequest, is_asked
 
 
 class SglangProcessor:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
-from decodekit.integrations.requests import EngineRequest, check_request, is_asked
+from decodekit.integrations.request_constraints import EngineRequest, check_request, is_asked
 
 _INTERFACES: Final = ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor")
 

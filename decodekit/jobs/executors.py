@@ -54,7 +54,7 @@ class LocalExecutor:
     """Decodes in this process.
 
     When the memory of the device runs out, documents wait for one another, and one that does not fit alone fails; see
-    `generation.lane`.
+    `decoding.loop.lane`.
 
     Args:
         llm: the model.
@@ -82,7 +82,7 @@ class LocalExecutor:
         completions = self.llm.as_completed(prompts, seed=seeds, batch_size=self.batch_size, **self.options)
         found = None
         if self.alternatives:
-            from decodekit.jobs.alternatives import FieldAlternatives  # which most jobs do not need
+            from decodekit.jobs.reports.alternatives import FieldAlternatives  # which most jobs do not need
 
             found = FieldAlternatives(self.llm, self.options)
         for number, completion in completions:

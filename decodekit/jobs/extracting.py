@@ -21,18 +21,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from decodekit import errors
+from decodekit.decoding.request.settings import FastForward
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
-from decodekit.generation.settings import FastForward
-from decodekit.jobs.documents import DocumentRef, scan, select
+from decodekit.jobs.document_prompt import BUNDLED_MODELS
+from decodekit.jobs.documents.documents import DocumentRef, scan, select
+from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document
+from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
-from decodekit.jobs.files import MAX_DOCUMENT_MB, check_max_document
-from decodekit.jobs.inputs import Input, without_own
-from decodekit.jobs.progress import make_observer
-from decodekit.jobs.prompt import BUNDLED_MODELS
-from decodekit.jobs.runner import Observer
-from decodekit.jobs.schema import schema_of
-from decodekit.jobs.spool import spool_rows
-from decodekit.jobs.store import JobFolder, known_inputs, read_metrics, read_results
+from decodekit.jobs.folder.job_folder import JobFolder, known_inputs, read_metrics, read_results
+from decodekit.jobs.folder.spool import spool_rows
+from decodekit.jobs.job_runner import Observer
+from decodekit.jobs.job_schema import schema_of
+from decodekit.jobs.reports.progress import make_observer
 from decodekit.records.ledger import Record
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ExtractedRow:
         finish_reason: as of a `Completion`; None if no model was asked.
         probabilities: the lowest token probability of every value, by JSON Pointer.
         alternatives: with ``alternatives=True``, of every enum, literal and boolean the probability of each value that
-            it may have, in JSON, by JSON Pointer; see `jobs.alternatives`.
+            it may have, in JSON, by JSON Pointer; see `jobs.reports.alternatives`.
     """
 
     id: str | int
@@ -107,7 +107,8 @@ def extract(
 
     Args:
         documents: an iterable of texts, or of dictionaries with the fields `id_field` and `text_field`: a list, a
-            generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a `jobs.inputs.Input`,
+            generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a
+            `jobs.documents.inputs.Input`,
             which also takes a URL, patterns of file names and an encoding, or a list of these: files and folders as
             `decodekit extract` takes them. A text has its number as id, from 0; so has a dictionary without one.
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.

@@ -11,23 +11,23 @@ from decodekit.chat.conversation import has_chat_template
 from decodekit.chat.tools import in_format_of
 from decodekit.constraints import Constraint, as_constraint, compile
 from decodekit.constraints.matching.compiler import CompiledElsewhere
+from decodekit.decoding.request.settings import FastForward
+from decodekit.decoding.search.search import Search, SearchCall
 from decodekit.errors import ConstraintError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.search import Search, SearchCall
-from decodekit.generation.settings import FastForward
-from decodekit.jobs.documents import DocumentRef
+from decodekit.jobs.document_prompt import choose_prompt
+from decodekit.jobs.documents.documents import DocumentRef
+from decodekit.jobs.documents.files import needed
 from decodekit.jobs.executors import LocalExecutor
-from decodekit.jobs.files import needed
-from decodekit.jobs.prompt import choose_prompt
-from decodekit.jobs.runner import JobRunner, Observer, RunSummary
-from decodekit.jobs.schema import JobSchema, reload_schema
-from decodekit.jobs.settings import JobSettings
-from decodekit.jobs.store import JobFolder
+from decodekit.jobs.folder.job_folder import JobFolder
+from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.job_runner import JobRunner, Observer, RunSummary
+from decodekit.jobs.job_schema import JobSchema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
-from decodekit.strategy.programs import programs_of
-from decodekit.strategy.recommended import recommended_for
+from decodekit.strategy.options.recommended import recommended_for
 from decodekit.strategy.several import OverSamples
+from decodekit.strategy.strategy_programs import programs_of
 
 if TYPE_CHECKING:
     from decodekit.jobs.ray import RayExecutor
@@ -258,7 +258,7 @@ class Extraction:
             batch_size, max_failures, shard, limit, retries, observer: see `JobRunner`.
             executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
             num_workers: for ``"ray"``.
-            alternatives: find the probabilities of all values of fields that have few; see `jobs.alternatives`.
+            alternatives: find the probabilities of all values of fields that have few; see `jobs.reports.alternatives`.
 
         Raises:
             OptionError: options that the executor cannot have.

@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from decodekit import collector
+from decodekit.decoding.loop.faults import fault_of
+from decodekit.decoding.prefixes.row_memory import FEW_ROWS
+from decodekit.decoding.request.completion import Completion
+from decodekit.decoding.request.stats import Stats
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
-from decodekit.generation.completion import Completion
-from decodekit.generation.faults import fault_of
-from decodekit.generation.memory import FEW_ROWS
-from decodekit.generation.stats import Stats
+from decodekit.jobs.documents.files import needed
 from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
-from decodekit.jobs.files import needed
 from decodekit.records.fingerprints import weights_fingerprint
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from decodekit.decoding.request.completion import Completion
 from decodekit.errors import DecodekitError
-from decodekit.generation.completion import Completion
 from decodekit.llm.engine import Engine
 from decodekit.llm.handle import Handle
 from decodekit.llm.retries import Try, is_refused, options_again, rename

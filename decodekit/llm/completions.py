@@ -8,10 +8,10 @@ from typing import Any
 from decodekit.chat.thought import Thought, ThoughtSplit, ThoughtTokens
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.growing import GrowingValue, ValueSoFar
+from decodekit.decoding.request.completion import Chunk, Completion
+from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import DecodekitError, LengthError, RequestInterruptedError
-from decodekit.generation.completion import Chunk, Completion
-from decodekit.generation.results import Result, Update
-from decodekit.llm.plan import Plan
+from decodekit.llm.plans.plan import Plan
 from decodekit.llm.retries import value_error
 
 

@@ -3,7 +3,7 @@
     llm.decide("Invoice A-17 of Ada Ltd. Paid?", bool).probabilities
     # {True: 0.71, False: 0.29}
 
-The probabilities are exact: `generation.choice_trie` says what is summed, `generation.decision` what is read.
+The probabilities are exact: `decoding.search.choice_trie` says what is summed, `decoding.search.decision` what is read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict, get_args, get_origin
 
 from decodekit.constraints import Choices, compile
+from decodekit.decoding.request.completion import Completion
+from decodekit.decoding.request.stats import Stats
+from decodekit.decoding.search.choice_trie import ChoiceTrie, Cuts, Spellings
+from decodekit.decoding.search.decision import MAX_ROWS, DecisionSearch
 from decodekit.errors import (
     DecodekitError,
     InvalidConstraintError,
@@ -25,19 +29,15 @@ from decodekit.errors import (
     TokenizerError,
     raise_faults,
 )
-from decodekit.generation.choice_trie import ChoiceTrie, Cuts, Spellings
-from decodekit.generation.completion import Completion
-from decodekit.generation.decision import MAX_ROWS, DecisionSearch
-from decodekit.generation.stats import Stats
 from decodekit.sampling import Pipeline
 from decodekit.sampling.checks import is_number
-from decodekit.sampling.options import Processors, listed
-from decodekit.speculation.canonical import Canonical
-from decodekit.strategy.searching import Searching
+from decodekit.sampling.sampler_options import Processors, listed
+from decodekit.speculation.proposers.canonical import Canonical
+from decodekit.strategy.search_options import Searching
 
 if TYPE_CHECKING:
-    from decodekit.generation.search import SearchCall
-    from decodekit.generation.settings import Settings
+    from decodekit.decoding.request.settings import Settings
+    from decodekit.decoding.search.search import SearchCall
     from decodekit.models.causal_lm import CausalLM
     from decodekit.vocabulary import Vocabulary
 
@@ -66,8 +66,8 @@ class DecideKeywords(TypedDict, total=False):
 
     Args:
         spelling: which tokens may spell a choice, ``"any"`` by default; see `Spelling`.
-        temperature: divides the log-probabilities of the choices, not those of tokens; `evaluation.calibration` fits
-            one.
+        temperature: divides the log-probabilities of the choices, not those of tokens;
+            `evaluation.measures.calibration` fits one.
         threshold: below this probability of the likeliest choice none is taken: `Decision.is_abstained`.
         processors: what the model's distribution goes through at every token, as in `Sample`; none by default.
         batch_size, tools, enable_thinking, chat_template_kwargs, split_special_tokens: as in `GenerateOptions`.
@@ -147,7 +147,7 @@ def _decision(scores: Mapping[Any, float], stats: Stats, temperature: float, thr
 
 @dataclass(frozen=True)
 class ChoiceSearch(Searching):
-    """The strategy of a decision; see `generation.decision`.
+    """The strategy of a decision; see `decoding.search.decision`.
 
     Args:
         trie: of the choices.

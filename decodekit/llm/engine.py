@@ -10,7 +10,7 @@
     async with llm.engine() as engine:
         completion = await engine.submit("Invoice A-17")
 
-The loop is `generation.scheduler`: `submit` puts a request into its inbox, and every step of it hands chunks to the
+The loop is `decoding.loop.scheduler`: `submit` puts a request into its inbox, and every step of it hands chunks to the
 handles. What a caller does with its chunks, and how fast, is nothing to the loop.
 
 The thread holds the loop and not the engine: an engine that nobody holds any more is closed, and so is every engine
@@ -30,6 +30,12 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, Unpack
 
+from decodekit.decoding.loop.faults import fault_of
+from decodekit.decoding.loop.scheduler import Scheduler, SchedulerStats, Ticket
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.prefixes import row_memory as memory
+from decodekit.decoding.request.prompt import Prompt
+from decodekit.decoding.request.updates import Update
 from decodekit.errors import (
     DecodekitError,
     EngineClosedError,
@@ -38,19 +44,13 @@ from decodekit.errors import (
     RequestCancelledError,
     UselessOptionError,
 )
-from decodekit.generation import memory
-from decodekit.generation.faults import fault_of
-from decodekit.generation.prompt import Prompt
-from decodekit.generation.results import Update
-from decodekit.generation.scheduler import Scheduler, SchedulerStats, Ticket
-from decodekit.generation.sequence import Request
 from decodekit.llm.handle import Handle
-from decodekit.llm.option_rules import deadline_after, timeout_fits
-from decodekit.llm.plan import Plan
-from decodekit.llm.prepared import PlansRequests, Prepared, Preparing
+from decodekit.llm.plans.option_rules import deadline_after, timeout_fits
+from decodekit.llm.plans.plan import Plan
+from decodekit.llm.plans.prepared import PlansRequests, Prepared, Preparing
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import is_count
-from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
 
 ENGINE_OPTIONS: Final = ("batch_size", "max_waiting", "cache_tokens", "prefix_bytes")
 """Options of `LLM.engine`."""

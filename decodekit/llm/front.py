@@ -15,17 +15,11 @@ from torch import Tensor
 from decodekit.chat.conversation import Telling
 from decodekit.chat.tools import format_of
 from decodekit.constraints.tool_calls import ToolFormat
-from decodekit.errors import (
-    ContextLengthError,
-    DecodekitError,
-    OptionError,
-    TooManyRowsError,
-    UselessOptionError,
-    collecting,
-)
-from decodekit.generation import samples
-from decodekit.generation.completion import Chunk, Completion, Score
-from decodekit.generation.prompt import (
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.scheduler import overdue
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.completion import Chunk, Completion, Score
+from decodekit.decoding.request.prompt import (
     Messages,
     Prompt,
     TokenIds,
@@ -35,24 +29,30 @@ from decodekit.generation.prompt import (
     is_messages,
     is_single,
 )
-from decodekit.generation.scheduler import overdue
-from decodekit.generation.scoring import token_logprobs
-from decodekit.generation.sequence import Request
+from decodekit.decoding.search.text_scores import token_logprobs
+from decodekit.errors import (
+    ContextLengthError,
+    DecodekitError,
+    OptionError,
+    TooManyRowsError,
+    UselessOptionError,
+    collecting,
+)
 from decodekit.llm.awaited import awaited
 from decodekit.llm.completions import GrowingText, completed, whole
 from decodekit.llm.decisions import DecideKeywords, Decision, Question
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
-from decodekit.llm.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits, warn_of_equal_prompts
-from decodekit.llm.plan import Plan
+from decodekit.llm.plans.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits, warn_of_equal_prompts
+from decodekit.llm.plans.plan import Plan
 from decodekit.llm.retries import Tries, Try, rename, told_again
-from decodekit.llm.tokenizers import facts_of
+from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
 from decodekit.sampling.checks import is_count
-from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.strategy import Guidance
-from decodekit.strategy.generate_options import GenerateKeywords, GenerateOptions
-from decodekit.strategy.recommended import read_recommended
+from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.options.recommended import read_recommended
 from decodekit.vocabulary import Vocabulary
 
 OnePrompt: TypeAlias = str | Messages | Sequence[int]

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from decodekit.chat.thought import Thought
+from decodekit.decoding.loop.faults import fault_of
+from decodekit.decoding.request.completion import Chunk, Completion
+from decodekit.decoding.request.stats import Stats
+from decodekit.decoding.request.updates import Update
 from decodekit.errors import DecodekitError
-from decodekit.generation.completion import Chunk, Completion
-from decodekit.generation.faults import fault_of
-from decodekit.generation.results import Update
-from decodekit.generation.stats import Stats
 from decodekit.llm.completions import GrowingText, completed, whole
-from decodekit.llm.plan import Plan
+from decodekit.llm.plans.plan import Plan
 
 _Listener = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 

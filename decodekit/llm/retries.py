@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from decodekit.chat.conversation import Telling
+from decodekit.decoding.request.completion import Completion
+from decodekit.decoding.request.prompt import Prompt, encode_plain, is_messages, token_ids_of
 from decodekit.errors import ConstraintError, DecodekitError, GuardError, InvalidValueError, OptionError
-from decodekit.generation.completion import Completion
-from decodekit.generation.prompt import Prompt, encode_plain, is_messages, token_ids_of
 from decodekit.quoting import QuotedText
 from decodekit.sampling.checks import plain
 from decodekit.strategy import check_seed

@@ -22,18 +22,18 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError, OptionError
-from decodekit.kernels.pages import Stored
+from decodekit.gpu.pages import Stored
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.checks.known import Notes, notes_of, state_of
 from decodekit.models.checks.self_check import Runner, SelfCheck
 from decodekit.models.layers import Exit
 from decodekit.models.modules.context_length import context_length_of
-from decodekit.models.tiers.captured import CudaCapture
-from decodekit.models.tiers.paged import PagedModel
-from decodekit.models.tiers.ragged import RaggedModel
-from decodekit.models.tiers.recurrent import NoStateError, RecurrentModel
-from decodekit.models.tiers.rowwise import RowwiseModel
+from decodekit.models.runners.captured import CudaCapture
+from decodekit.models.runners.paged import PagedModel
+from decodekit.models.runners.ragged import RaggedModel
+from decodekit.models.runners.recurrent import NoStateError, RecurrentModel
+from decodekit.models.runners.rowwise import RowwiseModel
 
 TierName = Literal["paged", "ragged", "masked", "recurrent", "rowwise", "recompute"]
 

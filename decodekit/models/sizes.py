@@ -26,9 +26,9 @@ from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 from decodekit.models.caches.paged_rows import WINDOW_SLACK, PagePlan
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers.paged_step import LayerProbe
-from decodekit.models.tiers.ragged import RaggedModel
-from decodekit.models.tiers.recurrent import RecurrentModel
+from decodekit.models.runners.paged_step import LayerProbe
+from decodekit.models.runners.ragged import RaggedModel
+from decodekit.models.runners.recurrent import RecurrentModel
 
 _PROBE_TOKENS: Final = 2
 _CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from decodekit.pages import shortened
 
 if TYPE_CHECKING:
-    from decodekit.generation.beam_tree import BeamNode, BeamTree
+    from decodekit.decoding.search.beam_tree import BeamNode, BeamTree
 
 _CELL, _GAP, _ROW, _HEIGHT = 96, 34, 44, 34
 FATES: Final = {"kept": "goes on", "ended": "a finished text among the best", "pruned": "pruned"}

@@ -1,4 +1,4 @@
-# ruff: noqa: D102  # `generation.completion` says what the members of `TracedText` are
+# ruff: noqa: D102  # `decoding.request.completion` says what the members of `TracedText` are
 """The token view: a text token by token, with how sure the model was and where each token came from.
 
 A token is shaded by its probability and underlined by its source. Pointing at it, or moving to it by Tab, opens a card:
@@ -24,8 +24,8 @@ from decodekit.pages import page_html, sheet
 from decodekit.pages.beams import beam_figure
 
 if TYPE_CHECKING:
-    from decodekit.generation.beam_tree import BeamTree
-    from decodekit.generation.traces import TokenOption, TokenTrace
+    from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
+    from decodekit.decoding.search.beam_tree import BeamTree
 
 SOURCES: Final = {
     "model": ("the model", "The model took it by itself."),
@@ -37,7 +37,7 @@ SOURCES: Final = {
 
 
 class TracedText(Protocol):
-    """A text with how its tokens were taken; `generation.completion.Completion` is one."""
+    """A text with how its tokens were taken; `decoding.request.completion.Completion` is one."""
 
     @property
     def trace(self) -> Sequence[TokenTrace] | None: ...

@@ -38,9 +38,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decodekit.sampling.fast.wide import distances_above
 from decodekit.sampling.margins import MARGIN, log_total
 from decodekit.sampling.scores import Scores
-from decodekit.sampling.wide import distances_above
 
 Flags: TypeAlias = NDArray[np.bool_]
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from decodekit.sampling.checks import is_count, is_number, require
-from decodekit.sampling.functions import apply_top_k
 from decodekit.sampling.margins import log_total, lowest_kept, precise, widened
+from decodekit.sampling.processors.functions import apply_top_k
 
 _BITS = math.log2(math.e)
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from decodekit.sampling.candidates import Floats
-from decodekit.sampling.functions import apply_temperature
-from decodekit.sampling.wide import block_peaks, is_wide
+from decodekit.sampling.fast.candidates import Floats
+from decodekit.sampling.fast.wide import block_peaks, is_wide
+from decodekit.sampling.processors.functions import apply_temperature
 
 
 class Blocks(NamedTuple):

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
-from decodekit.sampling.candidates import Candidates
+from decodekit.sampling.fast.candidates import Candidates
+from decodekit.sampling.fast.wide import is_wide, sample_wide
 from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_keys
-from decodekit.sampling.wide import is_wide, sample_wide
 
 # Width of a row from which finding the allowed tokens is cheaper than making noise for all of them.
 _WIDE = 1024

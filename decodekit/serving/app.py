@@ -34,19 +34,19 @@ from starlette.responses import JSONResponse, Response
 
 from decodekit import __version__
 from decodekit.errors import NotServedError
-from decodekit.serving.answers import EventStream, JsonPieces, pieces_of, size_of, told, unless_gone
-from decodekit.serving.asked import Asked
-from decodekit.serving.bodies import SHORT_BYTES, Bodies, fields_of
-from decodekit.serving.chat import ChatRoute
-from decodekit.serving.completions import CompletionsRoute
-from decodekit.serving.fields import ErrorReply, ReplyModel
 from decodekit.serving.gate import Gate
-from decodekit.serving.refusals import CLIENT_CLOSED, ERROR_TABLE, body_of, refused
-from decodekit.serving.responses import ResponsesRoute
-from decodekit.serving.route import Route
+from decodekit.serving.requests.bodies import SHORT_BYTES, Bodies, fields_of
+from decodekit.serving.requests.engine_requests import Asked
+from decodekit.serving.requests.fair_turns import Client, client_of
+from decodekit.serving.requests.fields import ErrorReply, ReplyModel
+from decodekit.serving.requests.refusals import CLIENT_CLOSED, ERROR_TABLE, body_of, refused
+from decodekit.serving.routes.chat import ChatRoute
+from decodekit.serving.routes.client_answers import EventStream, JsonPieces, pieces_of, size_of, told, unless_gone
+from decodekit.serving.routes.responses import ResponsesRoute
+from decodekit.serving.routes.route import Route
+from decodekit.serving.routes.systemone import DecisionsRoute
+from decodekit.serving.routes.text_completions import CompletionsRoute
 from decodekit.serving.service import Running, Service
-from decodekit.serving.systemone import DecisionsRoute
-from decodekit.serving.turns import Client, client_of
 
 SEED_HEADER: Final = "X-Decodekit-Seed"
 """The seed of an answer: sent again, the request has the same text."""

@@ -13,8 +13,8 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from decodekit.errors import AccessError, DecodekitError
-from decodekit.serving.bodies import Bodies
-from decodekit.serving.refusals import CLIENT_CLOSED, refused
+from decodekit.serving.requests.bodies import Bodies
+from decodekit.serving.requests.refusals import CLIENT_CLOSED, refused
 from decodekit.serving.service import Service, ended
 
 OPEN_PATHS: Final = frozenset(("/", "/health"))

@@ -28,10 +28,10 @@ from fastapi import FastAPI
 
 from decodekit.errors import OptionError
 from decodekit.llm import LLM
-from decodekit.serving.answers import LOGGER
 from decodekit.serving.app import make_app
 from decodekit.serving.connection import Connection
 from decodekit.serving.limits import Limits
+from decodekit.serving.routes.client_answers import LOGGER
 from decodekit.serving.service import Service
 
 _IN_LINE: Final = 512

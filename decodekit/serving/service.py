@@ -20,9 +20,9 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from decodekit.chat.tools import format_of
-from decodekit.constraints import turns
+from decodekit.constraints import priority as turns
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.memory import DEFAULT_LIMIT, memory_limit
+from decodekit.constraints.memory_account import DEFAULT_LIMIT, memory_limit
 from decodekit.constraints.tool_calls import AUTO, FORMATS, ToolFormat
 from decodekit.errors import (
     ChatTemplateError,
@@ -35,13 +35,13 @@ from decodekit.errors import (
     ShutdownError,
 )
 from decodekit.llm import LLM, Chunk, Completion, Engine, Handle
-from decodekit.serving.asked import Asked
-from decodekit.serving.compiler import Compiler
 from decodekit.serving.limits import MAX_TEXTS, Limits
-from decodekit.serving.metrics import Metrics
-from decodekit.serving.prompts import Prompts
-from decodekit.serving.structure import Structure
-from decodekit.serving.turns import Client, Turns
+from decodekit.serving.prometheus import Metrics
+from decodekit.serving.requests.engine_requests import Asked
+from decodekit.serving.requests.fair_turns import Client, Turns
+from decodekit.serving.requests.prompt_reader import Prompts
+from decodekit.serving.requests.sandbox import Compiler
+from decodekit.serving.requests.structure import Structure
 from decodekit.serving.watchdog import Watchdog
 
 LONG: Final = 1 << 15

@@ -12,16 +12,16 @@ A new proposer: a class with `propose`, a name for the front door, and `testing.
 
 from decodekit.speculation.draft_length import Adaptive as Adaptive
 from decodekit.speculation.draft_length import measured_costs as measured_costs
-from decodekit.speculation.draft_model import DraftModel as DraftModel
-from decodekit.speculation.draft_model import EarlyExit as EarlyExit
-from decodekit.speculation.grammar_draft import GrammarDraft as GrammarDraft
-from decodekit.speculation.joined import Chain as Chain
-from decodekit.speculation.joined import Joined as Joined
-from decodekit.speculation.names import resolve_proposer as resolve_proposer
 from decodekit.speculation.proposer import Context as Context
 from decodekit.speculation.proposer import Draft as Draft
 from decodekit.speculation.proposer import Proposer as Proposer
-from decodekit.speculation.suffix import PromptLookup as PromptLookup
-from decodekit.speculation.suffix import Suffix as Suffix
-from decodekit.speculation.suffix import SuffixCorpus as SuffixCorpus
+from decodekit.speculation.proposer_names import resolve_proposer as resolve_proposer
+from decodekit.speculation.proposers.draft_model import DraftModel as DraftModel
+from decodekit.speculation.proposers.draft_model import EarlyExit as EarlyExit
+from decodekit.speculation.proposers.grammar_draft import GrammarDraft as GrammarDraft
+from decodekit.speculation.proposers.joined import Chain as Chain
+from decodekit.speculation.proposers.joined import Joined as Joined
+from decodekit.speculation.proposers.suffix import PromptLookup as PromptLookup
+from decodekit.speculation.proposers.suffix import Suffix as Suffix
+from decodekit.speculation.proposers.suffix import SuffixCorpus as SuffixCorpus
 from decodekit.speculation.verification import coupled_match as coupled_match

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from decodekit.constraints.matching.matcher import Matcher
     from decodekit.models.causal_lm import CausalLM
-    from decodekit.speculation.canonical import Canonical
+    from decodekit.speculation.proposers.canonical import Canonical
     from decodekit.speculation.verification import Verify
     from decodekit.vocabulary import Vocabulary
 

@@ -7,18 +7,18 @@ from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from decodekit.decoding.search.beam_search import BeamOptions, BeamSearch
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.beam_search import BeamOptions, BeamSearch
-from decodekit.models.derived.contrast import Contrast, is_contrast
+from decodekit.models.wrappers.contrast_model import Contrast, is_contrast
 from decodekit.sampling import Pipeline, Stage, Temperature
 from decodekit.sampling.checks import is_count, is_number
-from decodekit.sampling.options import Processors, listed
+from decodekit.sampling.sampler_options import Processors, listed
 from decodekit.speculation.proposer import Speculate
-from decodekit.strategy.searching import Searching, faults_of_guesses
+from decodekit.strategy.search_options import Searching, faults_of_guesses
 
 if TYPE_CHECKING:
-    from decodekit.generation.search import SearchCall
-    from decodekit.generation.settings import Settings
+    from decodekit.decoding.request.settings import Settings
+    from decodekit.decoding.search.search import SearchCall
     from decodekit.models.causal_lm import CausalLM
 
 

@@ -6,36 +6,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
+from decodekit.decoding.search.particle_filter import Method, ParticleFilter, ParticleOptions, Returns
+from decodekit.decoding.search.weighted_draws import Resample
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.particle_filter import Method, ParticleFilter, ParticleOptions, Returns
-from decodekit.generation.weighted_draws import Resample
 from decodekit.sampling.checks import is_number
-from decodekit.strategy.searching import Searching
+from decodekit.strategy.search_options import Searching
 from decodekit.strategy.several import OverSamples
 from decodekit.strategy.tokenwise import Sample
 
 if TYPE_CHECKING:
-    from decodekit.generation.search import SearchCall
-    from decodekit.generation.settings import Settings
+    from decodekit.decoding.request.settings import Settings
+    from decodekit.decoding.search.search import SearchCall
     from decodekit.models.causal_lm import CausalLM
-    from decodekit.strategy.base import Strategy
+    from decodekit.strategy.strategy import Strategy
 
 
 @dataclass(frozen=True, repr=False)
 class Particles(OverSamples, Searching, ParticleOptions):
     """A text from the distribution of the model given that the constraint holds, which masking alone does not give.
 
-    The distribution, the weights and the draws are explained in `generation.particle_filter`. `Completion.score` is the
-    share of the weight that the text has, in all its divisions into tokens; `Completion.others` has the other texts;
-    `Stats.particles` has the estimate of the probability that the constraint holds. Nothing is streamed before the end.
-    A text that a guard refuses, or that `max_new_tokens` cuts before it has ended, has no weight.
+    The distribution, the weights and the draws are explained in `decoding.search.particle_filter`. `Completion.score`
+    is the share of the weight that the text has, in all its divisions into tokens; `Completion.others` has the other
+    texts; `Stats.particles` has the estimate of the probability that the constraint holds. Nothing is streamed before
+    the end. A text that a guard refuses, or that `max_new_tokens` cuts before it has ended, has no weight.
 
     Args:
         num_particles: how many, at least 2; each is a row of the cache. The distribution is exact as they become many.
         method: ``"smc"`` draws tokens from the masked distribution and weighs by the mass that the mask leaves;
             ``"awrs"`` draws by rejection, asking the constraint about single tokens, with an unbiased estimate of that
             mass as weight.
-        resample: how particles are drawn anew; see `generation.weighted_draws.ancestors`.
+        resample: how particles are drawn anew; see `decoding.search.weighted_draws.ancestors`.
         threshold: they are when the effective sample size falls below this share of their number; 0 is never.
         returns: the text that is handed out: ``"draw"``, one drawn by weight; ``"best"``, that with most weight.
         predicate: with ``"awrs"``, a function of the bytes of the text so far and whether it ends there, which says

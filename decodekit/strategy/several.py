@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from decodekit.decoding.request.completion import Completion
+from decodekit.decoding.request.settings import NoiseKeys
+from decodekit.decoding.search.best_of import Judge, Key, Rank, best_of, majority
+from decodekit.decoding.search.search import Search
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.generation.best_of import Judge, Key, Rank, best_of, majority
-from decodekit.generation.completion import Completion
-from decodekit.generation.search import Search
-from decodekit.generation.settings import NoiseKeys
-from decodekit.models.derived.contrast import Contrast
+from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import is_count
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.speculation import Proposer
-from decodekit.strategy.base import Strategy
+from decodekit.strategy.strategy import Strategy
 from decodekit.strategy.tokenwise import Greedy, Sample
 
 
@@ -135,7 +135,7 @@ class SelfConsistency(OverSamples):
 
     An answer is the value of a text under its constraint; without one, the text without regard to case and blanks.
     `Completion.others` has one sample of each other answer, with its share, and at the end those that failed, with 0;
-    see `generation.best_of`. Nothing is streamed before all have ended.
+    see `decoding.search.best_of`. Nothing is streamed before all have ended.
 
     Args:
         n: how many samples.

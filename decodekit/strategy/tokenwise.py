@@ -9,9 +9,9 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
+from decodekit.decoding.request.settings import NoiseKeys
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
-from decodekit.generation.settings import NoiseKeys
-from decodekit.models.derived.contrast import Contrast
+from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import (
     ORDERS,
     Candidates,
@@ -23,15 +23,15 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
-from decodekit.sampling.base import ordered
 from decodekit.sampling.checks import is_count
-from decodekit.sampling.leaders import Lead, lead_greedy, lead_noisy
+from decodekit.sampling.fast.leaders import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
-from decodekit.sampling.options import BiasOptions, Processors, ShapeOptions, listed
+from decodekit.sampling.pipeline import ordered
+from decodekit.sampling.sampler_options import BiasOptions, Processors, ShapeOptions, listed
 from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
-from decodekit.strategy.base import Strategy, check_contrast, check_seed
+from decodekit.strategy.strategy import Strategy, check_contrast, check_seed
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +42,7 @@ class Greedy(Strategy, BiasOptions):
         processors: further processors that change which token is the likeliest.
         speculate: who guesses ahead; see `Strategy`.
         contrast: whose likeliest token, if not the model's own; see `Strategy`.
-        others: penalties and biases; see `sampling.options.BiasOptions`.
+        others: penalties and biases; see `sampling.sampler_options.BiasOptions`.
 
     Raises:
         OptionError: with all options that are out of range, or have no effect on the likeliest token.
@@ -125,7 +125,7 @@ class Sample(Drawing, ShapeOptions, BiasOptions):
         contrast: draw from another distribution than the model's own; see `Strategy`.
         order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
             "llamacpp" or "mlx"; see `sampling.orders`.
-        others: penalties and biases, further truncations and shapes; see `sampling.options`.
+        others: penalties and biases, further truncations and shapes; see `sampling.sampler_options`.
 
     Raises:
         OptionError: with all options that are out of range, have no effect, or that the library of `order` lacks.
@@ -176,7 +176,7 @@ class Mirostat(Drawing, BiasOptions):
 
     Tokens with more than mu bits of surprise are left out; after each token mu moves by `eta` times the distance of
     its surprise from `tau`. It begins at 2 tau. mu is a function of the text so far, so that a text depends on the seed
-    and on nothing else, as with `Sample`; see `generation.mirostat_states`.
+    and on nothing else, as with `Sample`; see `decoding.draws.mirostat_states`.
 
     Args:
         tau: the surprise to keep, in bits; above 0.
@@ -189,7 +189,7 @@ class Mirostat(Drawing, BiasOptions):
         verify: how guesses are verified, as in `Sample`.
         num_return_sequences: how many texts of a prompt, as in `Sample`.
         contrast: as in `Sample`.
-        others: penalties and biases; see `sampling.options.BiasOptions`.
+        others: penalties and biases; see `sampling.sampler_options.BiasOptions`.
 
     Raises:
         OptionError: with all options that are out of range or have no effect.

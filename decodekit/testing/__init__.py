@@ -5,11 +5,11 @@ measured. `toy_llm` is a model that needs no weights, `SmallWorld` one whose tex
 """
 
 from decodekit.testing.distribution import DistributionReport, check_distribution
-from decodekit.testing.guard import check_guard
-from decodekit.testing.matcher import check_language, check_matcher
-from decodekit.testing.processor import PROCESSOR_LAWS, check_processor
-from decodekit.testing.proposer import PROPOSER_LAWS, check_proposer
-from decodekit.testing.strategy import STRATEGY_LAWS, check_strategy
+from decodekit.testing.guard_laws import check_guard
+from decodekit.testing.matcher_laws import check_language, check_matcher
+from decodekit.testing.processor_laws import PROCESSOR_LAWS, check_processor
+from decodekit.testing.proposer_laws import PROPOSER_LAWS, check_proposer
+from decodekit.testing.strategy_laws import STRATEGY_LAWS, check_strategy
 from decodekit.testing.toy import toy_llm
 from decodekit.testing.world import SmallWorld
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.matching.matcher import Matcher
+from decodekit.decoding.request.prompt import encode
+from decodekit.decoding.search.search import Search
 from decodekit.errors import DecodekitError, OptionError, raise_faults
-from decodekit.generation.prompt import encode
-from decodekit.generation.search import Search
 from decodekit.llm import LLM
 from decodekit.sampling import History, LogitsProcessor, Stage, gumbel
 from decodekit.sampling.checks import is_count

@@ -9,8 +9,8 @@ from tokenizers.processors import TemplateProcessing
 
 import decodekit as dk
 from decodekit.chat.conversation import Telling, has_chat_template, variables
+from decodekit.decoding.request.prompt import encode
 from decodekit.errors import ChatTemplateError, UselessOptionError
-from decodekit.generation.prompt import encode
 from tests.reference.generation_tokenizer import BOS, small_tokenizer
 from tests.reference.vocabularies import mistral_data
 from tests.test_llm import ToyLM, V, writes

@@ -11,7 +11,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.chat.format_check import faults_in
-from decodekit.chat.renderings import CONTENT, Renderings, call_of, common_begin, common_end
+from decodekit.chat.forms.renderings import CONTENT, Renderings, call_of, common_begin, common_end
 from decodekit.chat.tool_format import DerivedFormat, derive, read
 from decodekit.chat.tools import format_of, in_format_of, waits
 from decodekit.constraints import as_constraint

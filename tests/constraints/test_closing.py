@@ -12,7 +12,7 @@ from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_con
 from decodekit.constraints.completion import closing, witness_search
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.configurations import State
-from decodekit.constraints.json_schema.frames.frames import ObjectFrame
+from decodekit.constraints.json_schema.frames.schema_frames import ObjectFrame
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.network import Frame

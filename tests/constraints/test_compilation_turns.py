@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from decodekit.constraints import JsonSchema, turns
+from decodekit.constraints import JsonSchema
+from decodekit.constraints import priority as turns
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.language import ir

@@ -101,7 +101,7 @@ grammar = compile(Choices(["ab"]), vocabulary)
 assert not {"torch", "transformers", "numba", "jsonschema", "pydantic", "lark"} & set(sys.modules)
 matcher = grammar.matcher()
 assert "numba" in sys.modules and "torch" not in sys.modules
-kernels = sys.modules["decodekit.constraints.engine.kernels"]
+kernels = sys.modules["decodekit.constraints.engine.compiled.kernels"]
 loaded = [len(kernel.signatures) for kernel in (kernels.run, kernels.walk, kernels.add_tokens)]
 assert loaded == [1, 1, 1]
 assert matcher.accept(0)

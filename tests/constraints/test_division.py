@@ -9,8 +9,8 @@ import numpy as np
 
 from decodekit.constraints import Regex
 from decodekit.constraints.engine.automaton import FINAL, Automaton
+from decodekit.constraints.engine.compiled.kernels import divide
 from decodekit.constraints.engine.division import Division
-from decodekit.constraints.engine.kernels import divide
 from decodekit.constraints.engine.token_index import all_tokens
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Read

@@ -14,8 +14,8 @@ from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.explain import explanation, trace
-from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.grammar import Grammar
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import RuleRef, Rules, SpecialToken, Terminal, alternatives, repeated, sequence
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.language.ir import literal

@@ -19,8 +19,8 @@ from decodekit.constraints.matching import guarded_matcher
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.slices import SLICE, STEPS, next_slice
 from decodekit.constraints.work import Work
+from decodekit.decoding.request.stopping import finish_reason
 from decodekit.errors import ResourceLimitError
-from decodekit.generation.stopping import finish_reason
 from decodekit.testing import check_matcher
 from tests.reference.vocabularies import byte_vocabulary
 

@@ -14,8 +14,8 @@ import pytest
 from decodekit.constraints.composition.choices import Choices
 from decodekit.constraints.composition.combinators import Concat
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.engine import masks as masks_module
 from decodekit.constraints.engine import recogniser, token_index
+from decodekit.constraints.engine import token_masks as masks_module
 from decodekit.constraints.engine.automaton import UInt8Array
 from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, forbid, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema

@@ -16,7 +16,7 @@ from decodekit.constraints.author.members import complete, sample_text, sample_t
 from decodekit.constraints.composition.choices import Choices
 from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import RuleRef as Ref
 from decodekit.constraints.grammar.rules import Rules, Terminal, alternatives, repeated, sequence
 from decodekit.constraints.json_schema import JsonSchema

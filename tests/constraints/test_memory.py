@@ -16,16 +16,16 @@ from decodekit.constraints import (
     Matcher,
     as_constraint,
     compile,
-    memory,
     memory_in_use,
     memory_limit,
     set_memory_limit,
 )
+from decodekit.constraints import memory_account as memory
 from decodekit.constraints.engine import token_index
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import schema as networks
 from decodekit.constraints.matching import compiler
-from decodekit.constraints.memory import Account
+from decodekit.constraints.memory_account import Account
 from decodekit.errors import OptionError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_vocabulary

@@ -141,7 +141,7 @@ def test_work_that_fails_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ResourceLimitError("too much")
 
-    monkeypatch.setattr("decodekit.constraints.engine.masks.Masks.mask", fail)
+    monkeypatch.setattr("decodekit.constraints.engine.token_masks.Masks.mask", fail)
     assert matcher.prepare(1)
     with pytest.raises(ResourceLimitError):
         matcher.fill_bitmask(np.zeros((1, 20), np.int32))

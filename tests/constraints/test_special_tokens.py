@@ -24,8 +24,8 @@ from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.regex.regex import Regex
 from decodekit.constraints.special import is_text, spelling, token_texts, with_names, written
 from decodekit.constraints.tool_calls import tools
+from decodekit.decoding.lazy_masks.rollback import checkpoint
 from decodekit.errors import ConstraintError, InvalidConstraintError, OptionError
-from decodekit.generation.backtracking import checkpoint
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import byte_vocabulary

@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decodekit.constraints.engine import store, token_index
+from decodekit.constraints.engine import disk_store as store
+from decodekit.constraints.engine import token_index
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.engine.store import Store
+from decodekit.constraints.engine.disk_store import Store
 from decodekit.constraints.engine.token_index import TokenIndex, Walk, all_tokens
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.strings import text
-from decodekit.constraints.json_schema.strings.escapes import Escapes, spelled
+from decodekit.constraints.json_schema.strings.string_escapes import Escapes, spelled
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.registry import named, register

@@ -9,7 +9,7 @@ import pytest
 
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.bitmask import first_id, ids_from_bitmask, num_set
-from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE
+from decodekit.constraints.engine.compiled.kernels import EXIT_AT, EXIT_BEFORE
 from decodekit.constraints.engine.token_index import TokenIndex, Walk
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir

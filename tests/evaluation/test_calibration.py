@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import decodekit as dk
+from decodekit.decoding.request.stats import Stats
 from decodekit.errors import OptionError
-from decodekit.evaluation.calibration import MOST_EXTREME, calibrate, calibration_of, fitted_temperature
-from decodekit.generation.stats import Stats
+from decodekit.evaluation.measures.calibration import MOST_EXTREME, calibrate, calibration_of, fitted_temperature
 from decodekit.llm.decisions import Decision
 from decodekit.testing.toy import toy_llm
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.errors import ConstraintError, DecodekitError, OptionError, OutputError, UnknownNameError
-from decodekit.evaluation import Comparison, Example, Task, compare, load_task, report
-from decodekit.evaluation import comparing as module
-from decodekit.evaluation.comparing import seed_of
-from decodekit.evaluation.measuring import Measurement
-from decodekit.evaluation.summary import without_speed_options
+from decodekit.evaluation import Comparison, Example, Task, compare, load_task
+from decodekit.evaluation import comparison_run as module
+from decodekit.evaluation.comparison_run import seed_of
+from decodekit.evaluation.reports import comparison_page as report
+from decodekit.evaluation.reports.summary import without_speed_options
+from decodekit.evaluation.stopwatch import Measurement
 from decodekit.strategy import Strategy
 from tests.sizes import sized
 
@@ -220,7 +221,7 @@ def test_the_page_is_whole_without_scripts_and_network(comparison: Comparison, t
 def test_text_of_documents_is_escaped(llm: dk.LLM) -> None:
     task = Task("t", (Example("<b>", "<script>alert(1)</script>\n"),), max_new_tokens=3, description="<i>")
     found = compare(llm, {"<u>": "greedy"}, task, seeds=(0,))
-    from decodekit.evaluation.report import report_html
+    from decodekit.evaluation.reports.comparison_page import report_html
 
     page = report_html(found)
     assert "<script" not in page and "<u>" not in page and "<i>" not in page and "<b>&" not in page

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodekit.evaluation.figures import Point, front, pareto, saved, shares
 from decodekit.evaluation.intervals import IntervalEstimate
+from decodekit.evaluation.reports.svg_figures import Point, front, pareto, saved, shares
 from decodekit.pages import label_width, shortened
 from tests.pictures import cut_labels, font, width_of
 

@@ -16,10 +16,10 @@ import decodekit as dk
 from decodekit.cli import bench as bench_command
 from decodekit.errors import JobError, JobSettingsError, OptionError
 from decodekit.evaluation import Comparison, Example, Task, compare
-from decodekit.evaluation import comparing as module
-from decodekit.evaluation.keeping import BenchFolder, count_rows
-from decodekit.evaluation.results import record_of, row_of
-from decodekit.evaluation.tables import grids
+from decodekit.evaluation import comparison_run as module
+from decodekit.evaluation.comparison_folder import BenchFolder, count_rows
+from decodekit.evaluation.reports.comparison_tables import grids
+from decodekit.evaluation.result_rows import record_of, row_of
 from decodekit.records.ledger import encode_line
 from tests.evaluation.test_bench_cli import Result
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import decodekit as dk
+from decodekit.decoding.request.completion import Chunk
 from decodekit.errors import DeadEndError
-from decodekit.evaluation.measuring import decode, gpu_utilisation, metered
-from decodekit.generation.completion import Chunk
+from decodekit.evaluation.stopwatch import decode, gpu_utilisation, metered
 
 PROMPTS = ["Invoice A-17, total 40.20 EUR.\n", "Name: Ada Lund\nCity: Graz\n"]
 

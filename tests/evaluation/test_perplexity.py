@@ -8,8 +8,8 @@ import pytest
 
 import decodekit as dk
 from decodekit.errors import OptionError
-from decodekit.evaluation.judging import JudgeModel, has_mauve, mauve
-from decodekit.evaluation.metrics import METRICS, JudgedText, measure_run, missing_packages
+from decodekit.evaluation.measures.judges import JudgeModel, has_mauve, mauve
+from decodekit.evaluation.measures.measures import METRICS, JudgedText, measure_run, missing_packages
 from decodekit.evaluation.task import Example
 
 PROMPT = "Invoice A-17, total 40.20 EUR.\n"
@@ -67,7 +67,7 @@ def answers(*texts: str | None) -> list[JudgedText]:
 
 def test_mauve_is_left_out_where_its_package_is_missing(llm: dk.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mauve", None)
-    monkeypatch.setattr("decodekit.evaluation.judging.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("decodekit.evaluation.measures.judges.importlib.util.find_spec", lambda name: None)
     assert not has_mauve()
     assert measure_run(METRICS["mauve"], answers("a", "b"), [], JudgeModel(llm)) is None
     assert "not installed" in missing_packages([METRICS["mauve"]])[0]
@@ -86,7 +86,7 @@ def test_mauve_is_asked_where_it_is_installed(llm: dk.LLM, monkeypatch: pytest.M
 
     package.compute_mauve = compute_mauve  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mauve", package)
-    monkeypatch.setattr("decodekit.evaluation.judging.importlib.util.find_spec", lambda name: package)
+    monkeypatch.setattr("decodekit.evaluation.measures.judges.importlib.util.find_spec", lambda name: package)
     assert measure_run(METRICS["mauve"], answers("a", None, "b"), [], JudgeModel(llm)) == 0.5
     assert seen == [{"p_text": ["a reference"] * 2, "q_text": ["a", "b"], "verbose": False}]
     assert missing_packages([METRICS["mauve"]]) == []

@@ -10,8 +10,8 @@ import pytest
 import decodekit as dk
 from decodekit.errors import OptionError, OutputError
 from decodekit.evaluation import Comparison, load_task
-from decodekit.evaluation.figures import front
-from decodekit.evaluation.report import points
+from decodekit.evaluation.reports.comparison_page import points
+from decodekit.evaluation.reports.svg_figures import front
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from decodekit.evaluation.measuring import Measurement
-from decodekit.evaluation.speed import speed_of
-from decodekit.generation.stats import Stats
+from decodekit.decoding.request.stats import Stats
+from decodekit.evaluation.measures.speed import speed_of
+from decodekit.evaluation.stopwatch import Measurement
 
 ONE = Measurement(
     text="abcd",

@@ -8,9 +8,9 @@ import pytest
 
 import decodekit as dk
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError
-from decodekit.evaluation.metrics import METRICS, fitting_metrics, metrics_of
+from decodekit.evaluation.measures.accuracy import is_valid
+from decodekit.evaluation.measures.measures import METRICS, fitting_metrics, metrics_of
 from decodekit.evaluation.task import Example, Task, load_task, named_tasks, shipped_tasks
-from decodekit.evaluation.values import is_valid
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.evaluation.texts import bleu, distinct, ngrams, repetition, self_bleu, words_of
+from decodekit.evaluation.measures.repetition import bleu, distinct, ngrams, repetition, self_bleu, words_of
 from tests.reference.evaluation import plain_bleu
 
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=9), min_size=2, max_size=5)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 import decodekit as dk
-from decodekit.evaluation.values import exact_match, field_f1, is_valid
+from decodekit.evaluation.measures.accuracy import exact_match, field_f1, is_valid
 from decodekit.records.strict_json import is_equal, leaves
 
 NESTED = {"a": 1, "b": {"c": [True, None], "d": []}}

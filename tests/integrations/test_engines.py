@@ -383,7 +383,7 @@ INTEGER = {"type": "integer"}
 
 def test_a_constraint_that_outgrows_a_bound_ends_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
     from decodekit.errors import ResourceLimitError
-    from decodekit.integrations import requests
+    from decodekit.integrations import request_constraints as requests
 
     own = requests.words_for
 

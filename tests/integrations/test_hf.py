@@ -20,8 +20,8 @@ from transformers.generation.utils import GenerateBeamDecoderOnlyOutput, Generat
 
 import decodekit as dk
 from decodekit.errors import LengthError, OptionError, UselessOptionError
-from decodekit.integrations.call import Caller
 from decodekit.integrations.folder import FOLDER
+from decodekit.integrations.inside_transformers.call import Caller
 from tests.integrations.calls import CONSTRAINT, TOKENIZER, WIDTH, model_of, prompts
 from tests.models.architectures import build
 from tests.sizes import thinned

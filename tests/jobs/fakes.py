@@ -17,16 +17,16 @@ import pytest
 
 from decodekit.cli import extract as extract_module
 from decodekit.constraints import JsonSchema
+from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.request.stats import Stats
 from decodekit.errors import DeadEndError, LengthError
-from decodekit.generation.sequence import TokenLogprob
-from decodekit.generation.stats import Stats
-from decodekit.jobs.documents import scan
+from decodekit.jobs.document_prompt import Prompt
+from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.executors import LocalExecutor
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.prompt import Prompt
-from decodekit.jobs.runner import JobRunner, RunSummary
-from decodekit.jobs.settings import JobSettings
-from decodekit.jobs.store import JobFolder
+from decodekit.jobs.folder.job_folder import JobFolder
+from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.job_runner import JobRunner, RunSummary
 from decodekit.jobs.validation import OutputValidator
 from decodekit.llm import LLM, Completion
 from decodekit.vocabulary import Vocabulary

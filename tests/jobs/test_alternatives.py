@@ -15,10 +15,10 @@ from decodekit.constraints import Regex, as_constraint, compile
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.errors import UselessOptionError
-from decodekit.jobs.alternatives import FieldAlternatives, values_after
-from decodekit.jobs.probabilities import value_spans
-from decodekit.jobs.report import write_report
-from decodekit.jobs.view import JobView
+from decodekit.jobs.reports.alternatives import FieldAlternatives, values_after
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
+from decodekit.jobs.reports.probabilities import value_spans
 from decodekit.testing.toy import ToyLM, toy_llm
 from tests.commands import Result
 from tests.reference.decisions import part_law

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from decodekit.cli import console
 from decodekit.cli import extract as extract_module
+from decodekit.cli.parts import console
 from decodekit.errors import JobError, OutputError
-from decodekit.jobs.names import FAILED, METRICS, RESULTS
-from decodekit.jobs.report import write_report
-from decodekit.jobs.store import JobFile
+from decodekit.jobs.folder.file_names import FAILED, METRICS, RESULTS
+from decodekit.jobs.folder.job_folder import JobFile
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
 from decodekit.jobs.validation import OutputValidator
-from decodekit.jobs.view import JobView
 from decodekit.records.ledger import Ledger, replace_file
 from tests.commands import Result
 from tests.jobs.conftest import SmallDisk
@@ -236,7 +236,7 @@ def test_a_job_folder_that_is_a_file(tmp_path: Path, job: Path) -> None:
 def test_a_folder_that_cannot_be_had_is_told_before_the_model_is_loaded(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from decodekit.records.folder import lock_folder
+    from decodekit.records.run_folder import lock_folder
 
     def never(*arguments: Any) -> None:
         raise AssertionError("the model was loaded")
@@ -302,7 +302,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_run(
 ) -> None:
     import fcntl
 
-    from decodekit.records.folder import lock_folder
+    from decodekit.records.run_folder import lock_folder
 
     def fail(*arguments: Any) -> None:
         raise OSError(38, "Function not implemented")
@@ -315,7 +315,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_run(
 
 
 def test_a_folder_behind_a_url_is_refused_and_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.records.folder import check_free, lock_folder
+    from decodekit.records.run_folder import check_free, lock_folder
 
     monkeypatch.chdir(tmp_path)
     for act in (check_free, lock_folder):

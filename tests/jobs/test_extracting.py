@@ -26,11 +26,11 @@ from decodekit.errors import (
     ResourceLimitError,
     UnsupportedSchemaError,
 )
+from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.extracting import error_of
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.runner import Observer
-from decodekit.jobs.schema import reload_schema
-from decodekit.jobs.settings import document_seed
+from decodekit.jobs.folder.job_settings import document_seed
+from decodekit.jobs.job_runner import Observer
+from decodekit.jobs.job_schema import reload_schema
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, expected_value, read_jsonl, write_jsonl
 

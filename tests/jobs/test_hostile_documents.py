@@ -18,14 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from decodekit.cli import console
+from decodekit.cli.parts import console
 from decodekit.errors import DocumentError, JobError, OptionError
-from decodekit.jobs import html, pdf
-from decodekit.jobs.documents import DocumentRef, scan
-from decodekit.jobs.files import File
-from decodekit.jobs.html import html_text
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.pdf import pdf_text
+from decodekit.jobs.documents.documents import DocumentRef, html, pdf, scan
+from decodekit.jobs.documents.files import File
+from decodekit.jobs.documents.html import html_text
+from decodekit.jobs.documents.inputs import Input
+from decodekit.jobs.documents.pdf import pdf_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl
 from tests.reference import html_text as by_a_tree
@@ -157,7 +156,7 @@ def test_a_bomb_takes_no_more_memory_than_the_bound(tmp_path: Path) -> None:
     (tmp_path / "good.txt").write_text("good")
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))\n"
-        "from decodekit.jobs.documents import Input, scan\n"
+        "from decodekit.jobs.documents.documents import Input, scan\n"
         "print([entry.fault.cause if entry.fault else entry.read() for entry in scan([Input(sys.argv[1])]).entries])"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True)

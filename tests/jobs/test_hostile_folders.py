@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from decodekit.cli import console
+from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, JobError, JobSettingsError, OutputError
-from decodekit.jobs import documents
-from decodekit.jobs.merging import merge_jobs
-from decodekit.jobs.result_tables import write_tables
-from decodekit.jobs.store import JobFile, JobFolder
+from decodekit.jobs.documents.documents import documents
+from decodekit.jobs.folder.job_folder import JobFile, JobFolder
+from decodekit.jobs.folder.shards import merge_jobs
+from decodekit.jobs.reports.result_tables import write_tables
 from decodekit.terminal import json_lines, one_line, plain_lines
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl, run_job, write_jsonl

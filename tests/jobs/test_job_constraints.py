@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli import console
 from decodekit.cli import extract as extract_module
+from decodekit.cli.parts import console
 from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError
+from decodekit.jobs.document_prompt import choose_prompt
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
-from decodekit.jobs.prompt import choose_prompt
-from decodekit.jobs.schema import load_schema, reload_schema
-from decodekit.jobs.settings import JobSettings
+from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.job_schema import load_schema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from tests.commands import Result
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, run_job, write_jsonl

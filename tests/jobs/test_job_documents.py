@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents import scan, select, text_digest
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.settings import document_seed, shard_of
-from decodekit.jobs.spool import read_stdin, spool
+from decodekit.jobs.documents.documents import scan, select, text_digest
+from decodekit.jobs.documents.inputs import Input
+from decodekit.jobs.folder.job_settings import document_seed, shard_of
+from decodekit.jobs.folder.spool import read_stdin, spool
 from tests.jobs.fakes import write_jsonl
 
 

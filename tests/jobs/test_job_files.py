@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from decodekit.cli import console
+from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents import DocumentRef, scan
-from decodekit.jobs.html import html_text
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.pdf import pdf_text
+from decodekit.jobs.documents.documents import DocumentRef, scan
+from decodekit.jobs.documents.html import html_text
+from decodekit.jobs.documents.inputs import Input
+from decodekit.jobs.documents.pdf import pdf_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl
 

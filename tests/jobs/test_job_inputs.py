@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from decodekit.cli import console
 from decodekit.cli import extract as extract_module
+from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents import scan
-from decodekit.jobs.formats import delimiter_of
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.spool import read_stdin
+from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.inputs import Input
+from decodekit.jobs.documents.refused_formats import delimiter_of
+from decodekit.jobs.folder.spool import read_stdin
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl, write_jsonl
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.generation.sequence import TokenLogprob
-from decodekit.jobs.figures import bars, histogram
-from decodekit.jobs.page import find_spans
-from decodekit.jobs.probabilities import value_probabilities, value_spans
-from decodekit.jobs.report import report_html, write_report
-from decodekit.jobs.view import JobView, compare_fields, wrong_fields
+from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.jobs.reports.document_page import find_spans
+from decodekit.jobs.reports.job_figures import bars, histogram
+from decodekit.jobs.reports.job_report import report_html, write_report
+from decodekit.jobs.reports.job_view import JobView, compare_fields, wrong_fields
+from decodekit.jobs.reports.probabilities import value_probabilities, value_spans
 from decodekit.pages import page_bytes
 from decodekit.records.strict_json import leaves, pointer_of
 from decodekit.vocabulary import Vocabulary

@@ -9,8 +9,8 @@ import pytest
 
 from decodekit.constraints import as_constraint
 from decodekit.errors import DecodekitError, InvalidConstraintError, JobError, NameNotFoundError, OptionError
-from decodekit.jobs.prompt import INSTRUCTION, Prompt, choose_prompt
-from decodekit.jobs.schema import fields_schema, load_schema, reload_schema
+from decodekit.jobs.document_prompt import INSTRUCTION, Prompt, choose_prompt
+from decodekit.jobs.job_schema import fields_schema, load_schema, reload_schema
 
 MODULE = """
 from __future__ import annotations

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.cli import console
+from decodekit.cli.parts import console
 from decodekit.errors import DocumentError, OptionError
-from decodekit.jobs import mail
-from decodekit.jobs.documents import scan
-from decodekit.jobs.encodings import plain_text
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.mail import mail_text
+from decodekit.jobs.documents.documents import mail, scan
+from decodekit.jobs.documents.encodings import plain_text
+from decodekit.jobs.documents.inputs import Input
+from decodekit.jobs.documents.mail import mail_text
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl
 from tests.sizes import sized

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.cli import console
+from decodekit.cli.parts import console
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl, row_set, words, write_jsonl
 

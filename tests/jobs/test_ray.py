@@ -19,17 +19,17 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli import console
 from decodekit.cli import extract as extract_module
+from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, JobError, OptionError
-from decodekit.jobs.documents import scan
+from decodekit.jobs.document_prompt import Prompt
+from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.executors import DocumentTask, LocalExecutor
-from decodekit.jobs.inputs import Input
-from decodekit.jobs.prompt import Prompt
+from decodekit.jobs.folder.job_folder import JobFolder
+from decodekit.jobs.folder.job_settings import document_seed
+from decodekit.jobs.job_runner import JobRunner, Observer
 from decodekit.jobs.ray import ModelOnWorker, RayExecutor, Worker
-from decodekit.jobs.runner import JobRunner, Observer
-from decodekit.jobs.settings import document_seed
-from decodekit.jobs.store import JobFolder
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import weights_fingerprint
 from tests.commands import Result

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from decodekit.jobs.report import write_report
-from decodekit.jobs.view import JobView
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
 from tests.jobs.fakes import BYTES, FakeLLM, run_job, write_jsonl
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from decodekit.cli import console
-from decodekit.jobs.result_tables import properties_of, tables_of, write_tables
+from decodekit.cli.parts import console
+from decodekit.jobs.reports.result_tables import properties_of, tables_of, write_tables
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl, write_jsonl
 

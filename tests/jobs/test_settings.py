@@ -13,13 +13,14 @@ import pytest
 import typer.main
 
 import decodekit as dk
-from decodekit.cli import app, console
+from decodekit.cli import app
 from decodekit.cli import extract as extract_module
+from decodekit.cli.parts import console
 from decodekit.jobs.extraction import Extraction, ExtractionOptions
-from decodekit.jobs.schema import load_schema
-from decodekit.jobs.settings import JobSettings
+from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.job_schema import load_schema
 from decodekit.records.fingerprints import tokenizer_fingerprint
-from decodekit.strategy.programs import programs_of
+from decodekit.strategy.strategy_programs import programs_of
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, make_settings, write_jsonl
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import decodekit as dk
-from decodekit.cli import console
-from decodekit.jobs.names import FAILED, METRICS, RESULTS, is_own
-from decodekit.jobs.store import JobFile
+from decodekit.cli.parts import console
+from decodekit.jobs.folder.file_names import FAILED, METRICS, RESULTS, is_own
+from decodekit.jobs.folder.job_folder import JobFile
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, row_set, run_job, write_jsonl
 from tests.sizes import sized

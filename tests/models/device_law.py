@@ -24,13 +24,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from decodekit.generation.decode_step import MASKS
-from decodekit.generation.mask_pool import MaskPool
-from decodekit.generation.run_ahead import TAKEN, RunAhead
-from decodekit.kernels.draw_settings import ASKED, FLAGS, INDEX, NO_MASK
-from decodekit.kernels.step_inputs import inputs_of
+from decodekit.decoding.lazy_masks.mask_pool import MaskPool
+from decodekit.decoding.loop.device_step import MASKS
+from decodekit.decoding.loop.run_ahead import TAKEN, RunAhead
+from decodekit.gpu.draw_settings import ASKED, FLAGS, INDEX, NO_MASK
+from decodekit.gpu.step_inputs import inputs_of
 from decodekit.models.caches.paged_rows import PagedRows
-from decodekit.models.tiers.paged import PagedModel
+from decodekit.models.runners.paged import PagedModel
 
 
 class DeviceLawError(AssertionError):

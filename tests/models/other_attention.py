@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AttentionInterface
 
-from decodekit.models.tiers import attention
+from decodekit.models.runners import attention
 
 
 def use_attention(monkeypatch: pytest.MonkeyPatch, attend: Callable[..., Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from decodekit.models.tiers.captured import NoWaits, Run
+from decodekit.models.runners.captured import NoWaits, Run
 
 
 class Recorder(NoWaits):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
-from decodekit.models.tiers import attention
-from decodekit.models.tiers.attention import UnsupportedAttentionError, ragged_attention
+from decodekit.models.runners import attention
+from decodekit.models.runners.attention import UnsupportedAttentionError, ragged_attention
 from tests.reference.models import plain_attention
 
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.models.tiers import captured
-from decodekit.models.tiers.captured import CaptureError, CudaCapture, NoWaits, PassLock
+from decodekit.models.runners import captured
+from decodekit.models.runners.captured import CaptureError, CudaCapture, NoWaits, PassLock
 
 CPU = torch.device("cpu")
 

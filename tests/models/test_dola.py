@@ -14,9 +14,9 @@ from torch import Tensor
 
 from decodekit.errors import ModelError, OptionError
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.derived.contrast import IMPLAUSIBLE, AmateurLM, amateurish, jensen_shannon, layered
-from decodekit.models.derived.dola import DoLaLM, candidate_layers
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.wrappers.contrast_model import IMPLAUSIBLE, AmateurLM, amateurish, jensen_shannon, layered
+from decodekit.models.wrappers.dola import DoLaLM, candidate_layers
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.contrast import amateurish_row, divergence, exit_logits, hidden_states, law, layered_row

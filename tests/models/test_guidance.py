@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor as TheirGuidance
 
-from decodekit.generation import samples
-from decodekit.generation.lane import PREFILL_TOKENS
-from decodekit.generation.results import Result
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
-from decodekit.models.derived.contrast import guided
-from decodekit.models.derived.guidance import CHUNK, GuidedCache, GuidedLM
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.lane import PREFILL_TOKENS
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.updates import Result
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.wrappers.contrast_model import guided
+from decodekit.models.wrappers.guidance import CHUNK, GuidedCache, GuidedLM
 from decodekit.strategy import Greedy
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
@@ -137,7 +137,7 @@ class Twin:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_walk_equals_reading_everything_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, drafts, all kinds of logits, subsets of rows, truncation, reordering, new prompts."""
-    monkeypatch.setattr("decodekit.models.derived.guidance.CHUNK", 3)
+    monkeypatch.setattr("decodekit.models.wrappers.guidance.CHUNK", 3)
     choose = random.Random(seed)
     law = hashed_law(7)
     lm = GuidedLM(ToyLM(law, 7), 1.7)

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from decodekit.models.caches import kv_cache
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers import attention
-from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.runners import attention
+from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import RAGGED, tokens
 from tests.sizes import thinned

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from decodekit.errors import ContextLengthError, ModelError
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers import paged
-from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.runners import paged
+from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import (
     ALL,

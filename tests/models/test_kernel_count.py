@@ -20,16 +20,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decodekit.generation.decode_step import DecodeStep, StepShape
-from decodekit.generation.mask_pool import MaskPool
+from decodekit.decoding.lazy_masks.mask_pool import MaskPool
+from decodekit.decoding.loop.device_step import DecodeStep, StepShape
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.merged_products import lay_together
-from decodekit.models.tiers.paged import Variant
-from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.runners.paged import Variant
+from decodekit.models.runners.ragged import RaggedModel
 from tests.models.architectures import build, tokens
 
 OURS = {"decodekit::take_tokens": 1, "decodekit::step_inputs": 1, "decodekit::paged_attention": 1}
-"""Programs of an operation without top-k and top-p, with one group of layers; tests of `kernels` count them."""
+"""Programs of an operation without top-k and top-p, with one group of layers; tests of `gpu` count them."""
 NOTHING = {"empty", "new_empty", "empty_like", "lift_fresh", "detach", "alias", "is_inference"}
 MOST_OF_A_LAYER, MOST_AROUND = 12, 6
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import decodekit as dk
 from decodekit.errors import ModelError
 from decodekit.models.checks import known
-from decodekit.models.derived.truncated import first_layers
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.wrappers.truncated import first_layers
 from tests.models import architectures
 from tests.reference.generation_tokenizer import small_tokenizer
 

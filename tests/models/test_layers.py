@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from decodekit.errors import ModelError
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.layers import EarlyExits, Exit, HiddenStates, decoder_layers
-from decodekit.models.tiers.replay import RECORD_AFTER
+from decodekit.models.runners.replay import RECORD_AFTER
 from tests.models import architectures
 from tests.models.architectures import tokens
 from tests.models.test_huggingface import longrope_model

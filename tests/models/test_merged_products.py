@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from decodekit.models import loading
 from decodekit.models.modules.merged_products import MergedLinear, SharedInputs, lay_together, merge_products
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.tiers.paged import Variant
-from decodekit.models.tiers.ragged import RaggedModel
-from decodekit.models.tiers.step_state import StepState
+from decodekit.models.runners.paged import Variant
+from decodekit.models.runners.ragged import RaggedModel
+from decodekit.models.runners.step_state import StepState
 from tests.models.architectures import build, tokens
 
 MERGED = {

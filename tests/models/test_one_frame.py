@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures, survey
 from tests.sizes import thinned
 

@@ -14,16 +14,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decodekit.generation import memory
+from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers import paged
-from decodekit.models.tiers.captured import CaptureError, Run
-from decodekit.models.tiers.paged_step import LayerProbe
-from decodekit.models.tiers.ragged import RaggedModel
-from decodekit.models.tiers.step_state import StepState
+from decodekit.models.runners import paged
+from decodekit.models.runners.captured import CaptureError, Run
+from decodekit.models.runners.paged_step import LayerProbe
+from decodekit.models.runners.ragged import RaggedModel
+from decodekit.models.runners.step_state import StepState
 from tests.models import architectures, survey
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
 from tests.models.device_law import DeviceLawError, check_rows, wrong_entries

@@ -18,9 +18,9 @@ import decodekit as dk
 from decodekit.models.checks.known import state_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
-from decodekit.models.tiers import replay
-from decodekit.models.tiers.proof import NUM_PROOFS
-from decodekit.models.tiers.replay import RECORD_AFTER
+from decodekit.models.runners import replay
+from decodekit.models.runners.proof import NUM_PROOFS
+from decodekit.models.runners.replay import RECORD_AFTER
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer

@@ -18,7 +18,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.models.checks.self_check import Plain
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers.recurrent import RecurrentCache, RecurrentModel
+from decodekit.models.runners.recurrent import RecurrentCache, RecurrentModel
 from tests.models import architectures, survey
 from tests.models.architectures import IN_CHUNKS, RECURRENT, tokens
 from tests.reference.generation_tokenizer import small_tokenizer

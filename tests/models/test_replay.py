@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers import replay
+from decodekit.models.runners import replay
 from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
 from tests.sizes import thinned
 

@@ -11,16 +11,16 @@ import transformers
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from decodekit.kernels.paged_attention import PROMPT_TOKENS
+from decodekit.gpu.paged_attention import PROMPT_TOKENS
 from decodekit.models.caches import kv_cache
 from decodekit.models.caches.kv_cache import RaggedCache, Step
 from decodekit.models.checks import known, self_check
 from decodekit.models.checks.self_check import Plain, SelfCheck, largest_error, small_windows
 from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers.attention import ragged_attention
-from decodekit.models.tiers.proof import tolerance_of
-from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.runners.attention import ragged_attention
+from decodekit.models.runners.proof import tolerance_of
+from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
 from tests.models.other_attention import use_attention

@@ -12,10 +12,10 @@ import transformers
 from torch import nn
 
 from decodekit.errors import ModelError
-from decodekit.models.derived import truncated
-from decodekit.models.derived.truncated import first_layers, num_layers
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.layers import decoder_layers
+from decodekit.models.wrappers import truncated
+from decodekit.models.wrappers.truncated import first_layers, num_layers
 from tests.models import architectures
 from tests.models.architectures import tokens
 from tests.reference.generation import ToyLM, hashed_law

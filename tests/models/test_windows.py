@@ -11,8 +11,8 @@ import torch
 from decodekit.models.checks.self_check import Plain
 from decodekit.models.checks.shrinking import WINDOW
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.tiers.attention import ragged_attention
-from decodekit.models.tiers.ragged import RaggedModel
+from decodekit.models.runners.attention import ragged_attention
+from decodekit.models.runners.ragged import RaggedModel
 from tests.models import survey
 from tests.models.other_attention import use_attention
 from tests.sizes import thinned

@@ -9,8 +9,8 @@ import pytest
 
 import decodekit as dk
 from decodekit.evaluation.task import load_task
-from decodekit.jobs.report import write_report
-from decodekit.jobs.view import JobView
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
 from tests.browser import Browser, needs_chromium
 from tests.jobs.fakes import BYTES, FakeLLM, run_job, write_jsonl
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import decodekit as dk
+from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
 from decodekit.evaluation.task import load_task
-from decodekit.generation.traces import TokenOption, TokenTrace
-from decodekit.jobs.report import write_report
-from decodekit.jobs.view import JobView
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
 from decodekit.pages import POLICY, sheet
 from decodekit.pages.tokens import _shade as shade
 from decodekit.pages.tokens import token_page, token_view

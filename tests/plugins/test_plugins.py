@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 
 import decodekit as dk
 from decodekit import plugins
-from decodekit.cli import app, console
+from decodekit.cli import app
+from decodekit.cli.parts import console
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.grammar import library
 from decodekit.errors import InvalidConstraintError, OptionError, PluginError, UnknownNameError
-from decodekit.jobs.schema import load_schema, reload_schema
+from decodekit.jobs.job_schema import load_schema, reload_schema
 from decodekit.strategy import available_strategies, resolve_strategy
 from tests.reference.vocabularies import byte_vocabulary
 

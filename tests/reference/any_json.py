@@ -9,8 +9,8 @@ from __future__ import annotations
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
-from decodekit.constraints.json_schema.strings.escapes import Escapes
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.string_escapes import Escapes
+from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 
 

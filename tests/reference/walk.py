@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.engine.automaton import DEAD, FINAL, NOT_EXPANDED, Automaton
-from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE
+from decodekit.constraints.engine.compiled.kernels import EXIT_AT, EXIT_BEFORE
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.vocabulary import Vocabulary
 

@@ -33,7 +33,7 @@ from decodekit.sampling import (
     sample,
 )
 from decodekit.sampling.certificates import Flags, Standing
-from decodekit.sampling.leaders import Leaders, lead_greedy, lead_noisy
+from decodekit.sampling.fast.leaders import Leaders, lead_greedy, lead_noisy
 from decodekit.sampling.scores import Scores
 
 INF = math.inf

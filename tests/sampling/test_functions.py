@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling import functions
-from decodekit.sampling.history import History
+from decodekit.sampling.processors import functions
+from decodekit.sampling.processors.history import History
 from tests.reference import sampling as slow
 
 INF = math.inf

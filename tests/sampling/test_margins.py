@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.models.derived.contrast import IMPLAUSIBLE, amateurish, layered
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.wrappers.contrast_model import IMPLAUSIBLE, amateurish, layered
 from decodekit.sampling import (
     XTC,
     Candidates,
@@ -40,7 +40,7 @@ from decodekit.sampling import (
     apply_mirostat,
     margins,
 )
-from decodekit.sampling.candidates import nucleus_candidates
+from decodekit.sampling.fast.candidates import nucleus_candidates
 from decodekit.sampling.mirostat import mirostat_k
 from tests.models import architectures
 from tests.reference.generation_tokenizer import small_tokenizer

@@ -29,8 +29,8 @@ from decodekit.sampling import (
     Temperature,
     TopK,
     TopP,
-    candidates,
 )
+from decodekit.sampling.fast import candidates
 
 INF = math.inf
 

@@ -9,7 +9,7 @@ import torch
 
 from decodekit.errors import OptionError
 from decodekit.sampling import History, Pipeline, TopK, Watermark, sample, watermark_score
-from decodekit.sampling.watermark import green_lists
+from decodekit.sampling.processors.watermark import green_lists
 from tests.reference.sampling import mix64
 
 GOLDEN = 0x9E3779B97F4A7C15

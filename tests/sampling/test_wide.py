@@ -20,12 +20,11 @@ from decodekit.sampling import (
     Temperature,
     TopK,
     TopP,
-    cuts,
-    draws,
     sample,
     selectors,
-    wide,
 )
+from decodekit.sampling.fast import cuts, wide
+from decodekit.sampling.fast import noisy_draws as draws
 from decodekit.sampling.noise import gumbel, host_keys, mix_uint64
 
 INF = math.inf

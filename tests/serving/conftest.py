@@ -24,7 +24,7 @@ LIMITS = Limits(max_new_tokens=200, compile_workers=0, timeout_s=60)
 @pytest.fixture(autouse=True)
 def _seeds_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests without a seed have others in one test, and the same in every run."""
-    monkeypatch.setattr("decodekit.serving.asked.secrets.randbits", random.Random(0).getrandbits)
+    monkeypatch.setattr("decodekit.serving.requests.engine_requests.secrets.randbits", random.Random(0).getrandbits)
 
 
 class Endpoint:

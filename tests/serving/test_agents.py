@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from decodekit.chat.conversation import Telling
-from decodekit.chat.message_form import REASONING_NAMES
+from decodekit.chat.forms.message_form import REASONING_NAMES
 from decodekit.chat.template_thought import thought_of
 from decodekit.chat.tool_format import derive
 from decodekit.constraints.tool_calls import ToolCall

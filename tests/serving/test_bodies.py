@@ -19,12 +19,12 @@ import pytest
 from decodekit.errors import BodyLimitError, InvalidRequestError
 from decodekit.llm import LLM
 from decodekit.serving import app as app_module
-from decodekit.serving import bodies, structure
-from decodekit.serving.bodies import LARGE_BYTES, SHORT_BYTES, check_values, fields_of
-from decodekit.serving.chat import ChatBody
-from decodekit.serving.completions import CompletionBody
 from decodekit.serving.limits import Limits
-from decodekit.serving.responses import ResponseBody
+from decodekit.serving.requests import bodies, structure
+from decodekit.serving.requests.bodies import LARGE_BYTES, SHORT_BYTES, check_values, fields_of
+from decodekit.serving.routes.chat import ChatBody
+from decodekit.serving.routes.responses import ResponseBody
+from decodekit.serving.routes.text_completions import CompletionBody
 from decodekit.testing.toy import ToyTokenizer, toy_llm
 from tests.serving.conftest import Endpoint, endpoint_of
 from tests.serving.test_ends import Caller, SlowToy, until

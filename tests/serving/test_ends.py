@@ -18,11 +18,11 @@ from torch import Tensor
 from decodekit.constraints.tool_calls import tools
 from decodekit.errors import NonFiniteLogitsError, ResourceLimitError
 from decodekit.llm import LLM, Handle
-from decodekit.serving.calls import CallSplitter
-from decodekit.serving.compiler import Compiler
 from decodekit.serving.limits import Limits
+from decodekit.serving.requests.sandbox import Compiler
+from decodekit.serving.requests.structure import Structure
+from decodekit.serving.routes.call_stream import CallSplitter
 from decodekit.serving.server import Server, bound
-from decodekit.serving.structure import Structure
 from decodekit.testing.toy import ToyLM, ToyTokenizer
 from tests.serving.conftest import LIMITS, Endpoint, endpoint_of, events_of
 

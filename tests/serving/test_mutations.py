@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
-from decodekit.serving.chat import ChatBody
-from decodekit.serving.completions import CompletionBody
 from decodekit.serving.limits import Limits
-from decodekit.serving.responses import ResponseBody
+from decodekit.serving.routes.chat import ChatBody
+from decodekit.serving.routes.responses import ResponseBody
+from decodekit.serving.routes.text_completions import CompletionBody
 from decodekit.testing.toy import toy_llm
 from tests.serving.conftest import endpoint_of
 from tests.serving.test_routes import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SAMPLED, TOOL

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from decodekit.errors import DecodekitError
-from decodekit.serving import compiler
-from decodekit.serving.compiler import Compiler
 from decodekit.serving.limits import Limits
-from decodekit.serving.structure import Structure
+from decodekit.serving.requests import sandbox as compiler
+from decodekit.serving.requests.sandbox import Compiler
+from decodekit.serving.requests.structure import Structure
 
 ENDLESS = (
-    "import decodekit.serving.compiler as one\ndef work(*_):\n    while True: pass\none.look_at = work\none.main({})"
+    "import decodekit.serving.requests.sandbox as one\ndef work(*_):\n    while True: pass\n"
+    "one.look_at = work\none.main({})"
 )
 
 
@@ -98,7 +99,7 @@ def test_its_processor_time_is_bounded() -> None:
 def test_the_bound_is_of_a_constraint_and_not_of_all() -> None:
     """A process that has worked for long reads on."""
     code = (
-        "import decodekit.serving.compiler as one, time\n"
+        "import decodekit.serving.requests.sandbox as one, time\n"
         "def work(*_):\n"
         "    until = time.process_time() + 0.7\n"
         "    while time.process_time() < until: pass\n"

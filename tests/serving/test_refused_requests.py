@@ -14,11 +14,11 @@ import decodekit.errors
 from decodekit.chat.conversation import Telling
 from decodekit.errors import ChatTemplateError, InvalidRequestError, OptionError
 from decodekit.llm import LLM
-from decodekit.serving.bodies import field_of
-from decodekit.serving.fields import SpokenMessage
 from decodekit.serving.limits import Limits
-from decodekit.serving.prompts import Prompts
-from decodekit.serving.refusals import ERROR_TABLE, body_of, status_of
+from decodekit.serving.requests.bodies import field_of
+from decodekit.serving.requests.fields import SpokenMessage
+from decodekit.serving.requests.prompt_reader import Prompts
+from decodekit.serving.requests.refusals import ERROR_TABLE, body_of, status_of
 from decodekit.testing.toy import toy_llm
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import ToyLM, hashed_law

@@ -15,14 +15,14 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints.tool_calls import FORMATS
-from decodekit.generation.sequence import TokenLogprob
-from decodekit.generation.stats import Stats
+from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.request.stats import Stats
 from decodekit.llm import Completion
-from decodekit.serving.calls import CallSplitter
-from decodekit.serving.chat import ChatReply
-from decodekit.serving.completions import CompletionReply
-from decodekit.serving.responses import ResponseReply
-from decodekit.serving.tokens import TokenWriter
+from decodekit.serving.routes.call_stream import CallSplitter
+from decodekit.serving.routes.chat import ChatReply
+from decodekit.serving.routes.responses import ResponseReply
+from decodekit.serving.routes.text_completions import CompletionReply
+from decodekit.serving.routes.token_logprobs import TokenWriter
 from decodekit.testing.toy import toy_llm
 from tests.serving.conftest import LIMITS, Endpoint, endpoint_of, events_of
 

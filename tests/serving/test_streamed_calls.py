@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints.tool_calls import ToolCall, ToolFormat, ToolResponse, tools
-from decodekit.serving.calls import CallSplitter
+from decodekit.serving.routes.call_stream import CallSplitter
 from tests.constraints.test_tool_formats import TOOLS, by_name, formats, responses
 from tests.sizes import sized
 

@@ -10,8 +10,8 @@ import pytest
 
 from decodekit.llm import LLM
 from decodekit.quoting import QuotedText
-from decodekit.serving import systemone as route
-from decodekit.serving.systemone import DecisionBody, DecisionReply
+from decodekit.serving.routes import systemone as route
+from decodekit.serving.routes.systemone import DecisionBody, DecisionReply
 from tests.serving.conftest import Endpoint, endpoint_of, events_of
 
 PATH = "/v1/systemone"

@@ -12,19 +12,19 @@ import httpx
 import pytest
 
 import decodekit as dk
+from decodekit.decoding.loop.sequence import TokenLogprob
 from decodekit.errors import ServerBusyError
-from decodekit.generation.sequence import TokenLogprob
 from decodekit.llm import LLM
 from decodekit.models import encoding
-from decodekit.serving import answers
-from decodekit.serving.chat import ChatRoute
-from decodekit.serving.completions import CompletionsRoute
 from decodekit.serving.limits import Limits
-from decodekit.serving.prompts import Prompts
-from decodekit.serving.responses import ResponsesRoute
+from decodekit.serving.requests.fair_turns import Client, Turns, client_of
+from decodekit.serving.requests.prompt_reader import Prompts
+from decodekit.serving.requests.structure import Structure
+from decodekit.serving.routes import client_answers as answers
+from decodekit.serving.routes.chat import ChatRoute
+from decodekit.serving.routes.responses import ResponsesRoute
+from decodekit.serving.routes.text_completions import CompletionsRoute
 from decodekit.serving.service import LONG, Constraints
-from decodekit.serving.structure import Structure
-from decodekit.serving.turns import Client, Turns, client_of
 from decodekit.testing.toy import ToyTokenizer, toy_llm
 from tests.serving.conftest import Endpoint, endpoint_of
 from tests.serving.test_ends import SlowToy, until
@@ -187,7 +187,7 @@ def test_what_cannot_fit_is_not_divided(
         divided.append(len(text))
         return divide(tokenizer, text, *given, **options)
 
-    monkeypatch.setattr("decodekit.serving.prompts.encode_text", counted)
+    monkeypatch.setattr("decodekit.serving.requests.prompt_reader.encode_text", counted)
     monkeypatch.setattr("decodekit.chat.conversation.encode_text", counted)
     answer = tiny.post(path, body("word and " * 200_000))
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "DK304") and sum(divided) < 10

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from torch import Tensor
 
-from decodekit.cli.console import CRASH
+from decodekit.cli.parts.console import CRASH
 from decodekit.errors import EngineClosedError
 from decodekit.llm import LLM
 from decodekit.serving import service as service_module

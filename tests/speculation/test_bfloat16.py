@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import decodekit as dk
-from decodekit.generation.prompt import encode
+from decodekit.decoding.request.prompt import encode
 
 NUM_TOKENS = 80
 BOUNDS = {"cuda": 2.0**-7, "cpu": 2.0**-6}

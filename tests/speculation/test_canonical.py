@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerFast
 
 import decodekit as dk
 from decodekit.constraints import compile
-from decodekit.generation.append import canonical_run
+from decodekit.decoding.loop.append import canonical_run
 from decodekit.speculation import PromptLookup
-from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import TableLM
 from tests.reference.generation_tokenizer import small_tokenizer

@@ -17,7 +17,7 @@ from decodekit.errors import OptionError
 from decodekit.speculation import Adaptive, Chain, Context, Draft, GrammarDraft, PromptLookup, Suffix, measured_costs
 from decodekit.speculation.draft_length import DEFAULT_COSTS, MAX_REST, PROBE_CALLS, best_length
 from decodekit.speculation.proposer import each_proposer
-from tests.generation.test_scheduler import V
+from tests.decoding.test_scheduler import V
 from tests.reference.generation import ToyLM, hashed_law
 from tests.speculation.test_same_text import CONSTRAINTS, STRATEGIES, Prophet, assert_equals_the_plain_loop
 

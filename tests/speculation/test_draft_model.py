@@ -11,16 +11,17 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints import compile
+from decodekit.decoding.draws import row_draws as drawing
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
 from decodekit.errors import OptionError, VocabularyMismatchError
-from decodekit.generation import drawing
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
-from decodekit.speculation import Context, DraftModel, draft_model
-from decodekit.speculation.draft_engine import num_common
-from decodekit.speculation.draft_model import first_difference
+from decodekit.speculation import Context, DraftModel
+from decodekit.speculation.proposers import draft_model
+from decodekit.speculation.proposers.draft_engine import num_common
+from decodekit.speculation.proposers.draft_model import first_difference
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
-from tests.generation.test_scheduler import V
+from tests.decoding.test_scheduler import V
 from tests.reference.generation import ToyLM, hashed_law
 from tests.sizes import thinned
 from tests.speculation.test_extraction import documents, schema_of

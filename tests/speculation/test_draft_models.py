@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from decodekit.generation import samples
-from decodekit.generation.results import Result
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.updates import Result
 from decodekit.speculation import Chain, DraftModel, EarlyExit, Joined, PromptLookup, Proposer, Suffix
 from decodekit.strategy import Greedy, Sample, Strategy
-from tests.generation.test_on_models import NO_TEXT, TWELVE, generated, model
+from tests.decoding.test_on_models import NO_TEXT, TWELVE, generated, model
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.sizes import thinned
 from tests.speculation.test_same_text import Prophet

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import decodekit as dk
-from decodekit.cli.options import parse_speculate
+from decodekit.cli.parts.shared_options import parse_speculate
 from decodekit.errors import ModelError, OptionError
 from decodekit.speculation import (
     Adaptive,

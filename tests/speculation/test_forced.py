@@ -18,16 +18,16 @@ import torch
 import decodekit as dk
 from benchmarks.forced import ESCAPES, instances, walk, walk_matcher
 from decodekit.constraints import Regex, compile
+from decodekit.decoding.loop import append, samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
 from decodekit.errors import DecodekitError
-from decodekit.generation import append, samples
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
 from decodekit.speculation import GrammarDraft
-from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.strategy import Sample, Strategy
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.json_schema.corpora import needs_corpus, sample
-from tests.generation.pairs import THRESHOLD, p_value
+from tests.decoding.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.reference.vocabularies import tekken_tokenizer
 from tests.speculation.test_canonical import Hasty, canonical

@@ -17,11 +17,13 @@ import pytest
 import torch
 
 from decodekit.constraints import Constraint, Regex, compile
-from decodekit.generation import drawing, rejection, samples, step
-from decodekit.generation.positions import Drawn, Position
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.generation.token_table import TokenTable
+from decodekit.decoding.draws import rejection
+from decodekit.decoding.draws import row_draws as drawing
+from decodekit.decoding.draws.token_table import TokenTable
+from decodekit.decoding.lazy_masks.positions import Drawn, Position
+from decodekit.decoding.loop import samples, step
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import Pipeline, apply_bitmask
 from decodekit.sampling.noise import Stream
 from decodekit.speculation import (
@@ -36,11 +38,11 @@ from decodekit.speculation import (
     Proposer,
     Suffix,
 )
-from decodekit.speculation.canonical import Canonical
+from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.speculation.verification import Verify
 from decodekit.strategy import Mirostat, Sample, Strategy
 from decodekit.vocabulary import Vocabulary
-from tests.generation.pairs import THRESHOLD, p_value
+from tests.decoding.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.reference.speculation import text_law
 from tests.sizes import thinned

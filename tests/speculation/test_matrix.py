@@ -14,10 +14,10 @@ from torch import Tensor
 from decodekit import sampling
 from decodekit.constraints import Constraint, JsonSchema, Regex, compile
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.generation import samples
-from decodekit.generation.results import Result
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.updates import Result
 from decodekit.sampling import (
     DRY,
     XTC,

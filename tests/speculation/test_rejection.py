@@ -16,18 +16,18 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.constraints import Guarded, Regex, compile
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.updates import Result
 from decodekit.errors import OptionError, ResourceLimitError, UselessOptionError
-from decodekit.generation import samples
-from decodekit.generation.results import Result
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
 from decodekit.sampling.noise import Stream, host_keys, uniforms
 from decodekit.speculation import Adaptive, Chain, Draft, DraftModel, PromptLookup, Suffix, SuffixCorpus, coupled_match
 from decodekit.speculation.verification import is_accepted, residual
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw, resolve_strategy
-from tests.generation.pairs import THRESHOLD, p_value
-from tests.generation.pairs import VOCABULARY as LETTERS
-from tests.generation.test_scheduler import EOS, VOCABULARY, V, settings_of
+from tests.decoding.pairs import THRESHOLD, p_value
+from tests.decoding.pairs import VOCABULARY as LETTERS
+from tests.decoding.test_scheduler import EOS, VOCABULARY, V, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
 from tests.sizes import sized
 from tests.speculation.test_extraction import documents, schema_of
@@ -278,7 +278,7 @@ def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there(num_samp
 
     assert p_of_texts() > THRESHOLD
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decodekit.generation.step.may_test", lambda sequence, settings: True)
+        patch.setattr("decodekit.decoding.loop.step.may_test", lambda sequence, settings: True)
         assert p_of_texts() < THRESHOLD
 
 

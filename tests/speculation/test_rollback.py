@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from decodekit.constraints import JsonSchema, Regex, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask
-from decodekit.generation.append import append_token
-from decodekit.generation.sequence import Request, Sequence
-from decodekit.generation.settings import Settings
-from decodekit.generation.token_table import TokenTable
+from decodekit.decoding.draws.token_table import TokenTable
+from decodekit.decoding.loop.append import append_token
+from decodekit.decoding.loop.sequence import Request, Sequence
+from decodekit.decoding.request.settings import Settings
 from decodekit.strategy import Greedy
-from tests.generation.test_on_models import TWELVE, model
+from tests.decoding.test_on_models import TWELVE, model
 from tests.models.architectures import tokens
 from tests.reference.vocabularies import byte_vocabulary
 

@@ -17,19 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
-from decodekit.generation import drawing, samples
-from decodekit.generation.positions import Position
-from decodekit.generation.results import Result
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.generation.token_table import TokenTable
+from decodekit.decoding.draws import row_draws as drawing
+from decodekit.decoding.draws.token_table import TokenTable
+from decodekit.decoding.lazy_masks.positions import Position
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import NoiseKeys, Settings
+from decodekit.decoding.request.updates import Result
 from decodekit.sampling import Pipeline, Watermark, apply_bitmask
 from decodekit.speculation import Chain, Context, Draft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
-from tests.generation.pairs import START, THRESHOLD, joint_law, p_value
-from tests.generation.pairs import TABLE as LAW_TABLE
-from tests.generation.pairs import VOCABULARY as LETTERS
-from tests.generation.test_scheduler import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
+from tests.decoding.pairs import START, THRESHOLD, joint_law, p_value
+from tests.decoding.pairs import TABLE as LAW_TABLE
+from tests.decoding.pairs import VOCABULARY as LETTERS
+from tests.decoding.test_scheduler import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law, reference_decode
 from tests.sizes import thinned
 
@@ -355,7 +356,7 @@ def unmasked_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejected drafts stay in the cache."""
-    monkeypatch.setattr("decodekit.generation.step.crop", lambda sequences, cache: None)
+    monkeypatch.setattr("decodekit.decoding.loop.step.crop", lambda sequences, cache: None)
     assert_equals_the_plain_loop(Greedy(), proposer=lambda texts: Prophet(texts, 0.5, 4))
 
 

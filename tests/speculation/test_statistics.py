@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from decodekit.generation.sequence import Request
-from decodekit.generation.stats import ProposerStats
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.stats import ProposerStats
 from decodekit.speculation import Adaptive, Chain, Context, Draft, PromptLookup, Suffix
 from decodekit.speculation.proposer import source_names
 from decodekit.strategy import Greedy, Sample
-from tests.generation.test_scheduler import V, settings_of
+from tests.decoding.test_scheduler import V, settings_of
 from tests.reference.generation import ToyLM, hashed_law
 from tests.speculation.test_same_text import Prophet, assert_equals_the_plain_loop, decode
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from decodekit.errors import OptionError
 from decodekit.speculation import Chain, Context, PromptLookup, Suffix, SuffixCorpus
-from decodekit.speculation.suffix import likeliest_path, longest_match
+from decodekit.speculation.proposers.suffix import likeliest_path, longest_match
 from decodekit.strategy import Greedy, Sample
 from tests.reference import speculation as reference
 from tests.speculation.test_same_text import CONSTRAINTS, STRATEGIES, Prophet, assert_equals_the_plain_loop

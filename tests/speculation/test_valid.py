@@ -15,9 +15,9 @@ import pytest
 from decodekit.constraints import JsonSchema
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import Settings
 from decodekit.errors import GuardError, ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import Settings
 from decodekit.speculation import Context, Draft, DraftModel, Proposer
 from decodekit.strategy import Sample, can_redraw
 from tests.constraints.json_schema.fuzzing import DRAFTS, Oracle, OraclesDifferError, Source

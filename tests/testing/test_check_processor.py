@@ -49,8 +49,8 @@ from decodekit.sampling import (
     Typical,
     Watermark,
 )
-from decodekit.sampling.candidates import Floats
 from decodekit.sampling.certificates import Flags, Standing
+from decodekit.sampling.fast.candidates import Floats
 from decodekit.testing import PROCESSOR_LAWS, check_processor
 from tests.sizes import thinned
 

@@ -14,15 +14,16 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit import testing
+from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.request.settings import NoiseKeys, Settings
+from decodekit.decoding.request.stopping import StopStrings
+from decodekit.decoding.request.updates import Update
+from decodekit.decoding.search.search import SearchCall
 from decodekit.errors import DecodekitError
-from decodekit.generation import samples
-from decodekit.generation.results import Update
-from decodekit.generation.search import SearchCall
-from decodekit.generation.sequence import Request
-from decodekit.generation.settings import NoiseKeys, Settings
-from decodekit.generation.stopping import StopStrings
 from decodekit.sampling import Candidates, Pipeline, greedy, sample
-from decodekit.strategy import names, resolve_strategy
+from decodekit.strategy import resolve_strategy
+from decodekit.strategy import strategy_names as names
 from decodekit.testing import STRATEGY_LAWS, check_strategy
 
 

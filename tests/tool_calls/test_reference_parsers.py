@@ -16,7 +16,7 @@ from decodekit.chat.tool_format import derive
 from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolFormat, Tools, tools
 from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.errors import DecodekitError
-from decodekit.serving.calls import CallSplitter
+from decodekit.serving.routes.call_stream import CallSplitter
 from tests.chat.corpus import needs_corpus, template
 from tests.reference.tool_parsers import PARSERS
 from tests.sizes import sized, thinned

@@ -11,12 +11,12 @@ from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.support import Finding, Status
-from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.guard import guarding
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.constraints.json_schema.messages.warnings import surprises
 from decodekit.constraints.json_schema.schema import JsonSchema
-from decodekit.constraints.json_schema.strings.formats import GUARDED, JSON_STRING, Formats
+from decodekit.constraints.json_schema.strings.string_formats import GUARDED, JSON_STRING, Formats
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.wire import as_constraint, json_schema_in
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsatisfiableError

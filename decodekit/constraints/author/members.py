@@ -36,7 +36,7 @@ from decodekit.constraints.language.ir import bytes_of, mask_of
 from decodekit.constraints.language.node import ByteMask, Node
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.matching.compiler import check_satisfiable
-from decodekit.constraints.memory import on_shortage
+from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
 from decodekit.constraints.special import with_names
 from decodekit.constraints.wire import as_constraint

@@ -29,12 +29,12 @@ from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
-from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import successor, token_bytes_of
 from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
+from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.language.shortest import shortest_word
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.network import Fresh
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary

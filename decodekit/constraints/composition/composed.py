@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decodekit.constraints.coerce import coerce
 from decodekit.constraints.composition.splitting import HasParts, PartsGuard, Split
 from decodekit.constraints.constraint import Constraint, Guard
-from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Concatenated,

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from decodekit.constraints.language import utf8
 from decodekit.constraints.language.ir import EPSILON, bytes_of
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 
 _CHARACTER: Final = utf8.charset(utf8.EVERYTHING)
 _FOUND: Final = -1  # where a word is complete, which no text may reach

@@ -31,7 +31,7 @@ from decodekit.constraints.grammar.rules import (
     Terminal,
     special_tokens_of,
 )
-from decodekit.constraints.memory import on_shortage
+from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import written
 from decodekit.constraints.work import Work, done

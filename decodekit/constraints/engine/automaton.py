@@ -21,11 +21,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints import turns
+from decodekit.constraints import priority as turns
 from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range, sweep_if_due
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.memory import Account
+from decodekit.constraints.memory_account import Account
 from decodekit.constraints.slices import spend
 from decodekit.errors import ResourceLimitError
 
@@ -212,7 +212,7 @@ class Automaton:
             self._steps.pop(state, None)
 
     def make(self, code: int) -> None:
-        """Make what a kernel asks for: see `kernels._after`."""
+        """Make what a kernel asks for: see `gpu._after`."""
         state, byte = divmod(-2 - code, 512)
         if byte == 256:
             self.expand(state)

@@ -70,7 +70,7 @@ class Division:
 
     def _divide(self, text: bytes) -> tuple[Int32Array, Int32Array]:
         """From every place of the text on: how many tokens, int32 [n + 1]; length and id of the first, int32 [2, n]."""
-        from decodekit.constraints.engine.kernels import divide  # imports numba
+        from decodekit.constraints.engine.compiled.kernels import divide  # imports numba
 
         trie = self._trie
         fewest: Int32Array = np.full(len(text) + 1, _MANY, np.int32)

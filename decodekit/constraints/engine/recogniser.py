@@ -40,7 +40,7 @@ from decodekit.constraints.engine.configurations import (
     States,
     row_key,
 )
-from decodekit.constraints.memory import Account
+from decodekit.constraints.memory_account import Account
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
 from decodekit.constraints.slices import charge, check, spend
 from decodekit.errors import ResourceLimitError

@@ -30,12 +30,12 @@ from decodekit.constraints import special
 from decodekit.constraints.engine import automaton, trie
 from decodekit.constraints.engine.automaton import Automaton, Int32Array, UInt8Array
 from decodekit.constraints.engine.bitmask import num_words
-from decodekit.constraints.engine.store import Store, version_of
+from decodekit.constraints.engine.disk_store import Store, version_of
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.ir import accept
 from decodekit.constraints.language.registry import named
-from decodekit.constraints.memory import Account, on_shortage, share
+from decodekit.constraints.memory_account import Account, on_shortage, share
 from decodekit.constraints.network import Fresh
 from decodekit.first_use import announcer
 from decodekit.vocabulary import Vocabulary
@@ -50,7 +50,7 @@ MIN_TOKENS_KEPT: Final = 8192
 """A vocabulary with fewer tokens is as quickly sorted as read."""
 
 # The sources of what is kept.
-_KERNELS: Final = str(Path(__file__).with_name("kernels.py"))  # not imported here, as it imports numba
+_KERNELS: Final = str(Path(__file__).parent / "compiled" / "kernels.py")  # not imported here, as it imports numba
 _SOURCES: Final = (__file__, special.__file__, trie.__file__, _KERNELS, automaton.__file__, ir.__file__)
 
 MANY_NODES: Final = 1500
@@ -216,7 +216,7 @@ class TokenIndex:
         With the bytes that may `follow` the lexeme, uint8 [256], the exits before other bytes are left out and the
         rest are listed whatever their number.
         """
-        from decodekit.constraints.engine.kernels import EXIT_AT, EXIT_BEFORE  # imports numba
+        from decodekit.constraints.engine.compiled.kernels import EXIT_AT, EXIT_BEFORE  # imports numba
 
         words: Int32Array = np.zeros(self.num_words, np.int32)
         exits, seen, num_exits, num_inside = self._run(automaton, state, follow, words, NO_NODES, _MAX_EXITS)
@@ -250,8 +250,8 @@ class TokenIndex:
         reached: Int32Array,
         capacity: int,
     ) -> tuple[Int32Array, UInt8Array, int, int]:
-        """Run `kernels.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
-        from decodekit.constraints.engine import kernels
+        """Run `gpu.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
+        from decodekit.constraints.engine.compiled import kernels
 
         trie, start, stop = self.trie, self.root + 1, int(self.trie.end[self.root])
         stack: Int32Array = np.zeros(trie.max_depth + 1, np.int32)

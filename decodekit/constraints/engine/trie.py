@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.engine.automaton import Int32Array, UInt8Array
-from decodekit.constraints.engine.store import narrow
+from decodekit.constraints.engine.disk_store import narrow
 from decodekit.constraints.special import is_text, spellings
 from decodekit.vocabulary import Vocabulary
 

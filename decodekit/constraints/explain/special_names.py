@@ -11,7 +11,7 @@ from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_end, explain_text
-from decodekit.constraints.memory import on_shortage
+from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.constraints.special import SpecialName, is_text, spelling, written
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.network import Call, End, Frame, Move, Read, Return
 from decodekit.errors import ResourceLimitError
 

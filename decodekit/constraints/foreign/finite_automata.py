@@ -19,7 +19,7 @@ from decodekit.constraints.grammar.rules import reached
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError
 

@@ -9,7 +9,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.document.drafts import META_SCHEMAS
 from decodekit.constraints.json_schema.python_types import is_adapter
-from decodekit.constraints.json_schema.strings.formats import names as names_of_formats
+from decodekit.constraints.json_schema.strings.string_formats import names as names_of_formats
 from decodekit.errors import InvalidConstraintError, UnsupportedSchemaError
 
 if TYPE_CHECKING:

@@ -40,14 +40,14 @@ from weakref import WeakKeyDictionary
 
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.explain.special_names import read_whole
-from decodekit.constraints.foreign.patterns import letters_of
-from decodekit.constraints.grammar.longest.frames import lexing_root
+from decodekit.constraints.foreign.re_patterns import letters_of
 from decodekit.constraints.grammar.longest.lexer import Lexer, first_match
+from decodekit.constraints.grammar.longest.lexer_frames import lexing_root
 from decodekit.constraints.grammar.rules import Expression, RuleRef, Rules, Terminal, alternatives, sequence
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.utf8 import charset
-from decodekit.constraints.memory import on_shortage
+from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.constraints.regex import tree as regex_tree
 from decodekit.constraints.regex.lowering import Lowering

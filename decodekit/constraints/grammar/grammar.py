@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from decodekit.constraints.constraint import Constraint, set_fields
 from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.grammar import gbnf
-from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.lark import definitions
-from decodekit.constraints.grammar.lark import rules as lark
+from decodekit.constraints.grammar.lark import lark_rules as lark
 from decodekit.constraints.grammar.regular import fold
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import Inline, Rules, Terminal, special_tokens_of
 from decodekit.constraints.grammar.source import Source, SourcePosition, read_json
-from decodekit.constraints.memory import on_shortage
+from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, NameNotFoundError, OptionError, ResourceLimitError
 
@@ -211,7 +211,7 @@ def _load_rules(grammar: Grammar) -> Rules:
 def _root(grammar: Grammar) -> Frame:
     if grammar.lexer == "scannerless":
         return root_frame(fold(_rules(grammar)))
-    from decodekit.constraints.grammar.longest.frames import lexing_root  # few grammars need it
+    from decodekit.constraints.grammar.longest.lexer_frames import lexing_root  # few grammars need it
 
     return lexing_root(_rules(grammar))
 

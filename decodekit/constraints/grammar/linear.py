@@ -47,7 +47,7 @@ from decodekit.constraints.grammar.rules import (
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.network import RETURN, Frame, Lexeme
 from decodekit.constraints.special import spelling, written
 from decodekit.errors import ResourceLimitError

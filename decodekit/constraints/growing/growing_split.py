@@ -33,7 +33,7 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.growing_json import GrowingJson
 from decodekit.constraints.json_schema.notation import Notated
-from decodekit.constraints.json_schema.translation import GrowingTranslation
+from decodekit.constraints.json_schema.notation_reader import GrowingTranslation
 from decodekit.constraints.special import written
 from decodekit.constraints.tool_calls.calls import CALL_ID
 from decodekit.constraints.tool_calls.elements import RAW, Elements, LiteralWords, Unquoted

@@ -18,12 +18,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 from decodekit.constraints.constraint import Constraint, Guard, Refusal, judging_of
 from decodekit.constraints.json_schema.document import support
-from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
+from decodekit.constraints.json_schema.notation_reader import Place, quoted, translated
 from decodekit.constraints.json_schema.schema import JsonSchema
 from decodekit.constraints.json_schema.strings import text as bodies
-from decodekit.constraints.json_schema.strings.escapes import spelled
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
-from decodekit.constraints.json_schema.translation import Place, quoted, translated
+from decodekit.constraints.json_schema.strings.string_escapes import spelled
 from decodekit.constraints.network import Frame, Move, Read
 from decodekit.constraints.work import Work, done
 from decodekit.errors import OptionError, UnsatisfiableError, UnsupportedSchemaError

@@ -12,16 +12,16 @@ from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.frames import layout
-from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
+from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.messages import describing
-from decodekit.constraints.json_schema.strings.escapes import Escapes
-from decodekit.constraints.json_schema.strings.formats import GUARDED, Formats
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
+from decodekit.constraints.json_schema.strings.string_escapes import Escapes
+from decodekit.constraints.json_schema.strings.string_formats import GUARDED, Formats
 from decodekit.constraints.json_schema.values.numbers import MAX_DIGITS
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
-from decodekit.constraints.memory import on_shortage
+from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError, OptionError, ResourceLimitError
 

@@ -23,8 +23,8 @@ from typing import Final
 
 from decodekit.constraints.language.node import EMPTY as EMPTY
 from decodekit.constraints.language.node import ByteMask, Node, Transitions, forgetters
+from decodekit.constraints.priority import give_way
 from decodekit.constraints.slices import charge
-from decodekit.constraints.turns import give_way
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 

@@ -17,13 +17,13 @@ from decodekit.constraints.completion.longest import most_bytes
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch, shared_automaton
 from decodekit.constraints.engine.division import NONE
-from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
+from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.matching import saved
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.matching.verdicts import Verdicts
-from decodekit.constraints.memory import Account, has_room, make_room, on_shortage, share
+from decodekit.constraints.memory_account import Account, has_room, make_room, on_shortage, share
 from decodekit.constraints.special import check_special_tokens, token_texts
 from decodekit.constraints.wire import as_constraint
 from decodekit.errors import UnsatisfiableError

@@ -10,9 +10,9 @@ from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
-from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import read_as, successor
+from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.explain.explanation import Explanation, explain_end, explain_special, explain_text
 from decodekit.constraints.slices import finished
 from decodekit.constraints.special import is_text, spellings

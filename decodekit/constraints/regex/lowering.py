@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node, Transitions
 from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,

@@ -8,7 +8,7 @@ from typing import Final
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.memory import remembered
+from decodekit.constraints.memory_account import remembered
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.regex.escapes import Flavour
 from decodekit.constraints.regex.lowering import Encode, Lowering

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from decodekit.constraints.language.utf8 import EVERYTHING, invert
-from decodekit.constraints.memory import remembered
+from decodekit.constraints.memory_account import remembered
 from decodekit.constraints.regex import charclasses
 from decodekit.constraints.regex.escapes import Flavour, PatternReader, one
 from decodekit.constraints.regex.tree import (

@@ -27,7 +27,7 @@ from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.notation import Notated, Values
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.language.words import words
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.tool_calls.format import ElementArguments

@@ -12,7 +12,7 @@ Row 1 became row 0 by its table: page 0 has two owners. So had page 1, into whic
 page 2 when row 1 wrote first. Taking tokens back drops pages at the end of a row. All layers of a *group* share the
 pages of a row: those with one sliding window, so that pages are free again once the window has passed them.
 
-The memory itself is a `kernels.pages.PageStore`: it grows by arenas and never moves, so that a captured graph stays
+The memory itself is a `gpu.pages.PageStore`: it grows by arenas and never moves, so that a captured graph stays
 valid. What changes in a table is collected, and goes up with the inputs of the next pass.
 
 Source: paged attention, Kwon et al. 2023, arXiv 2309.06180.
@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decodekit.kernels.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
+from decodekit.gpu.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
 from decodekit.models.caches.kv_cache import LayerShape
 
 ARENA_BYTES: Final = 1 << 28

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.kernels.paged_attention import PROMPT_TOKENS
+from decodekit.gpu.paged_attention import PROMPT_TOKENS
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.checks.shrinking import WINDOW, WINDOWS, twin_of
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.tiers.proof import tolerance_of
-from decodekit.models.tiers.ragged import RaggedModel
-from decodekit.models.tiers.rowwise import RowwiseModel
+from decodekit.models.runners.proof import tolerance_of
+from decodekit.models.runners.ragged import RaggedModel
+from decodekit.models.runners.rowwise import RowwiseModel
 
 Runner: TypeAlias = RaggedModel | RowwiseModel
 

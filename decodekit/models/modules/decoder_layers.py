@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from decodekit.errors import ModelError
-from decodekit.models.modules.few_rows import FewRowsLinear, quicker_here
+from decodekit.models.modules.few_row_layers import FewRowsLinear, quicker_here
 from decodekit.models.modules.merged_products import MergedLinear, SharedInputs, merge_products
 from decodekit.models.modules.shared_copy import recomputes_frequencies, shared_copy
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from decodekit.kernels.few_rows import few_rows_linear
-from decodekit.models.modules.few_rows import FewRowsLinear
+from decodekit.models.modules.few_row_layers import FewRowsLinear
+from decodekit.products.few_rows import few_rows_linear
 
 
 class SharedInputs:

@@ -23,7 +23,7 @@ import decodekit as dk
 from decodekit.constraints import JsonSchema, Regex, as_constraint
 from decodekit.constraints.fingerprint import described
 from decodekit.errors import DecodekitError, InvalidConstraintError, UnsupportedSchemaError
-from decodekit.jobs.schema import load_schema
+from decodekit.jobs.job_schema import load_schema
 from decodekit.testing import check_language
 
 # --- re.Pattern ---

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import lark
 import pytest
 
-from decodekit.constraints.grammar.lark.rules import load_rules
+from decodekit.constraints.grammar.lark.lark_rules import load_rules
 from decodekit.constraints.grammar.source import Source
 from tests.constraints.grammar.worlds import check_against_reference, texts_of
 from tests.reference import earley

@@ -10,8 +10,8 @@ from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
-from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.grammar import Grammar
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.matching.compiler import compile
 from decodekit.errors import UnsatisfiableError

@@ -13,8 +13,8 @@ import pytest
 
 from decodekit.constraints.grammar.lark import definitions
 from decodekit.constraints.grammar.lark.common import COMMON
-from decodekit.constraints.grammar.lark.rules import load_rules
-from decodekit.constraints.grammar.lark.syntax import parse
+from decodekit.constraints.grammar.lark.lark_rules import load_rules
+from decodekit.constraints.grammar.lark.lark_syntax import parse
 from decodekit.constraints.grammar.rules import Alternatives, Inline, Rules, SpecialToken, Terminal
 from decodekit.constraints.grammar.source import MAX_DEPTH, MAX_LENGTH, Source
 from decodekit.constraints.json_schema import JsonSchema

@@ -14,9 +14,9 @@ from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.grammar import Grammar
-from decodekit.constraints.grammar.lark.rules import load_rules
-from decodekit.constraints.grammar.longest.frames import lexing_root
+from decodekit.constraints.grammar.lark.lark_rules import load_rules
 from decodekit.constraints.grammar.longest.lexer import Lexer
+from decodekit.constraints.grammar.longest.lexer_frames import lexing_root
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.grammar.source import Source
 from decodekit.constraints.matching.compiler import compile
@@ -266,14 +266,14 @@ def test_without_ranks_the_twin_disagrees(name: str, monkeypatch: pytest.MonkeyP
 )
 def test_calls_that_guess_the_shadow(name: str, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stacks that are kept in frames save guesses; whoever keeps none has the same texts."""
-    monkeypatch.setattr("decodekit.constraints.grammar.longest.frames.MAX_DEPTH", depth)
+    monkeypatch.setattr("decodekit.constraints.grammar.longest.lexer_frames.MAX_DEPTH", depth)
     case = CASES[name]
     assert check_against_twin(case.grammar, case.letters.encode(), min(case.length, 6))
 
 
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decodekit.constraints.grammar.longest.frames.MAX_DEPTH", seed % 2)
+    monkeypatch.setattr("decodekit.constraints.grammar.longest.lexer_frames.MAX_DEPTH", seed % 2)
     check_against_twin(random_grammar(seed), b"ab", 6)
 
 

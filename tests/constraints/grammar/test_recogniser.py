@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     NO_TEXT,

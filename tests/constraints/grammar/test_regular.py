@@ -7,7 +7,7 @@ import random
 import pytest
 
 from decodekit.constraints.grammar import gbnf
-from decodekit.constraints.grammar.lark import rules as lark
+from decodekit.constraints.grammar.lark import lark_rules as lark
 from decodekit.constraints.grammar.regular import MAX_PARTS, fold
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,

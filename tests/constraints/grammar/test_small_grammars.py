@@ -14,9 +14,9 @@ import pytest
 
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar import gbnf, linear, regular
-from decodekit.constraints.grammar.frames import root_frame
-from decodekit.constraints.grammar.lark import rules as lark
+from decodekit.constraints.grammar.lark import lark_rules as lark
 from decodekit.constraints.grammar.regular import fold
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Concatenated,

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from decodekit.constraints.engine import masks, runner
+from decodekit.constraints.engine import token_masks as masks
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.bitmask import ids_from_bitmask
+from decodekit.constraints.engine.compiled import kernel_runs as runner
 from decodekit.constraints.engine.configurations import CUT, State
-from decodekit.constraints.engine.masks import Masks
 from decodekit.constraints.engine.recogniser import Recogniser
-from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.engine.token_masks import Masks
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import (
     Expression,
     RuleRef,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.grammar.frames import root_frame
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import Rules
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.matcher import Matcher

@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 from decodekit.constraints.json_schema import schema
-from decodekit.constraints.json_schema.frames import arrays, frames, objects
+from decodekit.constraints.json_schema.frames import arrays, objects
+from decodekit.constraints.json_schema.frames import schema_frames as frames
 from decodekit.constraints.json_schema.meaning import branching, keywords, semantics
 from decodekit.constraints.json_schema.values import hull, inhabited, shape
 

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from decodekit.constraints.json_schema.strings import character_derivatives, formats, patterns, text
+from decodekit.constraints.json_schema.strings import character_derivatives, patterns, text
+from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 

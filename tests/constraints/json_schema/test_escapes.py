@@ -10,8 +10,9 @@ import pytest
 
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.strings import escapes, text
-from decodekit.constraints.json_schema.strings.escapes import spelled
+from decodekit.constraints.json_schema.strings import string_escapes as escapes
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.string_escapes import spelled
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import CompiledGrammar

@@ -13,7 +13,8 @@ import pytest
 
 from decodekit.constraints.constraint import CompoundGuard
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.json_schema.strings import formats, hostnames, text
+from decodekit.constraints.json_schema.strings import hostnames, text
+from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import compile

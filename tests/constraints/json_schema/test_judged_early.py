@@ -25,8 +25,8 @@ from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.work import Work
+from decodekit.decoding.loop.sequence import Sequence
 from decodekit.errors import DeadEndError, UnsatisfiableError
-from decodekit.generation.sequence import Sequence
 from decodekit.testing import check_guard, check_matcher
 from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
 from tests.constraints.json_schema.small_worlds import World, texts_of

@@ -13,7 +13,8 @@ from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.frames import frames, layout
+from decodekit.constraints.json_schema.frames import layout
+from decodekit.constraints.json_schema.frames import schema_frames as frames
 from decodekit.constraints.language import ir
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError

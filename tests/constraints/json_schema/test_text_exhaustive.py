@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from decodekit.constraints.json_schema.strings import character_search, patterns, text
-from decodekit.constraints.json_schema.strings.escapes import Sparing
+from decodekit.constraints.json_schema.strings.string_escapes import Sparing
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex import regex

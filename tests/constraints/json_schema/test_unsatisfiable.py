@@ -11,7 +11,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints import sample_text
-from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.messages import describing
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.errors import ConstraintError, UnsatisfiableError

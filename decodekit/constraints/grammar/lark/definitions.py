@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.lark.common import COMMON
-from decodekit.constraints.grammar.lark.syntax import parse
-from decodekit.constraints.grammar.lark.tree import Definition, Import, Module, Name, Term, Usage, is_terminal_name
+from decodekit.constraints.grammar.lark.lark_syntax import parse
+from decodekit.constraints.grammar.lark.lark_tree import Definition, Import, Module, Name, Term, Usage, is_terminal_name
 from decodekit.constraints.grammar.source import Source, SourcePosition, nearest
 from decodekit.errors import NameNotFoundError, ResourceLimitError
 

@@ -10,7 +10,16 @@ import re
 from typing import Final, NamedTuple
 
 from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
-from decodekit.constraints.grammar.lark.tree import CharRange, Counted, Name, Options, Pattern, Quoted, Series, Term
+from decodekit.constraints.grammar.lark.lark_tree import (
+    CharRange,
+    Counted,
+    Name,
+    Options,
+    Pattern,
+    Quoted,
+    Series,
+    Term,
+)
 from decodekit.constraints.regex import syntax as regex_syntax
 from decodekit.constraints.regex import tree as regex_tree
 

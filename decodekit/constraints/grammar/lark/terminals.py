@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from decodekit.constraints.grammar.lark import tree
+from decodekit.constraints.grammar.lark import lark_tree as tree
 from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
 from decodekit.constraints.grammar.source import SourcePosition
 from decodekit.constraints.language import ir, utf8

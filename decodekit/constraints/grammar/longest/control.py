@@ -16,13 +16,13 @@ from functools import reduce
 from operator import or_
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from decodekit.constraints.grammar.frames import root_frame
 from decodekit.constraints.grammar.longest.lexer import Lexer
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import NO_TEXT, Expression, Inline, Rules, SpecialToken, Terminal, mapped, walk
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.ir import bytes_of as bits
 from decodekit.constraints.language.node import ByteMask, Node
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.network import Call, Frame, Label, Read
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 

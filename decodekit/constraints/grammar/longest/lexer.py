@@ -27,7 +27,7 @@ from decodekit.constraints.language import ir
 from decodekit.constraints.language.ir import ALL_BYTES
 from decodekit.constraints.language.ir import bytes_of as bits  # the members of any set that a number is
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
-from decodekit.constraints.memory import Memo
+from decodekit.constraints.memory_account import Memo
 from decodekit.errors import ResourceLimitError
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from decodekit.constraints.json_schema.document.drafts import (
     is_names,
     keyword,
 )
-from decodekit.constraints.turns import give_way
+from decodekit.constraints.priority import give_way
 from decodekit.errors import InvalidConstraintError, UnresolvableReferenceError, UnsupportedSchemaError
 
 _SHOWN: Final = 60  # characters of a value in a message

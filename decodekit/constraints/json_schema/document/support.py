@@ -8,9 +8,10 @@ from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue, is_assertion
 from decodekit.constraints.json_schema.document.loader import Library, Location
-from decodekit.constraints.json_schema.strings import formats, patterns
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings import patterns
+from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
+from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.values.numbers import exact
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
 

@@ -28,8 +28,8 @@ from decodekit.constraints.json_schema.guard.reading import SchemaReader
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.python_types import validate_json
-from decodekit.constraints.json_schema.strings.formats import GUARDED
 from decodekit.constraints.json_schema.strings.patterns import is_pattern
+from decodekit.constraints.json_schema.strings.string_formats import GUARDED
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.work import Work, done

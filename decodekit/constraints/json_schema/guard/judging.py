@@ -14,7 +14,7 @@ from typing import Any, Final
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.json_schema.document.drafts import is_assertion
 from decodekit.constraints.json_schema.document.loader import Location
-from decodekit.constraints.json_schema.guard.rules import (
+from decodekit.constraints.json_schema.guard.guard_rules import (
     NOTHING,
     RULES,
     Asking,

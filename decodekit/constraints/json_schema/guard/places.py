@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 from decodekit.constraints.json_schema.document.loader import Location
-from decodekit.constraints.json_schema.guard.rules import way_of_item, ways_of_member
+from decodekit.constraints.json_schema.guard.guard_rules import way_of_item, ways_of_member
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
-from decodekit.constraints.json_schema.strings.formats import GUARDED
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
+from decodekit.constraints.json_schema.strings.string_formats import GUARDED
 from decodekit.constraints.work import done
 from decodekit.errors import ResourceLimitError
 

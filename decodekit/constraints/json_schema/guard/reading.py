@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from decodekit.constraints.constraint import Refusal, Watch, WorkingReader
+from decodekit.constraints.json_schema.guard.guard_rules import pointer_of, repetition
 from decodekit.constraints.json_schema.guard.judgements import Judgements, Unknown
 from decodekit.constraints.json_schema.guard.places import Place, Places
-from decodekit.constraints.json_schema.guard.rules import pointer_of, repetition
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.work import Work

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.meaning.semantics import Keywords, Meaning, Semantics
-from decodekit.constraints.json_schema.strings import formats, text
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings import string_formats as formats
+from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec, exact
 from decodekit.constraints.json_schema.values.shape import (

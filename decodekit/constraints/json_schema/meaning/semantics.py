@@ -35,8 +35,8 @@ from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Library, Location, asking
 from decodekit.constraints.json_schema.strings import character_search, patterns, text
-from decodekit.constraints.json_schema.strings.formats import Formats
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS, Searched
+from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.values.hull import hull
 from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import (
@@ -58,9 +58,9 @@ from decodekit.constraints.json_schema.values.shape import (
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.priority import give_way
 from decodekit.constraints.regex.backtracking import PatternProgram
 from decodekit.constraints.slices import Unfinished, spend
-from decodekit.constraints.turns import give_way
 from decodekit.constraints.work import Work
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 

@@ -16,7 +16,7 @@ from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
-from decodekit.constraints.json_schema.frames.frames import (
+from decodekit.constraints.json_schema.frames.schema_frames import (
     ArrayFrame,
     ObjectFrame,
     SchemaNetwork,
@@ -24,7 +24,8 @@ from decodekit.constraints.json_schema.frames.frames import (
 )
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
-from decodekit.constraints.json_schema.strings import formats, text
+from decodekit.constraints.json_schema.strings import string_formats as formats
+from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.values import numbers, scalars
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
 from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Goal, Sense, Shape, conjunction

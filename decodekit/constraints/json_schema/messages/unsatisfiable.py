@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from decodekit.constraints.json_schema.document.drafts import is_number
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
-from decodekit.constraints.json_schema.frames.frames import SchemaNetwork
+from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.meaning.keywords import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.kept import kept

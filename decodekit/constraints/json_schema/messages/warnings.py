@@ -9,8 +9,8 @@ from typing import Final
 from decodekit.constraints.json_schema.document.drafts import KEYWORDS, Inner, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.support import Finding
-from decodekit.constraints.json_schema.strings import formats
-from decodekit.constraints.json_schema.strings.formats import Formats
+from decodekit.constraints.json_schema.strings import string_formats as formats
+from decodekit.constraints.json_schema.strings.string_formats import Formats
 
 _MOST_PLACES: Final = 3
 """So many places a warning lists; of more it tells the number."""

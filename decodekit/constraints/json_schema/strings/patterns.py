@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.memory import remembered
+from decodekit.constraints.memory_account import remembered
 from decodekit.constraints.regex import regex, supersets, syntax
 from decodekit.constraints.regex.backtracking import PatternProgram, PatternSearch
 from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse_groups

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
-from decodekit.constraints.turns import give_way
+from decodekit.constraints.priority import give_way
 
 _UNKNOWN: Final = object()
 _Element = TypeVar("_Element")

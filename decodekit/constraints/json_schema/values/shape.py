@@ -19,7 +19,7 @@ from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.turns import give_way
+from decodekit.constraints.priority import give_way
 from decodekit.errors import ResourceLimitError
 
 Literal: TypeAlias = int

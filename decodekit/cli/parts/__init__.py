@@ -1,0 +1,1 @@
+"""What commands share: their options, streams and exit codes."""

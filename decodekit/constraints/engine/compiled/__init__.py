@@ -1,0 +1,1 @@
+"""The part of the engine that numba compiles."""

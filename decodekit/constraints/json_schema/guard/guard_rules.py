@@ -1,0 +1,437 @@
+"""What each keyword says of a given value, read from the specification.
+
+A rule sees one value at one schema (`Evaluation`) and answers whether the keyword holds; what it evaluated of the value
+it adds there. A rule that asks sub-schemas is a generator, which yields the questions and is sent the answers:
+
+    allOf   yields (#/allOf/0, value)   is sent what it evaluated, or None   yields (#/allOf/1, value)   ...
+
+It yields numbers of steps as well, where it has worked by itself.
+
+Source: JSON Schema Core and Validation, drafts 4 to 2020-12.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from decodekit.constraints.constraint import Refusal
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
+from decodekit.constraints.json_schema.document.loader import Location, escape
+from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
+from decodekit.constraints.json_schema.meaning.semantics import Semantics
+from decodekit.constraints.json_schema.strings import string_formats as formats
+from decodekit.constraints.json_schema.values import numbers
+from decodekit.constraints.json_schema.values.instances import Instance
+from decodekit.constraints.json_schema.values.numbers import written
+from decodekit.constraints.work import Work
+
+_Answer = TypeVar("_Answer")
+Question: TypeAlias = "tuple[Location, Instance]"
+Asking: TypeAlias = "Generator[Question | int, Evaluated | None, _Answer]"
+"""Yields questions, each of which is answered, and steps, as `Work` does."""
+
+
+class Evaluated(NamedTuple):
+    """What a schema that holds has evaluated of a value: keys of its properties, and numbers of its items."""
+
+    keys: AbstractSet[str]
+    items: AbstractSet[int]
+
+
+NOTHING: Final = Evaluated(frozenset(), frozenset())
+
+
+class Judgement:
+    """How far the judgement of one value has come, and what was found against it.
+
+    Args:
+        semantics: the schema's patterns, references and treatment of formats.
+        path: keys and indices that lead to the value.
+
+    Attributes:
+        path: keys and indices that lead to the value being judged.
+        num_open_questions: subschemas being evaluated whose failure is not an error.
+        num_alternatives: as these, with the branches of an anyOf or oneOf.
+    """
+
+    def __init__(self, semantics: Semantics, path: Iterable[str | int] = ()) -> None:
+        self.semantics = semantics
+        self.path: list[str | int] = list(path)
+        self.num_open_questions = 0
+        self.num_alternatives = 0
+        self._found: dict[str, Refusal] = {}
+
+    def refusal(self, value: Instance) -> Refusal:
+        """Why an evaluated value is not valid: the first of what it repeats, else of its formats, else of all."""
+        for kind in ("repetition", "format", "value"):
+            if kind in self._found:
+                return self._found[kind]
+        pointer = pointer_of(self.path)
+        return Refusal(value.start, pointer or "the whole value", f"{pointer or 'the value'} is not valid")
+
+    def refuse(self, kind: str, keep: int, reason: Callable[[], Refusal]) -> None:
+        """Keep why a value is not valid, of each kind what comes first in the text."""
+        if kind not in self._found or keep < self._found[kind].keep:
+            self._found[kind] = reason()
+
+
+@dataclass(eq=False, slots=True)
+class Evaluation:
+    """One value at one schema.
+
+    Attributes:
+        keys, items: the properties and items that were evaluated so far.
+    """
+
+    judge: Judgement
+    location: Location
+    value: Instance
+    keys: set[str] = field(default_factory=set)
+    items: set[int] = field(default_factory=set)
+
+    def result(self) -> Evaluated:
+        """What was evaluated."""
+        return Evaluated(self.keys, self.items) if self.keys or self.items else NOTHING
+
+    def below(self, *tokens: str | int, value: Instance | None = None) -> Asking[Evaluated | None]:
+        """Evaluate a sub-schema, for the same value unless another is given."""
+        location = self.judge.semantics.library.child(self.location, *tokens)
+        return (yield location, self.value if value is None else value)
+
+    def take(self, other: Evaluated | None) -> bool:
+        """Take in what a schema in place has evaluated; whether it holds."""
+        if other is None:
+            return False
+        self.keys |= other.keys
+        self.items |= other.items
+        return True
+
+    def taking(self, *tokens: str | int) -> Asking[bool]:
+        """Evaluate a sub-schema for the same value, and take in what it evaluated; whether it holds."""
+        other = yield from self.below(*tokens)
+        if other is not None and (other.keys or other.items):
+            yield (len(other.keys) + len(other.items)) // 16
+        return self.take(other)
+
+    def question(self, *tokens: str | int, value: Instance | None = None) -> Asking[Evaluated | None]:
+        """Evaluate a sub-schema whose failure is not an error: its repetitions are not reported."""
+        self.judge.num_open_questions += 1
+        found = yield from self.below(*tokens, value=value)
+        self.judge.num_open_questions -= 1
+        return found
+
+    def inside(self, *tokens: str | int, value: Instance, at: str | int) -> Asking[bool]:
+        """Whether the property or item `at` satisfies a sub-schema."""
+        self.judge.path.append(at)
+        found = yield from self.below(*tokens, value=value)
+        self.judge.path.pop()
+        return found is not None
+
+
+_Rule: TypeAlias = "Callable[[Evaluation, Any], bool | Asking[bool]]"
+"""(a value at a schema, value of the keyword) -> whether the keyword holds."""
+
+
+def pointer_of(path: Iterable[str | int]) -> str:
+    """The JSON Pointer that keys and indices make."""
+    return "".join(f"/{escape(str(token))}" for token in path)
+
+
+def equals(value: Instance, constant: JsonValue) -> bool:
+    """JSON's equality: 1 is 1.0 and is not true."""
+    if isinstance(constant, dict):
+        return (
+            value.kind == "object"
+            and value.members.keys() == constant.keys()
+            and all(equals(value.members[key], entry) for key, entry in constant.items())
+        )
+    if isinstance(constant, list):
+        return value.kind == "array" and len(value.items) == len(constant) and all(map(equals, value.items, constant))
+    if isinstance(constant, bool) or constant is None:
+        return value.value is constant
+    if is_number(constant):
+        return value.kind == "number" and value.value == written(cast("int | float", constant))
+    return value.kind == "string" and value.value == constant
+
+
+def _type(at: Evaluation, names: Any) -> bool:
+    names, value = names if isinstance(names, list) else [names], at.value
+    is_integer = value.kind == "number" and (
+        value.is_plain if at.location.draft == SchemaDraft.DRAFT4 else numbers.is_integer(_value(value))
+    )
+    return value.kind in names or (is_integer and "integer" in names)
+
+
+def _value(value: Instance) -> Fraction | Decimal:
+    return cast("Fraction | Decimal", value.value)
+
+
+def _number(test: Callable[[Fraction | Decimal, Fraction], bool], strict: str = "") -> _Rule:
+    """A bound; in draft 4 the boolean keyword `strict` beside it makes it strict."""
+
+    def rule(at: Evaluation, bound: Any) -> bool:
+        if isinstance(bound, bool):
+            return True
+        number, limit = _value(at.value), written(bound)
+        if number == limit and at.location.draft == SchemaDraft.DRAFT4 and at.location.keywords().get(strict) is True:
+            return False
+        return test(number, limit)
+
+    return rule
+
+
+def _at_least(at: Evaluation, bound: Any) -> bool:
+    return len(cast("str", at.value.value)) >= int(bound)
+
+
+def _at_most(at: Evaluation, bound: Any) -> bool:
+    return len(cast("str", at.value.value)) <= int(bound)
+
+
+def _pattern(at: Evaluation, pattern: Any) -> Asking[bool]:
+    return (yield from at.judge.semantics.search(at.location, pattern, cast("str", at.value.value), "pattern"))
+
+
+def _format(at: Evaluation, name: Any) -> Asking[bool]:
+    string, place = at.value, at.location.at("format")
+    text = cast("str", string.value)
+    if (yield from formats.judging(name, text, at.judge.semantics.formats, at=place)):
+        return True
+    message = f"the string {text[:80]!r:.80} is not of the format at {place}"
+    at.judge.refuse("format", string.start + 1, lambda: Refusal(string.start + 1, place, message))
+    return False
+
+
+def _properties(at: Evaluation, below: Any) -> Asking[bool]:
+    """`properties`, `patternProperties` and `additionalProperties` together, under the first of their names."""
+    keywords = at.location.keywords()
+    if below is not keywords[next(name for name in keywords if name in _PROPERTIES)]:
+        return True
+    holds = True
+    for key, member in at.value.members.items():
+        ways = yield from ways_of_member(at.judge.semantics, at.location, key)
+        for way in ways:
+            holds &= yield from at.inside(*way, value=member, at=key)
+        if ways:
+            at.keys.add(key)
+    return holds
+
+
+def ways_of_member(semantics: Semantics, location: Location, key: str) -> Work[list[tuple[str, ...]]]:
+    """Where the sub-schemas stand that `properties` and its kin ask a member to satisfy.
+
+    Raises:
+        ResourceLimitError: whether a pattern is found in the key takes too many steps.
+    """
+    keywords = location.keywords()
+    ways: list[tuple[str, ...]] = [("properties", key)] if key in cast("Any", keywords.get("properties", ())) else []
+    for pattern in cast("Iterable[str]", keywords.get("patternProperties", ())):
+        is_found = yield from semantics.search(location, pattern, key, "patternProperties")
+        ways += [("patternProperties", pattern)] if is_found else []
+    if not ways and "additionalProperties" in keywords:
+        ways = [("additionalProperties",)]
+    return ways
+
+
+_PROPERTIES: Final = ("properties", "patternProperties", "additionalProperties")
+
+
+def _property_names(at: Evaluation, below: Any) -> Asking[bool]:
+    for key in at.value.members:
+        name = Instance("string", key, at.value.start, at.value.end, 0)
+        if (yield from at.below("propertyNames", value=name)) is None:
+            return False
+    return True
+
+
+def _required(at: Evaluation, names: Any) -> bool:
+    return all(name in at.value.members for name in names)
+
+
+def _dependencies(name: str) -> _Rule:
+    def rule(at: Evaluation, below: Any) -> Asking[bool]:
+        holds = True
+        yield len(below) // 8
+        for key, needed in below.items():
+            if key in at.value.members:
+                holds &= _required(at, needed) if isinstance(needed, list) else (yield from at.taking(name, key))
+        return holds
+
+    return rule
+
+
+def way_of_item(location: Location, index: int) -> tuple[str | int, ...] | None:
+    """Where the sub-schema stands that `items` and its kin ask an item to satisfy; None if there is none."""
+    keywords = location.keywords()
+    is_2020 = location.draft >= SchemaDraft.DRAFT2020
+    first, rest = ("prefixItems", "items") if is_2020 else ("items", "additionalItems")
+    prefix = keywords.get(first)
+    if not isinstance(prefix, list):
+        return ("items",) if "items" in keywords else None
+    if index < len(prefix):
+        return first, index
+    return (rest,) if rest in keywords else None
+
+
+def _items(name: str) -> _Rule:
+    def rule(at: Evaluation, below: Any) -> Asking[bool]:
+        num_items = len(at.value.items)
+        if isinstance(below, list):  # from the first on, by place
+            return (yield from _each(at, 0, [(name, index) for index in range(min(len(below), num_items))]))
+        first = at.location.keywords().get("prefixItems" if at.location.draft >= SchemaDraft.DRAFT2020 else "items")
+        if name == "additionalItems" and not isinstance(first, list):
+            return True
+        start = len(first) if isinstance(first, list) else 0
+        return (yield from _each(at, start, [(name,)] * (num_items - start)))
+
+    return rule
+
+
+def _each(at: Evaluation, start: int, ways: Sequence[tuple[str | int, ...]]) -> Asking[bool]:
+    """Whether the items from one on satisfy one sub-schema each."""
+    holds = True
+    for index, way in enumerate(ways, start):
+        holds &= yield from at.inside(*way, value=at.value.items[index], at=index)
+        at.items.add(index)
+    return holds
+
+
+def _contains(at: Evaluation, below: Any) -> Asking[bool]:
+    keywords, counts = at.location.keywords(), at.location.draft >= SchemaDraft.DRAFT2019
+    found = set[int]()
+    for index, item in enumerate(at.value.items):
+        if (yield from at.question("contains", value=item)) is not None:
+            found.add(index)
+    if at.location.draft >= SchemaDraft.DRAFT2020:  # an annotation of 2020-12 only
+        at.items |= found
+    least = cast("int", keywords.get("minContains", 1)) if counts else 1
+    most = cast("int", keywords.get("maxContains", len(found))) if counts else len(found)
+    return least <= len(found) <= most
+
+
+def repetition(items: Sequence[Instance], path: Sequence[str | int], first: int, place: str) -> Refusal:
+    """That the item at a path equals the one with the number `first`; what can stay ends with the item before it."""
+    index = cast("int", path[-1])
+    message = f"item {index} equals item {first}, against {place}"
+    return Refusal(items[index - 1].end, pointer_of(path), message)
+
+
+def _unique_items(at: Evaluation, is_asked: Any) -> Asking[bool]:
+    """Whether the items of an array differ; the first that does not is reported."""
+    if is_unique_anyway(at.location, at.judge.semantics.formats):
+        return True
+    items, first = at.value.items, dict[int, int]()
+    yield len(items) // 8
+    for index, item in enumerate(items):
+        number = first.setdefault(item.identity, index)
+        if number != index:
+            if not at.judge.num_open_questions:
+                path, place = (*at.judge.path, index), at.location.at("uniqueItems")
+                reason = partial(repetition, items, path, number, place)
+                at.judge.refuse("repetition", items[index - 1].end, reason)
+            return False
+    return True
+
+
+def _holding(name: str, test: Callable[[int, int], bool]) -> _Rule:
+    """A rule about how many of some sub-schemas hold: given that number, and how many there are."""
+
+    def rule(at: Evaluation, below: Any) -> Asking[bool]:
+        is_choice, num_holding = name != "allOf" and len(below) > 1, 0
+        for index in range(len(below)):
+            at.judge.num_alternatives += is_choice
+            holds = yield from at.taking(name, index)
+            at.judge.num_alternatives -= is_choice
+            num_holding += holds
+        return test(num_holding, len(below))
+
+    return rule
+
+
+def _not(at: Evaluation, below: Any) -> Asking[bool]:
+    return (yield from at.question("not")) is None
+
+
+def _if(at: Evaluation, below: Any) -> Asking[bool]:
+    branch = "then" if at.take((yield from at.question("if"))) else "else"
+    return branch not in at.location.keywords() or (yield from at.taking(branch))
+
+
+def _ref(at: Evaluation, reference: Any) -> Asking[bool]:
+    return at.take((yield at.judge.semantics.library.follow(at.location, reference), at.value))
+
+
+def _dynamic_ref(at: Evaluation, reference: Any) -> Asking[bool]:
+    return at.take((yield at.judge.semantics.library.resolve_dynamic(at.location), at.value))
+
+
+def _unevaluated(
+    at: Evaluation, name: str, members: Iterable[tuple[str | int, Instance]], evaluated: set[Any]
+) -> Asking[bool]:
+    holds = True
+    for key, member in members:
+        if key not in evaluated:
+            holds &= yield from at.inside(name, value=member, at=key)
+            evaluated.add(key)
+    return holds
+
+
+def _enum(at: Evaluation, entries: Any) -> Asking[bool]:
+    size = (at.value.end - at.value.start) // 16
+    for entry in entries:
+        yield 2 + (4 + size if isinstance(entry, dict | list) else 0)
+        if equals(at.value, entry):
+            return True
+    return False
+
+
+_BY_KIND: Final[dict[str, dict[str, _Rule]]] = {
+    "number": {
+        "minimum": _number(operator.ge, "exclusiveMinimum"),
+        "maximum": _number(operator.le, "exclusiveMaximum"),
+        "exclusiveMinimum": _number(operator.gt),
+        "exclusiveMaximum": _number(operator.lt),
+        "multipleOf": _number(numbers.is_multiple),
+    },
+    "string": {"minLength": _at_least, "maxLength": _at_most, "pattern": _pattern, "format": _format},
+    "array": {
+        **{name: _items(name) for name in ("prefixItems", "items", "additionalItems")},
+        "minItems": _at_least,
+        "maxItems": _at_most,
+        "contains": _contains,
+        "uniqueItems": _unique_items,
+        "unevaluatedItems": lambda at, _: _unevaluated(at, "unevaluatedItems", enumerate(at.value.items), at.items),
+    },
+    "object": {
+        **dict.fromkeys(_PROPERTIES, _properties),
+        "propertyNames": _property_names,
+        "required": _required,
+        "minProperties": _at_least,
+        "maxProperties": _at_most,
+        **{name: _dependencies(name) for name in ("dependencies", "dependentRequired", "dependentSchemas")},
+        "unevaluatedProperties": lambda at, _: _unevaluated(
+            at, "unevaluatedProperties", at.value.members.items(), at.keys
+        ),
+    },
+    "": {
+        "type": _type,
+        "enum": _enum,
+        "const": lambda at, entry: equals(at.value, entry),
+        "allOf": _holding("allOf", operator.eq),
+        "anyOf": _holding("anyOf", lambda num_holding, _: num_holding > 0),
+        "oneOf": _holding("oneOf", lambda num_holding, _: num_holding == 1),
+        "not": _not,
+        "if": _if,
+        "$ref": _ref,
+        **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _dynamic_ref),
+    },
+}
+RULES: Final = {name: (kind, rule) for kind, rules in _BY_KIND.items() for name, rule in rules.items()}
+"""For each keyword, the kind of values that it speaks of, or "" for all, and its rule; the same as `MEANINGS`."""

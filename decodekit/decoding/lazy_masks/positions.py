@@ -1,0 +1,101 @@
+"""Positions: where a token is wanted, after a text and along the draft behind it.
+
+The text ``ab`` with the draft ``cd`` has three positions in a step. The model reads ``b`` (pending) and ``cd`` in one
+pass, and the target takes its own token at each:
+
+    position  draft before it  logits after  the target's token there
+    2         ()               b             is c: kept
+    3         (c,)             c             is e, not d: e is taken, and the step is over
+    4         (c, d)           d             is not looked at
+
+The prefix, the mask, and the noise of a position are functions of the text, the draft and the index alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from torch import Tensor
+
+from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.request.settings import NoiseKeys
+
+
+class Drawn(NamedTuple):
+    """A token of a draft, and q, the distribution that it was drawn from, [V]."""
+
+    token: int
+    distribution: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What may follow the text of a row.
+
+    Args:
+        tokens: in order, all legal; empty for plain decoding.
+        num_forced: how many of the first ones are forced; the others come from a proposer.
+        drawn: if they are to be tested, the same tokens, and perhaps one more; see `decoding.draws.rejection`.
+        source: which of several proposers offers them.
+    """
+
+    tokens: Rows[int] = ()
+    num_forced: int = 0
+    drawn: tuple[Drawn, ...] = ()
+    source: str = ""
+
+    def offered(self, draft: Rows[int], taken: Rows[int]) -> Guess:
+        """What was offered for the tokens that were taken, if only the first tokens `draft` of the guess were followed.
+
+        Where the last position was reached, and what was drawn there was tested, these are the drawn tokens.
+        """
+        if self.drawn and len(taken) > len(draft):
+            draft = [one.token for one in self.drawn[: len(taken)]]
+        return replace(self, tokens=draft)
+
+
+class Position(NamedTuple):
+    """Where a token is wanted: after the text of a sequence and some tokens of a draft.
+
+    `drawn` is the token that the draft has there, if it is to be tested; see `decoding.draws.rejection`.
+    """
+
+    sequence: Sequence
+    draft: Rows[int] = ()
+    drawn: Drawn | None = None
+
+    @property
+    def number(self) -> int:
+        """Index of the wanted token among the generated ones."""
+        return len(self.sequence.token_ids) + len(self.draft)
+
+    def __str__(self) -> str:
+        return f"prompt {self.sequence.index}, step {self.number}"
+
+
+def first_positions(guesses: Rows[Guess]) -> Iterator[int]:
+    """The number of the first position of each row among those of all rows; then how many there are."""
+    return accumulate((len(guess.tokens) + 1 for guess in guesses), initial=0)
+
+
+def positions_along(sequences: Rows[Sequence], guesses: Rows[Guess]) -> list[Position]:
+    """The positions after the first 0, 1, ..., k tokens of each guess, row by row."""
+    return [
+        Position(sequence, guess.tokens[:num_tokens], *guess.drawn[num_tokens : num_tokens + 1])
+        for sequence, guess in zip(sequences, guesses, strict=True)
+        for num_tokens in range(len(guess.tokens) + 1)
+    ]
+
+
+def noise_keys(positions: Rows[Position]) -> NoiseKeys:
+    """Seed, sequence and absolute position of every position."""
+    requests = [position.sequence.request for position in positions]
+    return NoiseKeys(
+        [request.seed for request in requests],
+        [request.sequence for request in requests],
+        [position.number for position in positions],
+    )

@@ -1,0 +1,1 @@
+"""The loop: rows are admitted, prefilled, stepped and refilled."""

@@ -1,0 +1,447 @@
+"""A lane: the rows of one cache, and the groups of requests in them, all of one kind of search.
+
+One step of a lane, with two rows that decode, a prompt of 5,000 tokens and one of 300:
+
+    start     groups whose leader has read what they share begin with a copy of it        `prefixes.shared_rows`
+    prefill   prompts of similar length together, `PREFILL_TOKENS` in all                 300 of the second, first token
+    decode    every group that has read its prompt takes a token or more                  A B D
+    leave     groups that are done leave their rows                                       B
+
+The next step reads 2,048 of the long prompt, and so on: between its chunks the others go on. When memory runs out, the
+youngest group leaves its rows and comes again later (`Lane.step`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from typing import Final, Generic
+
+import torch
+
+from decodekit.decoding.draws.token_table import TokenTable
+from decodekit.decoding.loop.faults import fault_of
+from decodekit.decoding.loop.policy import CacheRows, G, Policy
+from decodekit.decoding.prefixes.padding import similar_lengths
+from decodekit.decoding.prefixes.prefix_store import PrefixStore
+from decodekit.decoding.prefixes.row_memory import free_memory, new_cache
+from decodekit.decoding.prefixes.shared_rows import ReadingCounts, SharedRows, copy_rows, hold_back
+from decodekit.decoding.request.updates import Update
+from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, is_out_of_memory
+
+PREFILL_TOKENS: Final = 2048
+"""Most tokens, padding included, of the prompts that are read between two steps: bounds the activations and the wait of
+the rows that decode. Longer prompts are read in chunks."""
+
+CAPACITY_STEP: Final = 64
+_FIRST_TEXT: Final = 256
+"""A new cache has room for so many tokens of a text; it grows when a row needs more."""
+
+
+@dataclass(eq=False)
+class Lane(Generic[G]):
+    """The groups of one policy.
+
+    Args:
+        policy: what its groups do with their rows.
+        num_groups: most groups at a time.
+        store: prefixes for later requests; of this lane alone.
+        keeps_texts: whether what requests have read is kept for later ones.
+        isolates: whether an exception that the code of a request raises ends that request alone.
+        give_back: is told of a group that had to leave its rows, and of the one that goes on in its place.
+    """
+
+    policy: Policy[G]
+    num_groups: int
+    store: PrefixStore
+    keeps_texts: bool
+    isolates: bool
+    give_back: Callable[[G, G], None]
+    reading: list[G] = field(default_factory=list)
+    running: list[G] = field(default_factory=list)
+    counts: ReadingCounts = field(default_factory=ReadingCounts)
+    rows: CacheRows | None = None
+    shared: SharedRows | None = None
+    num_alone: int = 0
+    """So many groups are brought on one by one, after a search raised with several."""
+    _free: list[int] = field(default_factory=list)
+    _most: int = 1 << 31  # groups at a time, since memory ran out
+    _is_shrunk: bool = False  # whether the cache lost rows
+    _number: int = 0
+    _model_state: object = None
+
+    @property
+    def groups(self) -> list[G]:
+        """All that have rows."""
+        return [*self.reading, *self.running]
+
+    @property
+    def num_free(self) -> int:
+        """How many more groups there is room for."""
+        num_live = len(self.reading) + len(self.running)
+        num_free = min(self.num_groups, self._most) - num_live
+        if self.rows is None or (not num_live and self._is_shrunk):
+            return num_free
+        return min(num_free, len(self._free) // self.policy.num_rows)
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens in the rows of all groups."""
+        return self.policy.num_rows * sum(group.num_cached for group in self.groups)
+
+    def place(self, groups: Rows[G], num_groups: int) -> None:
+        """Give new groups their rows; the first ones decide how large the cache is.
+
+        Args:
+            num_groups: how many groups a new cache is made for.
+
+        Raises:
+            TooManyRowsError: there is no memory for a cache with rows of the first of these groups.
+        """
+        live = self.groups
+        if not live:
+            self._look_at_rows(groups)
+        rows = self.rows = self.rows or self._new_rows(groups, num_groups)
+        shared = self.shared
+        assert shared is not None
+        shared.start(self.reading, live)
+        for group in groups:
+            self._number += 1
+            group.number = self._number
+            if len(self._free) < self.policy.num_rows:  # the cache has become smaller than it was asked for
+                self.give_back(group, group)
+                continue
+            shared.begin(group, self.policy.num_rows, self._free, live)
+            live.append(group)
+            for row, sequence in zip(group.rows, group.sequences, strict=False):
+                sequence.row = row
+                if sequence.settings.pipeline.needs_history:
+                    rows.table = rows.table or TokenTable(rows.cache.num_rows)
+                    rows.table.begin(sequence)
+            if self.policy.is_prompt_shared:
+                hold_back(group)
+            self.reading.append(group)
+
+    def _look_at_rows(self, groups: Rows[G]) -> None:
+        """Before the first of some groups: drop a cache that does not fit them, or the model as it is now."""
+        if self.policy.num_rows == 1:
+            self._most = 1 << 31
+        if not self.keeps_texts and self.rows is None:
+            return
+        state = getattr(self.policy.model, "state", None)
+        is_other, self._model_state = state != self._model_state, state
+        if self.rows is not None and (
+            is_other or self._is_shrunk or self.rows.cache.capacity > 8 * self._capacity_for(groups)
+        ):
+            if not is_other and self.shared is not None:
+                self.shared.keep_all()
+            self._drop_rows()
+        if is_other:
+            self.store.clear()
+
+    def _capacity_for(self, groups: Rows[G]) -> int:
+        longest = max(one.sequence.length + min(one.sequence.max_tokens, _FIRST_TEXT) for one in groups)
+        return -(-longest // CAPACITY_STEP) * CAPACITY_STEP
+
+    def _new_rows(self, groups: Rows[G], num_groups: int) -> CacheRows:
+        """A new cache; of fewer rows if there is no memory for all, where requests may wait for one another."""
+        policy = self.policy
+        num_groups = max(len(groups), min(num_groups, self.num_groups, self._most))
+        self._is_shrunk = False
+        while True:
+            num_rows = num_groups * policy.num_rows
+            capacity = self._capacity_for(groups[:num_groups])
+            try:
+                cache = new_cache(policy.model, num_rows, capacity, policy.option or f"batch_size={num_rows}")
+                break
+            except TooManyRowsError:
+                if num_groups == 1:
+                    raise
+            num_groups, self._is_shrunk = num_groups // 2, True
+        self._free = list(range(num_rows))[::-1]
+        self.shared = SharedRows(
+            policy.model,
+            cache,
+            self.store,
+            self.counts,
+            keeps_texts=self.keeps_texts,
+            can_begin_late=policy.can_begin_late,
+        )
+        return CacheRows(cache)
+
+    def _drop_rows(self) -> None:
+        self.rows = self.shared = None
+        self._free = []
+
+    def close(self) -> None:
+        """Drop the cache and all prefixes."""
+        for group in self.groups:
+            group.rows = []
+        self.reading, self.running = [], []
+        self._drop_rows()
+        self.store.clear()
+
+    @torch.inference_mode()
+    def step(self, *, is_refilled: bool) -> list[tuple[G, Update]]:
+        """Read a part of what there is of prompts, bring all other groups on, and tell what is new.
+
+        Memory may run out where a cache grows. Then the youngest group leaves its rows, and the step goes on without
+        it; its text so far stays, and is read again when there is room. A group that is alone and has no room fails.
+
+        Args:
+            is_refilled: whether free rows will be taken at once by other groups.
+        """
+        rows = self.rows
+        assert rows is not None
+        updates = self._prefill(rows)
+        if self.running:
+            self.running.sort(key=lambda group: group.rows[0])  # neighbouring rows are read in place
+            if not is_refilled and self.policy.num_rows == 1:
+                self._close_holes(rows)
+            updates += self._advance(self.running, rows)
+        return updates + self._ended([group for group in self.groups if group.is_done])
+
+    def _prefill(self, rows: CacheRows) -> list[tuple[G, Update]]:
+        """Read prompts, up to `PREFILL_TOKENS`; those that are read whole take their first tokens."""
+        updates: list[tuple[G, Update]] = []
+        num_left = PREFILL_TOKENS
+        self._start()
+        while due := self._due():
+            groups = due[0]
+            chunk = PREFILL_TOKENS // len(groups)
+            counts = [len(group.sequence.pending) for group in groups]
+            num_padded = min(max(counts), chunk) * len(groups)
+            if num_left < PREFILL_TOKENS and num_padded > num_left:
+                for group in groups:
+                    group.is_late = True
+                break
+            num_left -= num_padded
+            self.counts.num_read += sum(min(count, chunk) for count in counts)
+            if max(counts) > chunk or groups[0].held_back:
+                self._guarded(lambda groups=groups, chunk=chunk: self._read(groups, chunk, rows), groups)  # type: ignore[misc]
+            else:
+                for group in groups:
+                    self.reading.remove(group)
+                self.running += groups
+                updates += self._advance(groups, rows)
+            self._start()
+        return updates
+
+    def _read(self, groups: Rows[G], num_tokens: int, rows: CacheRows) -> None:
+        some = [group for group in groups if group.rows]
+        self._check_growth(some, rows)
+        self.policy.read(some, num_tokens, rows)
+
+    def _due(self) -> list[list[G]]:
+        """The groups that read now: similar lengths together, shorter ones first, but those first that had to wait."""
+        due = [group for group in self.reading if group.leader is None and group.sequence.pending and not group.is_done]
+        found: list[list[G]] = []
+        for is_held_back in (False, True):
+            some = [group for group in due if bool(group.held_back) == is_held_back]
+            lengths = [len(group.sequence.pending) for group in some]
+            found += [[some[i] for i in indices] for indices in similar_lengths(lengths, PREFILL_TOKENS)]
+        return sorted(found, key=lambda groups: not any(group.is_late for group in groups))
+
+    def _start(self) -> None:
+        """Let groups begin that waited for others; those with a token left to read go on with the rows that decode."""
+        if not self.reading or self.rows is None:
+            return
+        assert self.shared is not None
+        self.shared.start(self.reading, self.groups)
+        for group in list(self.reading):
+            num_left = len(group.sequence.pending)
+            if group.leader is not None or num_left > 1 or not group.rows:
+                continue
+            if group.held_back:
+                if num_left or any(one.leader is group for one in self.reading):
+                    continue
+                self._guarded(lambda group=group: self._release(group), [group])  # type: ignore[misc]
+                if not group.rows:
+                    continue
+            elif not self.running:
+                continue  # a pass of its own, which is the first of the text
+            self.reading.remove(group)
+            self.running.append(group)
+
+    def _release(self, group: G) -> None:
+        """Go on with the last token of a prompt; where several rows begin with it, they get a copy of the rest."""
+        assert self.rows is not None
+        if self.policy.is_prompt_shared:  # first, since there may be no memory for it
+            copy_rows(self.rows.cache, [(group.rows[0], row) for row in group.rows[1:]])
+            for sequence in group.sequences[1:]:
+                sequence.pending = [*group.held_back]
+        group.sequence.pending, group.held_back = group.held_back, []
+
+    def _advance(self, groups: list[G], rows: CacheRows) -> list[tuple[G, Update]]:
+        """Bring groups on by a step; the updates that it brought, and the rows that it freed."""
+        groups = list(groups)
+        size = 1 if self.num_alone else len(groups)
+        self.num_alone -= bool(self.num_alone)
+        for first in range(0, len(groups), size):
+            some = groups[first : first + size]
+            self._guarded(lambda some=some: self._bring_on(some, rows), some)  # type: ignore[misc]
+        return self._ended(groups)
+
+    def _bring_on(self, groups: Rows[G], rows: CacheRows) -> None:
+        some = [group for group in groups if group.rows and not group.is_done]
+        self._check_growth(some, rows)
+        self.policy.step(some, rows)
+
+    def _check_growth(self, groups: Rows[G], rows: CacheRows) -> None:
+        """Refuse to let a rectangle grow beyond the memory that is free: the old and the new one live at a time.
+
+        Raises:
+            CacheFullError: before anything has changed.
+        """
+        longest = max(group.num_cached + len(group.sequence.pending) for group in groups)
+        num_bytes: object = getattr(rows.cache, "num_bytes", None)
+        if longest <= rows.cache.capacity or not isinstance(num_bytes, int):
+            return
+        needed = num_bytes * max(2, longest / rows.cache.capacity)
+        free = free_memory(self.policy.model.device)
+        if free is not None and needed > free:
+            cause = (
+                f"the cache would need {needed / 1e9:,.2f} GB for rows of {longest:,} tokens, and {free / 1e9:,.2f} GB"
+            )
+            raise CacheFullError(f"{cause} are free", hint="a smaller batch_size, or shorter prompts")
+
+    def _ended(self, groups: Rows[G]) -> list[tuple[G, Update]]:
+        """What is new of groups; those that are done leave their rows."""
+        updates = []
+        for group in groups:
+            if not group.rows:
+                continue
+            update = self.policy.update(group)
+            if update is not None:
+                updates.append((group, update))
+            if group.is_done:
+                self.leave(group)
+                self._most += self.policy.num_rows == 1
+        return updates
+
+    def _guarded(self, act: Callable[[], object], groups: Rows[G]) -> None:
+        """Act on groups, with fewer of them where memory runs out; a fault of a group ends it, if that is wanted."""
+        while any(group.rows and not group.is_done for group in groups):
+            try:
+                act()
+                return
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    if not self.isolates:
+                        raise
+                    self._isolate(error, [group for group in groups if group.rows and not group.is_done])
+                    return
+                cause = f"{type(error).__name__}: {str(error)[:120]}"
+            self._make_room(cause)  # only now: what the pass has computed lives as long as its exception
+
+    def _isolate(self, error: Exception, groups: Rows[G]) -> None:
+        """End a group that raised; several are brought on one by one, for it is not known which of them it was."""
+        if len(groups) == 1:
+            self.policy.fail(groups[0], fault_of(error, "decoding", at=f"prompt {groups[0].sequence.index}"))
+            return
+        self.num_alone = max(self.num_alone, 1 + max(one.sequence.max_tokens for one in groups))
+        for group in groups:
+            self.preempt(group)
+
+    def _make_room(self, cause: str) -> None:
+        """Forget what is only kept; or let the youngest group leave its rows, and the cache have no more rows than the
+        others need. A group that is alone fails.
+
+        Args:
+            cause: what told that memory ran out.
+        """
+        assert self.rows is not None and self.shared is not None
+        live = [group for group in self.groups if not group.is_done]
+        *others, youngest = sorted(live, key=lambda group: group.number)
+        if self.policy.settle(live, self.rows):
+            if self.shared.drop_all():
+                return
+        elif others:  # a search that was broken off begins anew
+            for group in others:
+                self.preempt(group)
+        if not others:
+            cause = f"there is no memory for what this request has to read, though it is alone: {cause}"
+            hint = "a shorter prompt, a smaller max_new_tokens, or a smaller dtype"
+            self.policy.fail(youngest, CacheFullError(cause, at=f"prompt {youngest.sequence.index}", hint=hint))
+            return
+        self._most = len(others)
+        self.preempt(youngest)
+        self.rows.cache.reset(list(self._free))
+        with contextlib.suppress(RuntimeError, MemoryError):
+            self._shrink(self.rows)
+
+    def _shrink(self, rows: CacheRows) -> None:
+        """Let a cache that is a rectangle have no more rows than its groups use: then it can grow in length."""
+        groups = sorted(self.groups, key=lambda group: group.rows[0])
+        if not groups or not getattr(rows.cache, "copies_scattered_rows", True):
+            return
+        assert self.shared is not None
+        self.shared.drop_all()
+        order = [row for group in groups for row in group.rows]
+        rows.cache.reorder(torch.tensor(order))
+        if rows.table is not None:
+            rows.table.reorder(order)
+        new = {row: place for place, row in enumerate(order)}
+        for group in groups:
+            for sequence in self.policy.sequences(group):
+                sequence.row = new.get(sequence.row, sequence.row)
+            group.rows = [new[row] for row in group.rows]
+        self._free, self._is_shrunk = [], True
+
+    def preempt(self, group: G, *, is_kept: bool = False) -> None:
+        """Take the rows of a group; it comes again later, and its text is the same.
+
+        Args:
+            is_kept: whether what it has read may be kept, so that it need not be read again.
+        """
+        self.counts.num_preempted += 1
+        self.leave(group, is_sound=None if is_kept else False)
+        self.give_back(group, self.policy.again(group))
+
+    def leave(self, group: G, *, is_sound: bool | None = None) -> None:
+        """Take a group off its rows."""
+        assert self.shared is not None
+        is_sound = group.error is None and group.sequence.error is None if is_sound is None else is_sound
+        self.shared.leave(group, is_sound=is_sound)
+        self._free += reversed(group.rows)
+        group.rows = []
+        for groups in (self.reading, self.running):
+            if group in groups:
+                groups.remove(group)
+
+    def fail(self, group: G, error: DecodekitError) -> Update | None:
+        """End a group with an error; its last update."""
+        self.policy.fail(group, error)
+        update = self.policy.update(group)
+        self.leave(group, is_sound=False)
+        return update
+
+    def _close_holes(self, rows: CacheRows) -> None:
+        """Move the last groups into free rows before them.
+
+        A cache reads neighbouring rows in place and must copy scattered ones at every step. A cache of pages need not:
+        it says so by `copies_scattered_rows`.
+        """
+        if not getattr(rows.cache, "copies_scattered_rows", True) or self.reading:
+            return
+        taken = [group.rows[0] for group in self.running]
+        first = min(taken)
+        if taken == list(range(first, first + len(taken))):
+            return
+        assert self.shared is not None
+        holes = [row for row in range(len(taken)) if row not in set(taken)]
+        movers = [group for group in self.running if group.rows[0] >= len(taken)]
+        order = list(range(rows.cache.num_rows))
+        for hole, group in zip(holes, movers, strict=True):
+            source = group.rows[0]
+            order[hole] = source
+            self.shared.make_room(hole)
+            self._free[self._free.index(hole)] = source
+            group.rows = [hole]
+            group.sequence.row = hole
+        rows.cache.reorder(torch.tensor(order))
+        if rows.table is not None:
+            rows.table.reorder(order)
+        self.running.sort(key=lambda group: group.rows[0])

@@ -1,0 +1,611 @@
+"""The scheduler: requests wait, are admitted to the rows of a cache, and are brought on a step at a time.
+
+The life of a request, here of three prompts in two rows:
+
+    add      it waits; larger priorities first, then who came first                    A, B, C
+    admit    `Policy.begin` makes a `Group`, which gets rows of a lane                 A -> row 0, B -> row 1
+    step     prompts are read, every group takes a token or more from one forward pass   A B, A B, A B
+    finish   a group that is done leaves; its last update has the result               A is done
+    refill   its rows go to the next request                                           C -> row 0, read C, C B, C B, ...
+
+A request that cannot start, or whose text is known without the model, is answered when it is admitted. It may be
+cancelled at any time, and ends by itself at its deadline. Requests of different settings share the rows of a lane;
+there is one lane for single texts of each model, and one for each search (beams, candidates, particles), which has rows
+and forward passes of its own.
+
+Requests may have an owner, as the texts that one client asks for at once do; the samples of a request have it as one.
+Of equal priority, the first text of an owner goes before the second of any other. And while others wait an owner has
+`max_owned` rows at most: it leaves those that it had when nobody waited.
+
+    rows  A A A A A A A A    B and C wait, 2 rows for an owner    ->    A A A A A A B C    two texts of A wait
+
+`run` decodes a stream of requests of one kind in the thread of its caller; `llm.engine` has requests of any kind and a
+thread of its own. Both do no more than `add` and `step`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.priority import decoding
+from decodekit.constraints.slices import WorkBudget
+from decodekit.decoding.loop.faults import fault_of
+from decodekit.decoding.loop.lane import Lane
+from decodekit.decoding.loop.policy import Group, Policy
+from decodekit.decoding.loop.sequence import Request, Sequence
+from decodekit.decoding.prefixes import row_memory as memory
+from decodekit.decoding.prefixes.prefix_store import PrefixStore
+from decodekit.decoding.request.budget import token_budget
+from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.updates import Gathered, Update, refused
+from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError, is_out_of_memory
+
+FIRST_TOKENS: Final = 64
+"""A request is admitted when there is room for its prompt and so many tokens of its text, or all of it."""
+
+PREFIX_SHARE: Final = 8
+"""Kept prefixes take up to an eighth of the memory that is free at first, unless the caller says otherwise."""
+
+MAX_IDLE_LANES: Final = 4
+"""So many lanes without a request keep their cache and prefixes."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request that was added, with its samples.
+
+    Args:
+        index: number of the request.
+        request: what to continue, or why that could not be read.
+        policy, settings: how.
+        num_samples: how many texts of it are decoded.
+        priority: larger ones first.
+        owner: what it belongs to, with others; None for itself alone.
+        num_begun: how many samples were admitted.
+        groups: those that were admitted and are not done, with rows or waiting for some again.
+        num_before: how many requests of its owner came before it.
+        gathered: puts the samples together.
+        is_over: whether its last update was given out.
+    """
+
+    index: int
+    request: Request | DecodekitError
+    policy: Policy[Any]
+    settings: Settings
+    num_samples: int = 1
+    priority: float = 0
+    owner: Hashable = None
+    num_begun: int = 0
+    groups: list[Group] = field(default_factory=list)
+    num_before: int = 0
+    gathered: Gathered = field(init=False)
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self.gathered = Gathered(self.num_samples)
+
+    def number_of(self, sample: int) -> int:
+        """The number that keys the noise of a sample."""
+        first = 0 if isinstance(self.request, DecodekitError) else self.request.sequence
+        return first * self.num_samples + sample
+
+
+Waiting: TypeAlias = tuple[float, int, int, int, Ticket, Group | None]
+"""What waits, the smallest first: negative priority, the number of the text among those of its owner, numbers of ticket
+and entry; a group, if it had rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """What a scheduler has done, and what it is doing.
+
+    Args:
+        running, waiting: requests that were admitted, and that were not.
+        cached_tokens: in the rows of requests that run.
+        prefix_tokens, prefix_bytes: that are kept for later requests.
+        prefix_hits: how often a row began with tokens that another one had read.
+        tokens_read, tokens_reused: of prompts.
+        preemptions: how often a request had to leave its row for want of memory.
+        finished: requests by the reason why they ended; "cancelled" and "timeout" are counted apart from "error".
+    """
+
+    running: int = 0
+    waiting: int = 0
+    cached_tokens: int = 0
+    prefix_tokens: int = 0
+    prefix_bytes: int = 0
+    prefix_hits: int = 0
+    tokens_read: int = 0
+    tokens_reused: int = 0
+    preemptions: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+
+
+class Scheduler:
+    """Decodes requests that may be added and cancelled between any two steps.
+
+    Args:
+        batch_size: most rows of a lane; a search with several rows for a request has fewer requests at a time, but
+            never less than one.
+        is_per_request: whether `batch_size` counts requests in place of rows.
+        cache_tokens: most tokens in the rows of all requests; None for what memory holds.
+        prefix_bytes: most bytes of kept prefixes of a lane; None for a share of the free memory.
+        keeps_texts: whether the prompt and text of a request are kept for later ones.
+        isolates: whether an exception that the code of a request raises ends that request alone.
+        max_owned: most rows of a lane for the texts of an owner while others wait, searches aside; None for any number,
+            and then owners are not looked at.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        is_per_request: bool = False,
+        max_owned: int | None = None,
+        cache_tokens: int | None = None,
+        prefix_bytes: int | None = None,
+        keeps_texts: bool = False,
+        isolates: bool = False,
+    ) -> None:
+        self._batch_size, self._is_per_request, self._max_owned = batch_size, is_per_request, max_owned
+        self._cache_tokens, self._prefix_bytes = cache_tokens, prefix_bytes
+        self._keeps_texts, self._isolates = keeps_texts, isolates
+        self._lanes: dict[int, Lane[Any]] = {}  # by the identity of the policy; the one used last comes last
+        self._waiting: dict[int, list[Waiting]] = {}
+        self._tickets: dict[int, Ticket] = {}
+        self._ticket_of: dict[int, Ticket] = {}  # by the identity of the group
+        self._deadlines: list[tuple[float, int, Ticket]] = []
+        self._numbers = count()
+        self._numbers_of: dict[int, int] = {}  # by index of the request
+        self._finished: Counter[str] = Counter()
+        self._owners: dict[
+            Hashable, list[int]
+        ] = {}  # how many requests were added, and how many of them have not ended
+        self._past = SchedulerStats()  # of lanes that were dropped
+        self.num_waiting = 0
+        """Requests of which no sample was admitted."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all requests have ended."""
+        return not self._tickets
+
+    def in_rows(self) -> list[int]:
+        """The requests that have rows, or had; any thread may ask."""
+        return [ticket.index for ticket in list(self._tickets.values()) if ticket.groups]
+
+    def num_free(self, policy: Policy[Any]) -> int:
+        """How many more groups of a policy would be admitted now."""
+        lane = self._lanes.get(id(policy))
+        return (self._groups_of(policy) if lane is None else lane.num_free) - self._num_queued(policy)
+
+    def _num_queued(self, policy: Policy[Any]) -> int:
+        """Groups of a policy that wait."""
+        return sum(
+            1 if group is not None else ticket.num_samples - ticket.num_begun
+            for *_, ticket, group in self._waiting.get(id(policy), ())
+        )
+
+    def _groups_of(self, policy: Policy[Any]) -> int:
+        return self._batch_size if self._is_per_request else max(1, self._batch_size // policy.num_rows)
+
+    def add(self, ticket: Ticket) -> None:
+        """Let a request wait for its rows.
+
+        Raises:
+            ValueError: a request with this index is there already.
+        """
+        if ticket.index in self._tickets:
+            raise ValueError(f"there is a request {ticket.index} already")
+        if self._isolates and isinstance(ticket.request, Request) and ticket.request.matcher is not None:
+            matcher = BudgetedMatcher(ticket.request.matcher, WorkBudget())
+            ticket.request = replace(ticket.request, matcher=matcher)
+        self._tickets[ticket.index] = ticket
+        self.num_waiting += 1
+        self._numbers_of[ticket.index] = next(self._numbers)
+        if self._max_owned is not None:
+            if ticket.owner is None and ticket.num_samples > 1:
+                ticket.owner = "samples of", ticket.index
+            if ticket.owner is not None:
+                counts = self._owners.setdefault(ticket.owner, [0, 0])
+                ticket.num_before = counts[0]
+                counts[:] = counts[0] + 1, counts[1] + 1
+        self._push(ticket, None)
+        deadline = None if isinstance(ticket.request, DecodekitError) else ticket.request.deadline
+        if deadline is not None:
+            heapq.heappush(self._deadlines, (deadline, next(self._numbers), ticket))
+
+    def _push(self, ticket: Ticket, group: Group | None) -> None:
+        place = 0
+        if ticket.owner is not None:
+            sample = ticket.num_begun if group is None else group.sequence.request.sequence - ticket.number_of(0)
+            place = ticket.num_before + sample
+        entry = (-ticket.priority, place, self._numbers_of[ticket.index], next(self._numbers), ticket, group)
+        heapq.heappush(self._waiting.setdefault(id(ticket.policy), []), entry)
+
+    def cancel(self, index: int, error: DecodekitError) -> list[Update]:
+        """End a request with an error; its last update, or nothing if it is over."""
+        ticket = self._tickets.get(index)
+        return [] if ticket is None else self._interrupt(ticket, error)
+
+    def _interrupt(self, ticket: Ticket, error: DecodekitError) -> list[Update]:
+        updates: list[Update] = []
+        for group in list(ticket.groups):
+            lane = self._lanes.get(id(ticket.policy))
+            if group.rows and lane is not None:
+                update = lane.fail(group, error)
+            else:
+                ticket.policy.fail(group, error)
+                update = ticket.policy.update(group)
+            updates += self._handed_out(ticket, group, update)
+        while ticket.num_begun < ticket.num_samples:
+            updates += self._refuse(ticket, error)
+        waiting = self._waiting.get(id(ticket.policy))
+        if waiting and any(entry[-2] is ticket for entry in waiting):
+            waiting[:] = [entry for entry in waiting if entry[-2] is not ticket]
+            heapq.heapify(waiting)
+        return updates
+
+    def _refuse(self, ticket: Ticket, error: DecodekitError) -> list[Update]:
+        """The answer of the next sample of a request that cannot start."""
+        update = refused(ticket.index, ticket.number_of(ticket.num_begun), ticket.request, error)
+        self._count_begun(ticket)
+        return self._handed_out(ticket, None, update)
+
+    def _handed_out(self, ticket: Ticket, group: Group | None, update: Update | None) -> list[Update]:
+        """What is told of an update of a sample; a sample that has ended leaves its ticket."""
+        if update is None:
+            return []
+        if update.result is not None and group is not None:
+            ticket.groups.remove(group)
+            self._ticket_of.pop(id(group), None)
+        updates = ticket.gathered.push(update)
+        for one in updates:
+            if one.result is not None:
+                self._finish(ticket, one)
+        return updates
+
+    def _finish(self, ticket: Ticket, update: Update) -> None:
+        ticket.is_over = True
+        del self._tickets[ticket.index], self._numbers_of[ticket.index]
+        if ticket.owner in self._owners:
+            self._owners[ticket.owner][1] -= 1
+            if not self._owners[ticket.owner][1]:
+                del self._owners[ticket.owner]
+        result = update.result
+        assert result is not None
+        code = getattr(result.error, "code", None)
+        self._finished[{"DK711": "cancelled", "DK712": "timeout"}.get(str(code), result.finish_reason)] += 1
+
+    @decoding()
+    def step(self, *, expects_more: bool = True, is_fed: bool = False) -> list[Update]:
+        """Admit what there is room for, and bring every lane on by a step; what is new.
+
+        Args:
+            expects_more: whether more requests may come; if not, caches are no larger than what waits.
+            is_fed: whether a request is added for every free row before the next step, so that rows need not be moved
+                together.
+        """
+        updates = self._expire()
+        self._make_way()
+        updates += self._admit(expects_more)
+        self._keep_budget()
+        for lane in list(self._lanes.values()):
+            if not lane.reading and not lane.running:
+                continue
+            is_refilled = is_fed or bool(self._waiting.get(id(lane.policy)))
+            for group, update in lane.step(is_refilled=is_refilled):
+                updates += self._handed_out(self._tickets[update.index], group, update)
+        self._drop_idle_lanes()
+        return updates
+
+    def _expire(self) -> list[Update]:
+        """End the requests whose time is over."""
+        updates: list[Update] = []
+        while self._deadlines and (self._deadlines[0][2].is_over or self._deadlines[0][0] <= time.monotonic()):
+            _, _, ticket = heapq.heappop(self._deadlines)
+            if not ticket.is_over:
+                updates += self._interrupt(ticket, overdue(f"request {ticket.index}"))
+        return updates
+
+    def _make_way(self) -> None:
+        """Let owners of more rows than they may have leave some to those that wait and have fewer."""
+        most = self._max_owned
+        if most is None:
+            return
+        for key, waiting in self._waiting.items():
+            lane = self._lanes.get(key)
+            if lane is None or not waiting or lane.policy.num_rows > 1:
+                continue
+            held, due = self._owned(lane.groups), list[float]()
+            if max(held.values(), default=0) <= most:
+                continue
+            taken = Counter(held)
+            for priority, *_, ticket, _ in sorted(waiting, key=lambda entry: entry[:4]):
+                if ticket.owner is None or taken[ticket.owner] < most:
+                    due.append(-priority)
+                    taken[ticket.owner] += 1
+            for priority in due[lane.num_free :]:
+                owner = max(held, key=lambda one: held[one])
+                owned = [
+                    group
+                    for group in lane.groups
+                    for ticket in [self._ticket_of[id(group)]]
+                    if ticket.owner == owner and ticket.priority <= priority
+                ]
+                if held[owner] <= most or not owned:
+                    break
+                lane.preempt(max(owned, key=lambda group: group.number), is_kept=True)
+                held[owner] -= 1
+
+    def _owned(self, groups: Iterable[Group]) -> Counter[Hashable]:
+        """How many of some groups each owner has."""
+        owners = (self._ticket_of[id(group)].owner for group in groups)
+        return Counter(owner for owner in owners if owner is not None)
+
+    def _head(self, waiting: list[Waiting], held: Counter[Hashable] | None) -> Waiting:
+        """Who of those that wait comes next: the first, unless its owner has its rows, and another one has not."""
+        first, most = waiting[0], self._max_owned
+        if most is None or held is None or held[first[-2].owner] < most:
+            return first
+        others = (entry for entry in waiting if entry[0] == first[0] and held[entry[-2].owner] < most)
+        return min(others, key=lambda entry: entry[:4], default=first)
+
+    def _admit(self, expects_more: bool) -> list[Update]:
+        """Begin requests as long as there is room; those that need no model are answered at once."""
+        updates: list[Update] = []
+        held = None if self._max_owned is None else self._owned(g for lane in self._lanes.values() for g in lane.groups)
+        admitted: dict[int, list[Group]] = {}
+        num_answers: Counter[int] = Counter()
+        num_used = None if self._cache_tokens is None else sum(lane.num_cached for lane in self._lanes.values())
+        while True:
+            heads = [
+                (self._head(waiting, held), key)
+                for key, waiting in self._waiting.items()
+                if waiting
+                and self._lane_of(waiting[0][-2].policy).num_free > len(admitted.get(key, ())) + num_answers[key]
+            ]
+            if not heads:
+                break
+            head, key = min(heads, key=lambda one: one[0][:4])
+            *_, ticket, group = head
+            if num_used is not None:
+                assert self._cache_tokens is not None
+                least, needed = self._needed(ticket, group)
+                if least > self._cache_tokens:
+                    _take(self._waiting[key], head)
+                    updates += self._interrupt(ticket, self._never_fits(ticket, least))
+                    continue
+                if num_used and num_used + needed > self._cache_tokens:
+                    break  # who waits for room is not overtaken
+                num_used += needed
+            _take(self._waiting[key], head)
+            if group is None:
+                group, answers = self._begin(ticket)
+                updates += answers
+                if ticket.num_begun < ticket.num_samples and not ticket.is_over:
+                    self._push(ticket, None)
+            if group is None:
+                num_answers[key] += 1
+            else:
+                admitted.setdefault(key, []).append(group)
+                if held is not None and ticket.owner is not None:
+                    held[ticket.owner] += 1
+        for key, groups in admitted.items():
+            updates += self._place(self._lanes[key], groups, expects_more)
+        return updates
+
+    def _needed(self, ticket: Ticket, group: Group | None) -> tuple[int, int]:
+        """Tokens that a request needs to go on at all, and those that there must be room for, to admit it."""
+        if isinstance(ticket.request, DecodekitError):
+            return 0, 0
+        length = len(ticket.request.prompt) if group is None else group.sequence.length
+        num_left = ticket.settings.max_new_tokens - (0 if group is None else len(group.sequence.token_ids))
+        num_rows = ticket.policy.num_rows
+        return num_rows * (length + 1), num_rows * (length + min(num_left, FIRST_TOKENS))
+
+    def _never_fits(self, ticket: Ticket, needed: int) -> CacheFullError:
+        return CacheFullError(
+            f"the request needs {needed:,} tokens of the cache to begin with, and there are {self._cache_tokens:,}",
+            at=f"request {ticket.index}",
+            hint="a shorter prompt, or a larger cache_tokens",
+        )
+
+    def _begin(self, ticket: Ticket) -> tuple[Group | None, list[Update]]:
+        """Start the next sample of a request; or its answer, if it needs no rows."""
+        request = ticket.request
+        try:
+            if isinstance(request, DecodekitError):
+                raise request
+            number = ticket.number_of(ticket.num_begun)
+            request = replace(request, sequence=number) if number != request.sequence else request
+            budget = token_budget(ticket.index, request, ticket.policy.model, ticket.settings)
+            sequence = Sequence(ticket.index, request, budget, ticket.settings)
+            matcher = sequence.matcher
+            if matcher is not None and matcher.is_accepting and not matcher.can_continue:
+                sequence.finish("complete")  # the empty text is the only one
+            group = ticket.policy.begin(sequence)
+        except DecodekitError as error:
+            return None, self._refuse(ticket, error)
+        except Exception as error:
+            if not self._isolates and not is_out_of_memory(error):
+                raise
+            return None, self._refuse(ticket, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
+        self._count_begun(ticket)
+        ticket.groups.append(group)
+        update = ticket.policy.update(group) if group.is_done else None
+        if update is not None:
+            return None, self._handed_out(ticket, group, update)
+        self._ticket_of[id(group)] = ticket
+        return group, []
+
+    def _count_begun(self, ticket: Ticket) -> None:
+        self.num_waiting -= ticket.num_begun == 0
+        ticket.num_begun += 1
+
+    def _place(self, lane: Lane[Any], groups: list[Group], expects_more: bool) -> list[Update]:
+        """Give groups their rows; where there is no memory for the first, it fails and the others wait."""
+        try:
+            lane.place(groups, lane.num_groups if expects_more else len(groups) + self._num_queued(lane.policy))
+        except Exception as error:
+            is_short = isinstance(error, TooManyRowsError) or is_out_of_memory(error)
+            if not is_short and not (self._isolates and isinstance(error, DecodekitError)):
+                raise
+            first, *others = [group for group in groups if not group.rows and group not in lane.groups]
+            for group in others:
+                self._push(self._ticket_of[id(group)], group)
+            ticket = self._ticket_of[id(first)]
+            lane.policy.fail(first, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
+            return self._handed_out(ticket, first, lane.policy.update(first))
+        return []
+
+    def _lane_of(self, policy: Policy[Any]) -> Lane[Any]:
+        lane = self._lanes.pop(id(policy), None)
+        if lane is None:
+            store = PrefixStore(partial(self._most_bytes, policy) if self._prefix_bytes is None else self._prefix_bytes)
+            lane = Lane(policy, self._groups_of(policy), store, self._keeps_texts, self._isolates, self._again)
+        self._lanes[id(policy)] = lane
+        return lane
+
+    def _most_bytes(self, policy: Policy[Any]) -> int:
+        return (memory.free_for(policy.model) or 1 << 30) // PREFIX_SHARE
+
+    def _again(self, before: Group, group: Group) -> None:
+        """A group had to leave its rows; what goes on in its place waits for some, before those that came later."""
+        ticket = self._ticket_of.pop(id(before))
+        ticket.groups[ticket.groups.index(before)] = group
+        self._ticket_of[id(group)] = ticket
+        self._push(ticket, group)
+
+    def _keep_budget(self) -> None:
+        """Let the youngest groups leave their rows while all together have more tokens than there may be."""
+        while self._cache_tokens is not None:
+            lanes = [lane for lane in self._lanes.values() if lane.groups]
+            num_groups = sum(len(lane.groups) for lane in lanes)
+            num_next = sum(lane.policy.num_rows * len(lane.groups) for lane in lanes)  # a token more for each
+            if sum(lane.num_cached for lane in lanes) + num_next <= self._cache_tokens:
+                return
+            youngest = max(
+                (
+                    (self._numbers_of[group.sequence.index], group.number, lane)
+                    for lane in lanes
+                    for group in lane.groups
+                ),
+                key=lambda one: one[:2],
+            )
+            lane = youngest[2]
+            [group] = [group for group in lane.groups if group.number == youngest[1]]
+            if num_groups > 1:
+                lane.preempt(group)
+                continue
+            ticket = self._ticket_of[id(group)]
+            cause = f"the request alone has more tokens than the {self._cache_tokens:,} that the cache may have"
+            lane.policy.fail(group, CacheFullError(cause, at=f"request {ticket.index}", hint="a larger cache_tokens"))
+            return
+
+    def _drop_idle_lanes(self) -> None:
+        """Searches have a lane as long as they run; of single texts a few lanes keep what was read."""
+        idle = [lane for key, lane in self._lanes.items() if not lane.groups and not self._waiting.get(key)]
+        kept = [lane for lane in idle if lane.policy.num_rows == 1]
+        for lane in idle:
+            if lane.policy.num_rows > 1 or lane in kept[:-MAX_IDLE_LANES]:
+                self._drop(lane)
+
+    def _drop(self, lane: Lane[Any]) -> None:
+        counts, past = lane.counts, self._past
+        self._past = replace(
+            past,
+            prefix_hits=past.prefix_hits + counts.num_hits,
+            tokens_read=past.tokens_read + counts.num_read,
+            tokens_reused=past.tokens_reused + counts.num_reused,
+            preemptions=past.preemptions + counts.num_preempted,
+        )
+        lane.close()
+        del self._lanes[id(lane.policy)]
+        self._waiting.pop(id(lane.policy), None)
+
+    def stats(self) -> SchedulerStats:
+        """What was done so far."""
+        lanes, past, num_waiting = list(self._lanes.values()), self._past, self.num_waiting
+        return SchedulerStats(
+            running=len(self._tickets) - num_waiting,
+            waiting=num_waiting,
+            cached_tokens=sum(lane.num_cached for lane in lanes),
+            prefix_tokens=sum(lane.store.num_tokens for lane in lanes),
+            prefix_bytes=sum(lane.store.num_bytes for lane in lanes),
+            prefix_hits=past.prefix_hits + sum(lane.counts.num_hits for lane in lanes),
+            tokens_read=past.tokens_read + sum(lane.counts.num_read for lane in lanes),
+            tokens_reused=past.tokens_reused + sum(lane.counts.num_reused for lane in lanes),
+            preemptions=past.preemptions + sum(lane.counts.num_preempted for lane in lanes),
+            finished=dict(self._finished),
+        )
+
+    def close(self) -> None:
+        """Drop all caches, prefixes and requests."""
+        for lane in list(self._lanes.values()):
+            self._drop(lane)
+        self._waiting.clear()
+        self._tickets.clear()
+        self._ticket_of.clear()
+        self._deadlines.clear()
+        self._numbers_of.clear()
+
+
+def overdue(at: str) -> RequestTimeoutError:
+    """The error of a request whose time is over."""
+    hint = "a longer timeout, a smaller max_new_tokens, or fewer requests"
+    return RequestTimeoutError("the time of the request is over", at=at, hint=hint)
+
+
+def _take(waiting: list[Waiting], entry: Waiting) -> None:
+    """Take one of those that wait, mostly the first, out of their heap."""
+    if entry is waiting[0]:
+        heapq.heappop(waiting)
+        return
+    waiting.remove(entry)
+    heapq.heapify(waiting)
+
+
+def run(
+    policy: Policy[Any],
+    settings: Settings,
+    num_groups: int,
+    requests: Iterable[Request | DecodekitError],
+    num_samples: int = 1,
+) -> Iterator[Update]:
+    """Decode a stream of requests of one kind; updates as they come, each request's own in order.
+
+    Requests are taken from their stream only when there are rows for them; a blocking request stream blocks decoding. A
+    request that is an error already (its prompt could not be read), or that does not fit the model, is answered with a
+    result that carries the error.
+
+    Args:
+        num_groups: most groups of rows at a time.
+        num_samples: how often a request is decoded: samples of request s have the numbers from s num_samples on, for
+            their noise.
+    """
+    scheduler = Scheduler(num_groups, is_per_request=True)
+    source, is_exhausted = enumerate(requests), False
+    try:
+        while True:
+            num_free = 0 if is_exhausted else scheduler.num_free(policy)
+            while num_free > 0:
+                entry = next(source, None)
+                if entry is None:
+                    is_exhausted = True
+                    break
+                scheduler.add(Ticket(*entry, policy, settings, num_samples))
+                num_free -= num_samples
+            yield from scheduler.step(expects_more=not is_exhausted, is_fed=not is_exhausted)
+            if is_exhausted and scheduler.is_idle:
+                return
+    finally:
+        scheduler.close()

@@ -1,0 +1,1 @@
+"""What rows share: prefixes, and the memory of rows."""

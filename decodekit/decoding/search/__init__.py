@@ -1,0 +1,1 @@
+"""Searches: beams, contrastive search, particles, the best of several texts, decisions."""

@@ -1,0 +1,1 @@
+"""Measures: how right texts are, how much they repeat, what they cost."""

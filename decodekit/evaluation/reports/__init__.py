@@ -1,0 +1,1 @@
+"""A comparison to look at: summaries, tables, pictures, the page."""

@@ -1,0 +1,1 @@
+"""What `generate` of transformers hands over and gets back."""

@@ -1,0 +1,165 @@
+"""A constraint as a logits processor of transformers' own loop.
+
+    model.generate(**inputs, logits_processor=[dk.processor(constraint=Invoice, tokenizer=tokenizer)])
+
+Their loop hands over whole rows of tokens; `prefix_matchers` finds where each stands in its text. It may be greedy,
+sampled, with beams, with an assistant or prompt look-up, in batches with padding on the left.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decodekit.chat.tools import in_format_of
+from decodekit.constraints import as_constraint, compile
+from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.errors import OptionError, VocabularyMismatchError
+from decodekit.integrations.prefix_matchers import PrefixMatchers, TokenRows
+from decodekit.sampling import apply_bitmask
+from decodekit.vocabulary import Vocabulary
+
+Framework: TypeAlias = Literal["torch", "numpy", "mlx"]
+
+
+def grammar_of(constraint: object, tokenizer: Any, eos_token_id: int | Sequence[int] | None = None) -> CompiledGrammar:
+    """The compiled constraint of a processor.
+
+    Args:
+        constraint: as `LLM.generate` takes it.
+        tokenizer: a tokenizer, or a `Vocabulary`.
+        eos_token_id: the tokens that end a text in the loop; None for those of the tokenizer.
+
+    Raises:
+        OptionError: there is no constraint, or no tokenizer.
+        ConstraintError: the constraint cannot be used.
+        ChatTemplateError: the chat template does not tell how tools are called.
+        TokenizerError: the bytes of the tokens cannot be known.
+    """
+    if constraint is None:
+        raise OptionError("there is no constraint, so nothing to allow or forbid", at="constraint")
+    if tokenizer is None:
+        raise OptionError("a constraint needs to know the tokens", at="tokenizer", hint="tokenizer=...")
+    vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
+    if eos_token_id is not None:
+        ends = [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
+        size = max(vocabulary.size, *(end + 1 for end in ends))
+        vocabulary = Vocabulary(vocabulary.token_bytes, ends, size, vocabulary.special_tokens)
+    taken = as_constraint(constraint)
+    return compile(taken if tokenizer is vocabulary else in_format_of(taken, tokenizer), vocabulary)
+
+
+class ConstraintProcessor:
+    """Masks the scores of the tokens that a constraint does not allow: ``processor(input_ids, scores)``.
+
+    The first rows that it sees are prompts, and rows that continue those of the call before are texts, however they
+    were reordered, copied or taken back (`prefix_matchers.PrefixMatchers`). So one object serves one call of
+    ``generate`` after another. Where a prompt is the prompt of the call before and one token more, `reset` says that a
+    new text begins.
+
+    A row whose text has ended may have end-of-sequence tokens alone, so that its scores stay a distribution.
+
+    Args:
+        grammar: of the constraint.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self.matchers: Final = PrefixMatchers(grammar)
+
+    def __repr__(self) -> str:
+        return f"processor({self.matchers.grammar.constraint!r:.60})"
+
+    def reset(self) -> None:
+        """Take the rows of the next call for prompts."""
+        self.matchers.reset()
+
+    def __call__(self, input_ids: Tensor | Sequence[int], scores: Tensor) -> Tensor:
+        """The scores with -inf for what may not follow.
+
+        Args:
+            input_ids: int64 [N, S], prompts included. A list is the text alone, without its prompt, as vLLM's
+                processors of one request are given it.
+            scores: [N, V]; V is the width of the model's logits, at least the size of the tokenizer. [V] with a list.
+
+        Raises:
+            VocabularyMismatchError: the scores are narrower than the tokenizer.
+            DeadEndError: a text may not end, and no token is allowed.
+        """
+        if isinstance(input_ids, Tensor):
+            words = words_for(self.matchers, input_ids.cpu().numpy(), scores.shape[-1])
+            return apply_bitmask(scores, torch.from_numpy(words).to(scores.device))
+        words = words_for(self.matchers, [input_ids], scores.shape[-1], [0])
+        return apply_bitmask(scores[None], torch.from_numpy(words).to(scores.device))[0]
+
+
+def words_for(
+    matchers: PrefixMatchers, rows: TokenRows, width: int, prompt_lengths: Sequence[int] | None = None
+) -> Int32Array:
+    """The masks of rows of scores: int32 [N, ceil(width / 32)].
+
+    Args:
+        matchers, rows, prompt_lengths: as `PrefixMatchers.masks` takes them.
+        width: of a row of scores.
+
+    Raises:
+        VocabularyMismatchError: the scores are narrower than the tokenizer.
+        DeadEndError: a text may not end, and no token is allowed.
+    """
+    vocabulary = matchers.grammar.vocabulary
+    if width < vocabulary.size and _last_used(vocabulary) >= width:
+        cause = f"the tokenizer has {vocabulary.size:,} ids, the logits {width:,} columns: they are not a pair"
+        raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
+    num_words = -(-width // 32)
+    words = np.zeros((len(rows), max(num_words, matchers.num_words)), np.int32)
+    return matchers.masks(rows, prompt_lengths, words)[:, :num_words]
+
+
+def _last_used(vocabulary: Vocabulary) -> int:
+    """The largest id that a text may have."""
+    used = [token for token, data in enumerate(vocabulary.token_bytes) if data is not None]
+    return max([*used[-1:], *vocabulary.eos_token_ids], default=-1)
+
+
+MADE_BY: Final[Mapping[Framework, tuple[str, str]]] = {
+    "torch": ("decodekit.integrations.mask_processor", "ConstraintProcessor"),
+    "numpy": ("decodekit.integrations.engines", "NumpyProcessor"),
+    "mlx": ("decodekit.integrations.engines", "MlxProcessor"),
+}
+"""Module and class that make the processor of a framework from a `CompiledGrammar`, loaded when asked for."""
+
+
+def processor(
+    constraint: object = None,
+    tokenizer: Any = None,
+    *,
+    framework: Framework = "torch",
+    eos_token_id: int | Sequence[int] | None = None,
+) -> Any:
+    """A constraint as a logits processor for somebody else's loop.
+
+    ``model.generate(**inputs, logits_processor=[dk.processor(constraint=Invoice, tokenizer=tokenizer)])``
+
+    Args:
+        constraint: what the text must be, as `LLM.generate` takes it.
+        tokenizer: of the model; or a `Vocabulary`.
+        framework: of the arrays that the loop has: "torch" for transformers, "numpy" or "mlx".
+        eos_token_id: the tokens that end a text in the loop, if they are not those of the tokenizer:
+            ``model.generation_config.eos_token_id``.
+
+    Raises:
+        OptionError: there is no constraint or no tokenizer, or no such framework.
+        ConstraintError: the constraint cannot be used.
+        TokenizerError: the bytes of the tokens cannot be known.
+    """
+    if framework not in get_args(Framework):
+        raise OptionError(f'framework={framework!r:.40} is none of "torch", "numpy", "mlx"', at="framework")
+    module, name = MADE_BY[framework]
+    return getattr(importlib.import_module(module), name)(grammar_of(constraint, tokenizer, eos_token_id))

@@ -1,0 +1,1 @@
+"""Documents: files, rows and remote objects as texts."""

@@ -1,0 +1,1 @@
+"""A job to look at: progress, tables, the page of its report."""

@@ -1,0 +1,1 @@
+"""From the options of a call to what the loops are given."""

@@ -1,0 +1,284 @@
+"""What checked options come to: the model, the settings of the loops, and the compiled constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import repeat
+from typing import Any
+
+from decodekit.chat.conversation import Telling
+from decodekit.chat.thought import Thought
+from decodekit.chat.tools import NO_TEMPLATE, in_format_of, tells_format, waits
+from decodekit.constraints import as_constraint, compile
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.matching.compiler import CompiledGrammar
+from decodekit.constraints.matching.matcher import Matcher
+from decodekit.decoding.prefixes import row_memory as memory
+from decodekit.decoding.request.prompt import Prompt
+from decodekit.decoding.request.settings import MAX_ROLLBACKS, Settings, left_out_of
+from decodekit.decoding.request.stopping import StoppingFunction, StopStrings
+from decodekit.decoding.search.search import Aggregation, Search
+from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults, warn
+from decodekit.llm.plans.option_rules import GenerateCall
+from decodekit.llm.thoughts import Reasoning, reasoning_of
+from decodekit.models.causal_lm import CausalLM
+from decodekit.models.wrappers.contrast_model import Contrast
+from decodekit.sampling import LogitsProcessor, Pipeline
+from decodekit.speculation.proposer import each_proposer
+from decodekit.speculation.proposers.canonical import Canonical
+from decodekit.strategy import Strategy, can_redraw, lead_of
+from decodekit.strategy.options.generate_options import GenerateOptions, OnLength
+from decodekit.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked call.
+
+    Args:
+        options: as they were given.
+        strategy: takes the tokens.
+        model: runs; under the contrast if there is one.
+        settings: of the loops.
+        grammar: the compiled constraint; None without one.
+        search: the strategy, if it has a loop of its own.
+        choice: the strategy, if it chooses among several samples.
+        told: what the chat template is told beside the messages.
+        recommended: what the strategy takes from the generation config of the model.
+        reasoning: how texts may reason; None if they are all answer.
+    """
+
+    options: GenerateOptions
+    strategy: Strategy
+    model: CausalLM
+    settings: Settings
+    grammar: CompiledGrammar | None
+    search: Search | None
+    choice: Aggregation | None
+    told: Telling
+    recommended: tuple[tuple[str, Any], ...] = ()
+    reasoning: Reasoning | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: CausalLM,
+        vocabulary: Vocabulary,
+        canonical: Callable[[], Canonical],
+        options: GenerateOptions,
+        faults: list[DecodekitError],
+        tokenizer: Any = None,
+    ) -> Plan:
+        """Check options, then compile the constraint.
+
+        Args:
+            model, vocabulary: of the call.
+            canonical: gives how the tokenizer divides texts.
+            options: of the call.
+            faults: what was found before; it is raised with the rest.
+            tokenizer: with the chat template, which tells how tools are called and what a thought is; None for none.
+
+        Raises:
+            OptionError: with all faults; or what only the compiled constraint shows.
+            ConstraintError: the constraint cannot be used.
+            ChatTemplateError: the chat template does not tell how tools are called.
+        """
+        call = GenerateCall.of(model, vocabulary, options, faults)
+        raise_faults(faults)
+        strategy = call.strategy
+        assert strategy is not None
+        grammar = compile(_constraint(call, tokenizer), vocabulary) if call.is_constrained else None
+        _check_compiled(call, grammar)
+        given: object = strategy  # the type of a strategy does not say that it may be a search
+        choice = given if isinstance(given, Aggregation) else None
+        search = given if isinstance(given, Search) else None
+        constraint = None if grammar is None else grammar.constraint
+        reasoning = reasoning_of(options, constraint, call.ending_vocabulary, tokenizer, call.told)
+        settings = _settings(call, strategy, choice, canonical(), () if reasoning is None else reasoning.texts)
+        return cls(
+            options,
+            strategy,
+            call.contrasted,
+            settings,
+            grammar,
+            search,
+            choice,
+            call.told,
+            tuple(call.recommended.items()),
+            reasoning,
+        )
+
+    @property
+    def contrast(self) -> Contrast | None:
+        """The contrast of the strategy."""
+        return getattr(self.strategy, "contrast", None)
+
+    def begun(self, prompt: Prompt, token_ids: Sequence[int], told: Telling) -> tuple[Thought | None, Matcher | None]:
+        """The thought that the text behind a prompt may begin with, and the matcher of the text.
+
+        Args:
+            prompt: as it was given.
+            token_ids: of it.
+            told: what the chat template was told.
+        """
+        thought = None if self.reasoning is None else self.reasoning.thought_behind(prompt, token_ids, told)
+        if thought is not None and self.reasoning is not None:
+            return thought, self.reasoning.matcher(thought)
+        return None, None if self.grammar is None else self.grammar.matcher()
+
+    @property
+    def num_samples(self) -> int:
+        """How many texts of a prompt are decoded; a search has its own."""
+        return getattr(self.strategy, "num_samples", 1)
+
+    @property
+    def on_length(self) -> OnLength:
+        """What becomes of a text that is cut."""
+        return self.options.on_length or ("return" if self.grammar is None else "error")
+
+    @property
+    def seeds(self) -> Iterable[int]:
+        """A seed for each prompt."""
+        seed = self.strategy.seed or 0 if self.options.seed is None else self.options.seed
+        return seed if isinstance(seed, Iterable) else repeat(seed)
+
+    @property
+    def is_drawn_unseeded(self) -> bool:
+        """Whether texts are drawn, and nobody gave a seed."""
+        return self.options.seed is None and self.strategy.seed is None and _has_seed(self.strategy)
+
+    @property
+    def batch_size(self) -> int:
+        """Prompts at a time."""
+        if self.options.batch_size is not None:
+            return self.options.batch_size
+        rows, _ = self._rows_of_a_prompt
+        return max(1, memory.rows_that_fit(self.model, memory.FEW_ROWS * rows) // rows)
+
+    @property
+    def _rows_of_a_prompt(self) -> tuple[int, str | None]:
+        """How many rows a search has for a prompt, and the option that says so."""
+        for name in ("num_beams", "num_particles", "num_candidates"):
+            if self.search is not None and hasattr(self.search, name):
+                rows: int = getattr(self.search, name)
+                return rows, f"{'top_k' if name == 'num_candidates' else name}={rows}"
+        return 1, None
+
+    def check_memory(self, num_prompts: int, num_sure: int) -> None:
+        """Refuse what memory cannot hold, before anything is read.
+
+        Args:
+            num_prompts: the most prompts at a time.
+            num_sure: how many there are at least.
+
+        Raises:
+            OptionError: the rows, masks or drafts do not fit.
+        """
+        rows, named = self._rows_of_a_prompt
+        option = named or f"batch_size={self.batch_size}"
+        if self.num_samples > 1:
+            name = "n" if self.choice else "num_return_sequences"
+            memory.check_texts(self.num_samples, f"{name}={self.num_samples}")
+        memory.check_masks(num_prompts * rows, self.settings.vocabulary.num_mask_words, option)
+        memory.check_rows(self.model, num_sure * rows, 1, option)
+        longest = min(self.options.max_new_tokens, self.model.context_length or memory.MAX_TOKENS)
+        for proposer in each_proposer(self.settings.proposer):
+            for name in ("num_tokens", "max_tokens"):
+                num_tokens = getattr(proposer, name, 0)
+                if num_tokens > 1:
+                    memory.check_rows(self.model, 1, 1, f"{name}={num_tokens}", 1 + min(num_tokens, longest))
+
+
+def _constraint(call: GenerateCall, tokenizer: Any) -> Constraint:
+    """The constraint, with what the tokenizer tells of it."""
+    constraint = as_constraint(call.constraint)
+    if tokenizer is None or not waits(constraint):
+        return constraint
+    template = call.told.options.get("chat_template")
+    if not tells_format(tokenizer, template):
+        warn(NO_TEMPLATE)
+    return in_format_of(constraint, tokenizer, template)
+
+
+def _settings(
+    call: GenerateCall,
+    strategy: Strategy,
+    choice: Aggregation | None,
+    canonical: Canonical,
+    texts: Sequence[bytes | None],
+) -> Settings:
+    options = call.options
+    num_alternatives = int(options.logprobs) if options.logprobs is not True else 0
+    needs_logprobs = bool(options.logprobs) or (choice is not None and choice.needs_logprobs)
+    contrast = getattr(strategy, "contrast", None)
+    return Settings(
+        vocabulary=call.ending_vocabulary,
+        pipeline=Pipeline(call.pipeline),
+        select=strategy.select,
+        max_new_tokens=options.max_new_tokens,
+        stop=StopStrings(call.stop_strings, options.include_stop),
+        stop_rules=tuple(StoppingFunction(one) for one in call.stops if callable(one)),
+        num_alternatives=num_alternatives if needs_logprobs else None,
+        can_redraw=can_redraw(strategy),
+        max_rollbacks=MAX_ROLLBACKS if options.max_rollbacks is None else options.max_rollbacks,
+        must_close=options.on_length == "close",
+        fast_forward=options.fast_forward,
+        lead=lead_of(strategy),
+        masks=options.masks,
+        traces=options.trace,
+        texts=texts,
+        proposer=call.proposer,
+        verify=getattr(strategy, "verify", "coupled"),  # a search has none
+        mirostat=getattr(strategy, "mirostat", None),  # beams have none
+        canonical=canonical,
+        distribution_of="the model" if contrast is None else f"the model under {contrast!r:.80}",
+    )
+
+
+def _check_compiled(call: GenerateCall, grammar: CompiledGrammar | None) -> None:
+    """Raise what only the compiled constraint shows.
+
+    Raises:
+        UselessOptionError: nothing is ever rolled back.
+        OptionError: no text of the constraint is short enough to be closed in time.
+    """
+    options = call.options
+    if options.max_rollbacks is not None and (grammar is None or not grammar.has_guard):
+        cause = f"max_rollbacks={options.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
+        raise UselessOptionError(cause, at="max_rollbacks")
+    if grammar is None or options.on_length != "close":
+        return
+    least = _least_tokens(grammar, call.left_out[0], call.pipeline)
+    if least > options.max_new_tokens:
+        raise OptionError(
+            f"max_new_tokens={options.max_new_tokens:,} is too few for any text of the constraint: it needs {least:,}",
+            at="max_new_tokens",
+            hint=f"max_new_tokens={least} or more",
+        )
+
+
+def _least_tokens(grammar: CompiledGrammar, left_out: frozenset[int], pipeline: Sequence[LogitsProcessor]) -> int:
+    """How many tokens suffice for some text, none of them forbidden.
+
+    Raises:
+        OptionError: there is no text without the forbidden tokens, or none was found.
+        ResourceLimitError: none was found, and nothing is forbidden.
+    """
+    try:
+        return grammar.least_tokens(left_out)
+    except ResourceLimitError as error:
+        if not left_out:
+            raise
+        forbidding = [processor for processor in pipeline if left_out_of([processor], grammar.vocabulary.size)[0]]
+        names = ", ".join(f"{processor!r:.80}" for processor in forbidding)
+        cause = f'on_length="close" cannot be kept: no text of the constraint was found without what {names} may forbid'
+        hint = "fewer forbidden tokens (of a sequence the last one counts), or another on_length"
+        raise OptionError(cause, at="on_length", hint=hint) from error
+
+
+def _has_seed(strategy: Any) -> bool:
+    """Whether a strategy, or the one that it draws samples with, draws by a seed; beams do if they are told to."""
+    drawing = getattr(strategy, "strategy", strategy)
+    has_seed = is_dataclass(drawing) and any(option.name == "seed" for option in fields(drawing))
+    return has_seed and getattr(drawing, "do_sample", True)

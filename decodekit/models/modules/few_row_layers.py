@@ -1,0 +1,76 @@
+"""Linear layers of a model that multiply a few rows at the speed of memory; see `products.few_rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decodekit.products.cpu_products import KINDS
+from decodekit.products.few_rows import few_rows_linear, measure
+
+
+class FewRowsLinear(nn.Linear):
+    """`nn.Linear` with the product of `few_rows_linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., out_features] of [..., in_features]."""
+        return few_rows_linear(input, self.weight, self.bias)
+
+
+def with_few_rows(model: nn.Module) -> nn.Module:
+    """The model, of which linear layers with float weights on a CPU have become those of this room.
+
+    Args:
+        model: a copy (see `shared_copy`): its modules are changed, its weights are not.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    from decodekit.models.modules.transposed_linear import TransposedLinear
+
+    replacements = {nn.Linear: FewRowsLinear, Conv1D: TransposedLinear}
+    for module in model.modules():
+        if type(module) in replacements and "forward" not in vars(module):
+            weight = module.weight
+            if type(weight) is nn.Parameter and weight.dtype in KINDS and weight.device.type == "cpu":
+                module.__class__ = replacements[type(module)]
+    return model
+
+
+def quicker_here(layers: Iterable[Any], seconds_of: Callable[[Callable[[], object]], float] | None = None) -> list[Any]:
+    """Those of some layers on CUDA whose products are quicker by `few_rows_linear`, for some number of rows.
+
+    Args:
+        layers: whatever has a `weight`.
+        seconds_of: measures a function; by default a captured graph of it is.
+    """
+    alike: dict[Any, list[Any]] = {}
+    for layer in layers:
+        weight = layer.weight
+        if weight.device.type == "cuda" and type(weight) is nn.Parameter and weight.is_contiguous():
+            alike.setdefault((weight.device, weight.dtype, weight.shape), []).append(layer)
+    clock = seconds_of or _seconds_of_graph
+    return [one for some in alike.values() if measure([one.weight for one in some], clock) for one in some]
+
+
+def _seconds_of_graph(run: Callable[[], object], trials: int = 5) -> float:
+    """Seconds of what a function starts on the current device, replayed as a graph; the least of some trials."""
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        run()  # programs are compiled, libraries choose theirs
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            run()
+        found = list[float]()
+        for _ in range(trials):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            found.append(begin.elapsed_time(end) / 1e3)
+    torch.cuda.current_stream().wait_stream(stream)
+    return min(found)

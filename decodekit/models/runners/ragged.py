@@ -1,0 +1,437 @@
+"""The fast tier: a model's own modules over the ragged cache, with decodekit's attention function.
+
+Nothing here knows an architecture. Whether a model computes the right thing this way is decided by the self-check.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decodekit.gpu.pages import Stored
+from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.caches.paged_cache import PagedCache
+from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
+from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.modules.few_row_layers import with_few_rows
+from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
+from decodekit.models.runners import attention
+from decodekit.models.runners.captured import StepCapture
+from decodekit.models.runners.paged import PagedModel
+from decodekit.models.runners.replay import MAX_WIDTH, Replays, Run
+from decodekit.products.cpu_products import MAX_ROWS
+from decodekit.products.cpu_team import one_torch_thread
+
+
+class RaggedModel:
+    """Runs a transformers model on rows of unequal lengths.
+
+    Args:
+        model: a transformers model; it is not changed.
+        own_attention: leave the model its own attention and hand it a mask, for those that ignore the attention
+            interface.
+        use_pages: keep what rows have read in pages, as on a GPU; otherwise in a rectangle.
+        capture: makes captured steps of steps over pages; None runs them as they are.
+        compiler, stored: see `paged.PagedModel`.
+
+    Raises:
+        Exception: whatever the model raises when it is run this way; then it needs a slower tier.
+    """
+
+    can_rollback = True
+    can_restore = True
+    """Whether taking back a draft costs at most another reading of its accepted part."""
+    _argument = "past_key_values"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        own_attention: bool = False,
+        *,
+        use_pages: bool = False,
+        capture: StepCapture | None = None,
+        compiler: str | Callable[..., Any] | None = None,
+        stored: Stored = Stored.AS_GIVEN,
+    ) -> None:
+        attention.register()
+        self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
+        self._own_attention = own_attention
+        self.is_spread = is_spread(model)
+        """Whether the model lies on several devices; then every pass is run by its modules."""
+        self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
+        self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        self._is_cuda = self._device.type == "cuda"
+        config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+        parameters = inspect.signature(type(model).forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self._takes_keep = "logits_to_keep" in parameters
+        self._keeps_per_row = False
+        self.is_strict = False  # refuse what the attention function does not know; on during the self-check
+        # LongRoPE turns from short to long factors for the whole batch at once when one row gets long.
+        kinds = rope_types(config)
+        self._longrope_limit: int | None = kinds.get("longrope", {}).get("original_max_position_embeddings")
+        # Models that rewrite their rotary frequencies during the pass cannot run in two threads at once.
+        rewrites = any("dynamic" in kind or kind == "longrope" for kind in kinds)
+        long_module: nn.Module | None = None
+        limit = self._longrope_limit
+        if limit is not None:
+            with suppress(AttributeError, KeyError, TypeError):  # then it goes on rewriting them
+                long_module = with_longrope(self._module, is_long=True)
+                self._module = with_longrope(self._module, is_long=False)
+                rewrites = False
+        self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
+        self._sets_step = False  # for the attention function to find it, where it is not handed on
+        try:
+            self._layers = self._find_layers()
+        except attention.StepNotHandedOnError:
+            self._sets_step = True
+            self._layers = self._find_layers()
+        self.paged: PagedModel | None = None
+        if use_pages:
+            if self.is_spread:
+                raise attention.UnsupportedAttentionError("the model lies on several devices, its pages on one")
+            self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler, stored)
+            if long_module is not None and limit is not None:
+                self.paged.read_long_rows_by(long_module, limit)
+        self._replays: Replays | None = None
+        if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
+            runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
+            self._replays = Replays(self._module, runs, self._layers, self._windows)
+        self._long: RaggedModel | None = None
+        """What runs rows beyond the limit of LongRoPE over a rectangle."""
+        if long_module is not None:
+            self._long = copy.copy(self)
+            self._long._module, self._long._longrope_limit, self._long._replays = long_module, None, None
+
+    @torch.inference_mode()
+    def _find_layers(self) -> dict[int, LayerShape]:
+        """The shapes of the keys and values, seen in a pass over two rows of one and two tokens."""
+        recorder = _transformers_cache(Recorder())
+        tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
+        positions = torch.arange(2, device=self._device).unsqueeze(0)
+        step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
+        step.windows = set()
+        logits = self._run(tokens, step, recorder, None)
+        if not recorder.store.layers:
+            raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
+        if self._takes_keep:
+            # Since transformers 5.23 the positions whose logits are wanted may differ by row.
+            last = torch.tensor([[0], [1]], device=self._device)
+            try:
+                kept = self._run(tokens, step, _transformers_cache(Recorder()), last)
+            except (IndexError, RuntimeError, TypeError, ValueError):
+                kept = logits
+            self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
+        self.vocab_size: int = logits.shape[-1]
+        self._windows = frozenset(step.windows)
+        return recorder.store.layers  # type: ignore[no-any-return]
+
+    def _run_last(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
+        """Logits [R, V] of the last of equally many new tokens per row."""
+        return [self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()]
+
+    def _run_every(
+        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
+        """Logits [R, T, V] of all new tokens, padding too."""
+        return [self._run(tokens, step, _transformers_cache(store, step), None, module).float()]
+
+    def _run(
+        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Tensor:
+        logits: Tensor = self._call(tokens, step, past, keep, module).logits
+        return logits
+
+    def _call(
+        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Any:
+        """The output of the model for one pass."""
+        arguments: dict[str, Any] = {
+            "input_ids": tokens,
+            self._argument: past,
+            "use_cache": True,
+        }
+        if self._own_attention:
+            arguments["attention_mask"] = step.mask(None, 1, self._dtype, self._device)[2]
+        else:
+            arguments[attention.STEP_ARGUMENT] = step
+        if self._takes_positions:
+            arguments["position_ids"] = step.positions
+        if keep is not None and self._takes_keep:
+            arguments["logits_to_keep"] = keep
+        if step.hidden is not None:
+            arguments["output_hidden_states"] = True
+        changes_shape = self._is_cuda and isinstance(step, Step)  # steps over pages are captured, and have a kernel
+        with self._guard, attention.without_cudnn() if changes_shape else nullcontext():
+            if self._sets_step:
+                with attention.in_pass(step):
+                    out = (module or self._module)(**arguments)
+            else:
+                out = (module or self._module)(**arguments)
+        if step.hidden is not None:
+            step.hidden += out.hidden_states or ()
+        return out
+
+    @property
+    def module(self) -> nn.Module:
+        """The model with decodekit's attention function."""
+        return self._module
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embeddings are."""
+        device: torch.device = self._device
+        return device
+
+    def run(self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: Any = None) -> Tensor:
+        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
+        return self._run(tokens, step, _transformers_cache(store, step), keep, module)
+
+    def run_at(
+        self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool, module: nn.Module | None = None
+    ) -> Tensor:
+        """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows.
+
+        `are_last` says that they are the last W columns of every row. Before transformers 5.23 a model can leave out
+        the others only then; else the input of its output projection is cut down to them.
+        """
+        past = _transformers_cache(store, step)
+        if self._keeps_per_row:
+            return self._run(tokens, step, past, columns, module)
+        if are_last:
+            return self._run(tokens, step, past, columns.shape[1], module)[:, -columns.shape[1] :]
+        index = columns[:, :, None]
+        with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module):
+            out = self._run(tokens, step, past, None, module)
+        is_cut = out.shape[1] == columns.shape[1] != tokens.shape[1]
+        return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
+
+    @contextmanager
+    def _before_head(self, select: Callable[[Tensor], Tensor], module: nn.Module | None) -> Iterator[None]:
+        """Let the output projection see less of hidden states [R, T, D], in passes of this thread."""
+        head, own = (module or self._module).get_output_embeddings(), threading.get_ident()  # type: ignore[operator]
+
+        def selected(_: nn.Module, given: tuple[Any, ...]) -> Any:
+            is_ours = threading.get_ident() == own and len(given) == 1 and given[0].dim() == 3
+            return (select(given[0]),) if is_ours else None
+
+        hook = None if head is None else head.register_forward_pre_hook(selected)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    @property
+    def layers(self) -> dict[int, LayerShape]:
+        """What each layer stores per token, by layer index."""
+        return self._layers
+
+    def new_cache(
+        self, num_rows: int, capacity: int, kind: type[RaggedCache] = RaggedCache
+    ) -> RaggedCache | PagedCache:
+        """An empty cache; see `causal_lm.CausalLM.new_cache`. A rectangle may be of another kind."""
+        if self.paged is not None:
+            return self.paged.new_cache(num_rows, capacity)
+        return kind(self._layers, num_rows, capacity, self._device)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache | PagedCache,
+        rows: Rows,
+        logits: LogitsKind,
+        hidden: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Append tokens and return logits; see `causal_lm.CausalLM.forward`.
+
+        `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
+        """
+        if isinstance(cache, PagedCache):
+            assert self.paged is not None
+            return self.paged.forward(tokens, num_tokens, cache, rows, logits, hidden, self.is_strict)
+        limit = self._longrope_limit
+        if limit is not None:
+            ends = cache.ends(num_tokens, rows)
+            if min(ends) <= limit < max(ends):
+                is_long = [end > limit for end in ends]
+                return forward_apart(self.forward, is_long, tokens, num_tokens, cache, rows, logits, hidden)
+            if min(ends) > limit and self._long is not None:
+                self._long.is_strict = self.is_strict
+                return self._long.forward(tokens, num_tokens, cache, rows, logits, hidden)
+        if not self._is_cuda and sum(num_tokens) <= MAX_ROWS:
+            with one_torch_thread():
+                return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
+        return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
+
+    def _forward(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Rows,
+        logits: LogitsKind,
+        hidden: list[Tensor] | None,
+    ) -> Tensor:
+        """A pass over rows of a rectangle."""
+        width = max(num_tokens)
+        wanted = self._wanted(num_tokens, width, logits)
+        if tokens.shape[1] != width:
+            tokens = tokens[:, :width]
+        step = cache.begin(num_tokens, rows, [tokens, *wanted])
+        tokens, *wanted = step.carried
+        step.is_strict, step.hidden = self.is_strict, hidden
+        if logits == "all":
+            out = self._run(tokens, step, _transformers_cache(cache, step), None)
+        elif logits != "last":
+            out = self._run_counts(tokens, num_tokens, logits, step, cache, wanted)
+        elif self._can_replay(step) and min(num_tokens) == width:
+            out = self._replayed("last", tokens, step, cache)
+        elif min(num_tokens) == width:
+            [out] = self._run_last(self._module, tokens, step, cache)
+        else:
+            out = self._run_ragged_last(tokens, step, _transformers_cache(cache, step), wanted)
+        cache.commit(step, rows)
+        return out.float()
+
+    def _wanted(self, num_tokens: Sequence[int], width: int, logits: LogitsKind) -> list[Tensor]:
+        """Where the wanted logits of a pass are, on the host: what `_run_ragged_last` and `_run_counts` take."""
+        if logits == "all" or (logits == "last" and min(num_tokens) == width):
+            return []
+        ends = torch.tensor(num_tokens)
+        if logits == "last":
+            columns = torch.tensor(sorted({count - 1 for count in num_tokens}))
+            return [ends - 1, columns, torch.searchsorted(columns, ends - 1)]
+        counts = torch.tensor(logits)
+        rows = torch.repeat_interleave(counts)
+        columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, logits, strict=True)])
+        starts = ends - max(logits)
+        return [rows, columns, columns - starts[rows], (starts[:, None] + torch.arange(max(logits))).clamp_min(0)]
+
+    def _can_replay(self, step: Step) -> bool:
+        return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh and step.hidden is None
+
+    def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
+        assert self._replays is not None
+        run = self._run_last if wanted == "last" else self._run_every
+        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))[0]
+
+    def _run_ragged_last(self, tokens: Tensor, step: Step, past: Any, wanted: Sequence[Tensor]) -> Tensor:
+        """[R, V] logits at each row's own last token, with as little of the output projection as the model allows.
+
+        Args:
+            wanted: int64 columns of the last tokens [R]; these once each, in order; and which of them each is [R].
+        """
+        last, columns, places = wanted
+        if self._keeps_per_row:
+            return self._run(tokens, step, past, last[:, None])[:, 0]
+        out = self._run(tokens, step, past, columns)
+        is_kept = out.shape[1] == len(columns) != tokens.shape[1]
+        return out[torch.arange(len(last), device=out.device), (places if is_kept else last).to(out.device)]
+
+    def _run_counts(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        counts: Sequence[int],
+        step: Step,
+        cache: RaggedCache,
+        wanted: Sequence[Tensor],
+    ) -> Tensor:
+        """[sum of counts, V] logits at the last `counts[i]` real tokens of row i.
+
+        Args:
+            wanted: int64 rows and columns of these tokens [sum of counts]; their columns among the last max(counts)
+                tokens of each row, and the columns of those [R, max(counts)].
+        """
+        width, most = max(num_tokens), max(counts)
+        past = _transformers_cache(cache, step)
+        is_replayed = self._can_replay(step) and len(counts) * width <= 2 * sum(counts)
+        if len(counts) == 1 and not is_replayed:
+            return self._run(tokens, step, past, most)[0, -most:]
+        first = min(count - own for count, own in zip(num_tokens, counts, strict=True))
+        rows, columns, among_last, last = wanted
+        if is_replayed:
+            out = self._replayed("every", tokens, step, cache)
+        elif 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
+            columns = among_last
+            out = self._run(tokens, step, past, last)
+        else:
+            out = self._run(tokens, step, past, width - first)
+            columns = columns - (width - out.shape[1])
+        return out[rows.to(out.device), columns.to(out.device)]
+
+
+class Recorder:
+    """Stands in for the cache to learn what the layers store."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerShape] = {}
+
+    def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """Note the shapes of a layer; see `RaggedCache.append`."""
+        shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)]
+        self.layers[layer] = LayerShape(*shapes)
+        return keys, values
+
+
+@functools.cache
+def past_key_values_class() -> type[Any]:
+    """The cache that the modules of transformers see; made when first wanted, for transformers takes long to load."""
+    from transformers import Cache
+
+    class PastKeyValues(Cache):  # type: ignore[misc]
+        """What the modules of transformers see of a cache during one forward pass; a new one for each pass."""
+
+        # Without a call of super().__init__: the base class wants layers of its own.
+        def __init__(self, store: RaggedCache | Recorder, step: Step | None) -> None:
+            self.layers: list[Any] = []
+            self.layer_class_to_replicate = None
+            self.offloading = False
+            self.store, self.step = store, step
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        ) -> tuple[Tensor, Tensor]:
+            return self.store.append(layer_idx, key_states, value_states, self.step)  # type: ignore[arg-type]
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return 0 if self.step is None else max(self.step.starts)
+
+    return PastKeyValues
+
+
+def _stateless_class() -> type[Any]:
+    def refuse(self: object, *args: object, **kwargs: object) -> None:
+        raise attention.UnsupportedAttentionError("the model keeps recurrent state")
+
+    verbs = ("get_conv_state", "get_recurrent_state", "update_conv_state", "update_recurrent_state")
+    names = ("has_previous_state", *verbs)
+    return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
+
+
+_class: type[Any] | None = None
+
+
+def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
+    global _class
+    if _class is None:  # not a cached function, for a compiler reads what is behind the cache
+        _class = _stateless_class()
+    return _class(store, step)

@@ -1,0 +1,335 @@
+"""Threads that make products together with the thread that asks for one: parked in compiled code, without Python.
+
+Example: a team of two for a product of 8,192 outputs, in chunks of 48. The asking thread writes the job, counts the
+round up and wakes the helper; both take chunks from one counter until none is left:
+
+    asking thread   job written, round 7    0 to 48    96 to 144   ...   waits until the helper has left round 7
+    helper          sleeps                  48 to 96   144 to 192  ...   looks for round 8 for a while, then sleeps
+
+A helper that has nothing to do looks at the round for some 50 µs, since the next product of a step follows at once,
+and then sleeps in the kernel (a futex) until it is woken. It never holds the interpreter's lock. A product that is
+asked for while the team is busy with another thread's is made by the asking thread alone; its numbers are the same.
+
+On Linux alone; elsewhere there is a team of one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from decodekit.products.cpu_products import GROUP, KINDS, LANES, ROOM, compiled, outputs, pack
+
+Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
+"""Kind and size of the weights' type; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk."""
+
+# Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
+_BUSY: Final = 0  # 1 while a thread has the team
+_ROUND: Final = 8  # counts jobs; its lower half is the word that helpers sleep on
+_SLEEPERS: Final = 16
+_NEXT: Final = 24  # the first output that nobody has taken
+_INSIDE: Final = 32  # helpers that have entered a round and not left it
+_JOB: Final = 40  # kind, size, packed, weight, bias, out, rows, outputs, width, chunk
+_END: Final = 56
+
+_LOOKS: Final = 4000  # so often a helper looks at the round before it sleeps: some 50 µs
+_CHUNK_BYTES: Final = 1 << 16  # read by a thread before it looks for more
+_WORTHWHILE_BYTES: Final = 1 << 17  # what is smaller is read before a helper has come
+_SYSCALLS: Final = {"x86_64": 202, "aarch64": 98}
+_WAIT: Final = 128  # FUTEX_WAIT | FUTEX_PRIVATE_FLAG
+_WAKE: Final = 129
+
+_INT: Final = ir.IntType(64)
+_WORD: Final = ir.IntType(32)
+
+
+def _code_of(emit: Any, result: Any, num_arguments: int) -> Any:
+    """A function of compiled code that takes int64 and is written by `emit(builder, arguments)`."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = emit(builder, *arguments)
+        return context.get_dummy_value() if result is types.void else value
+
+    signature = result(*[types.int64] * num_arguments)
+    if num_arguments == 0:
+        return intrinsic(lambda typing: (signature, code))
+    if num_arguments == 1:
+        return intrinsic(lambda typing, a: (signature, code))
+    if num_arguments == 2:
+        return intrinsic(lambda typing, a, b: (signature, code))
+    return intrinsic(lambda typing, a, b, c: (signature, code))
+
+
+def _at(b: Any, address: Any) -> Any:
+    return b.inttoptr(address, _INT.as_pointer())
+
+
+def _called(b: Any, name: str, arguments: list[Any]) -> Any:
+    """A call of the C library; the arguments behind the first one are variable."""
+    form = ir.FunctionType(_INT, [_INT] if arguments else [], var_arg=bool(arguments))
+    return b.call(b.module.globals.get(name) or ir.Function(b.module, form, name), arguments)
+
+
+def _paused(b: Any) -> Any:
+    name, arguments = (
+        ("llvm.x86.sse2.pause", []) if os.uname().machine == "x86_64" else ("llvm.aarch64.hint", [_WORD(1)])
+    )
+    form = ir.FunctionType(ir.VoidType(), [one.type for one in arguments])
+    return b.call(b.module.globals.get(name) or ir.Function(b.module, form, name), arguments)
+
+
+def _futex(b: Any, address: Any, operation: Any, value: Any) -> Any:
+    number = _SYSCALLS.get(os.uname().machine, 0)
+    return _called(b, "syscall", [_INT(number), address, operation, value, _INT(0), _INT(0), _INT(0)])
+
+
+_load: Final = _code_of(lambda b, at: b.load_atomic(_at(b, at), "seq_cst", 8), types.int64, 1)
+_store: Final = _code_of(lambda b, at, value: b.store_atomic(value, _at(b, at), "seq_cst", 8), types.void, 2)
+_add: Final = _code_of(lambda b, at, value: b.atomic_rmw("add", _at(b, at), value, "seq_cst"), types.int64, 2)
+_swap: Final = _code_of(lambda b, at, value: b.atomic_rmw("xchg", _at(b, at), value, "seq_cst"), types.int64, 2)
+_pause: Final = _code_of(_paused, types.void, 0)
+_give_way: Final = _code_of(lambda b: _called(b, "sched_yield", []), types.int64, 0)
+_sleep_or_wake: Final = _code_of(_futex, types.int64, 3)
+
+
+@compiled
+def _place(state: int, index: int) -> int:
+    return state + 8 * index
+
+
+@compiled
+def _job_of(state: int) -> Job:
+    at = _place(state, _JOB)
+    return (
+        _load(at), _load(at + 8), _load(at + 16), _load(at + 24), _load(at + 32),
+        _load(at + 40), _load(at + 48), _load(at + 56), _load(at + 64), _load(at + 72),
+    )  # fmt: skip
+
+
+@compiled
+def _make(job: Job, totals: int, first: int, last: int) -> None:
+    """The outputs from `first` to `last` of a job."""
+    kind, size, packed, weight, bias, out, rows, outs, width, _ = job
+    if kind == 0:
+        outputs(np.float32(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+    elif kind == 1:
+        outputs(np.uint16(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+    else:
+        outputs(np.int16(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+
+
+@compiled
+def _take_chunks(state: int, totals: int) -> None:
+    """Make chunks of the job's outputs until none is left."""
+    job = _job_of(state)
+    num_outs, chunk = job[7], job[9]
+    while True:
+        first = _add(_place(state, _NEXT), chunk)
+        if first >= num_outs:
+            return
+        _make(job, totals, first, min(first + chunk, num_outs))
+
+
+@compiled
+def _help(state: int, totals: int) -> None:
+    """The life of a helper: it waits for a round that is open (an odd number), and takes chunks of its job."""
+    seen = _load(_place(state, _ROUND))
+    while True:
+        looks = 0
+        while _load(_place(state, _ROUND)) == seen or _load(_place(state, _ROUND)) % 2 == 0:
+            if _load(_place(state, _END)) != 0:
+                return
+            looks += 1
+            _pause()
+            if looks > _LOOKS:
+                now = _load(_place(state, _ROUND))
+                if now == seen or now % 2 == 0:
+                    _add(_place(state, _SLEEPERS), 1)
+                    if _load(_place(state, _END)) == 0:
+                        _sleep_or_wake(_place(state, _ROUND), _WAIT, now)
+                    _add(_place(state, _SLEEPERS), -1)
+                looks = 0
+        seen = _load(_place(state, _ROUND))
+        # Whoever asks waits for those who have entered; one who comes when the round is closed goes away again.
+        _add(_place(state, _INSIDE), 1)
+        if seen % 2 == 1 and _load(_place(state, _ROUND)) == seen:
+            _take_chunks(state, totals)
+        _add(_place(state, _INSIDE), -1)
+
+
+@compiled
+def _ask(state: int, job: Job, totals: int) -> bool:
+    """Make all outputs with the team; False, with nothing done, if another thread has it."""
+    if _swap(_place(state, _BUSY), 1) == 1:
+        return False
+    for i in range(10):
+        _store(_place(state, _JOB + i), job[i])
+    _store(_place(state, _NEXT), 0)
+    _add(_place(state, _ROUND), 1)
+    if _load(_place(state, _SLEEPERS)) > 0:
+        _sleep_or_wake(_place(state, _ROUND), _WAKE, 1 << 30)
+    _take_chunks(state, totals)
+    _add(_place(state, _ROUND), 1)
+    looks = 0
+    while _load(_place(state, _INSIDE)) > 0:
+        _pause()
+        looks += 1
+        if looks > _LOOKS:
+            _give_way()
+            looks = 0
+    _store(_place(state, _BUSY), 0)
+    return True
+
+
+@compiled
+def _product(
+    state: int, kind: int, size: int, x: int, weight: int, bias: int, out: int, room: int,
+    rows: int, outs: int, width: int,
+) -> None:  # fmt: skip
+    """Products of rows [R, K] with weights [N, K], by their addresses; with the team whose state is not 0."""
+    packed = room + 4 * ROOM
+    if kind == 0:
+        pack(np.float32(0), x, packed, rows, width)
+    elif kind == 1:
+        pack(np.uint16(0), x, packed, rows, width)
+    else:
+        pack(np.int16(0), x, packed, rows, width)
+    chunk = max(1, _CHUNK_BYTES // (width * size * GROUP)) * GROUP
+    job = (kind, size, packed, weight, bias, out, rows, outs, width, chunk)
+    if state != 0 and outs * width * size >= _WORTHWHILE_BYTES and _ask(state, job, room):
+        return
+    _make(job, room, 0, outs)
+
+
+@compiled
+def _end(state: int) -> None:
+    """Wake all helpers, for good."""
+    _store(_place(state, _END), 1)
+    _sleep_or_wake(_place(state, _ROUND), _WAKE, 1 << 30)
+
+
+class Team:
+    """Helpers of a process and their state; see the head of the module."""
+
+    def __init__(self, num_helpers: int) -> None:
+        self.num_helpers = num_helpers
+        self._memory = np.zeros(_END + 16 + num_helpers * ROOM, np.int64)
+        start = int(self._memory.ctypes.data)
+        self.state = start + -start % 64
+        self._threads = []
+        for i in range(num_helpers):
+            totals = self.state + 8 * (_END + 8 + i * ROOM)
+            thread = threading.Thread(target=_help, args=(self.state, totals), name="decodekit-products", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """End the helpers."""
+        _end(self.state)
+        for thread in self._threads:
+            thread.join()
+
+
+def num_threads() -> int:
+    """How many threads a product of the current thread may have: as many as torch had before `one_torch_thread`."""
+    number: int = getattr(_local, "num_threads", 0) or torch.get_num_threads()
+    return number
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Products [R, N] of rows [R, K] with weights [N, K] and a bias [N], all contiguous and of one type of `MARKS`.
+
+    They are made by as many threads as torch has, and are the same for any number of them.
+    """
+    num_rows, width = x.shape
+    num_outs = len(weight)
+    out = x.new_empty(num_rows, num_outs)
+    needed = ROOM + num_rows * (width + LANES)
+    room: Tensor | None = getattr(_local, "room", None)
+    if room is None or len(room) < needed:
+        room = _local.room = torch.empty(needed)
+    threads = num_threads()
+    _product(
+        0 if threads == 1 else _team(threads - 1).state, KINDS[x.dtype], x.element_size(), x.data_ptr(),
+        weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(), room.data_ptr(),
+        num_rows, num_outs, width,
+    )  # fmt: skip
+    return out
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Let torch compute with one thread in passes of the current thread, and products with all that it had.
+
+    The threads that torch keeps for its own operations spin for a while after each, on the cores that helpers need.
+    What is small is quicker without them; what is large in a pass of few rows are its products.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or _TORCH is None:
+        yield
+        return
+    _local.num_threads = before
+    _set_torch_threads(1)
+    try:
+        yield
+    finally:
+        _set_torch_threads(before)
+        del _local.num_threads
+
+
+def _set_torch_threads(number: int) -> None:
+    """As `torch.set_num_threads`, for the current thread alone: other threads may begin at any time."""
+    assert _TORCH is not None
+    _TORCH.omp_set_num_threads(number)
+    if hasattr(_TORCH, "MKL_Set_Num_Threads_Local"):
+        _TORCH.MKL_Set_Num_Threads_Local(number)
+
+
+def _torch_library() -> Any:
+    """The library whose OpenMP torch uses; None where helpers are not to be had."""
+    if sys.platform != "linux" or os.uname().machine not in _SYSCALLS:
+        return None
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    except OSError:
+        return None
+    return library if hasattr(library, "omp_set_num_threads") else None
+
+
+_TORCH: Final = _torch_library()
+_local: Final = threading.local()
+_teams: Final[dict[int, Team]] = {}
+_lock: Final = threading.Lock()
+
+
+def _team(num_helpers: int) -> Team:
+    """The team of the process with so many helpers. It stays, as threads may differ in how many they ask for."""
+    if num_helpers not in _teams:
+        with _lock:
+            if num_helpers not in _teams:
+                _teams[num_helpers] = Team(num_helpers)
+    return _teams[num_helpers]
+
+
+@atexit.register
+def _close() -> None:
+    for team in _teams.values():
+        team.close()
+    _teams.clear()
+
+
+os.register_at_fork(after_in_child=_teams.clear)  # a fork has no threads but the one that forked

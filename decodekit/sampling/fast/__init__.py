@@ -1,0 +1,1 @@
+"""Compiled sampling from wide rows on a CPU."""

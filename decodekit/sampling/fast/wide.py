@@ -1,0 +1,254 @@
+"""Truncation and selection on wide rows on the host, without sorting them and without noise for each of their tokens.
+
+What is found is what the functions of whole rows give: the same tokens, from the same arithmetic, row by row. Logits
+are float32 [N, V], and are divided by a temperature T before a truncation.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decodekit.sampling.fast.candidates import Candidates, Floats, Ids
+from decodekit.sampling.margins import lowest_kept_of, reached, widened
+from decodekit.sampling.noise import Words, gumbel_at
+
+WIDE = 4096
+"""Below this width torch and numpy are as fast, and compiled code need not be loaded."""
+
+MANY = 1 << 20
+"""Numbers of logits from which asking the system for large pages pays."""
+
+_ROWS_OF_A_THREAD = 4
+_REMOVED = np.float32(-np.inf)
+
+
+def is_wide(logits: Tensor) -> bool:
+    """Whether rows of logits [N, V] are on the host and wide enough for compiled code."""
+    return logits.shape[-1] >= WIDE and logits.device.type == "cpu" and logits.dtype == torch.float32
+
+
+def divided(logits: Tensor, temperature: float) -> Tensor:
+    """z / T of many wide rows.
+
+    The same numbers as from torch in half the time for 64 rows of 131,072: numpy asks the system for large pages, and
+    most of what such a division takes is the first touch of new memory.
+    """
+    rows = logits.numpy(force=True)
+    quotients = np.empty(rows.shape, np.float32)
+    _over_rows(lambda part, out: np.divide(part, np.float32(temperature), out=out), rows, quotients)
+    return torch.from_numpy(quotients)
+
+
+def block_peaks(logits: Tensor) -> tuple[Floats, Floats] | None:
+    """The rows as an array [N, V], and the largest logit of each block of 64, float32 [N, ceil(V / 64)].
+
+    None if a row has NaN, +inf, or no token at all: such rows take the general way, which tells what is wrong.
+    """
+    from decodekit.sampling.fast.logit_blocks import BLOCK, find_block_peaks
+
+    rows = np.ascontiguousarray(logits.numpy(force=True))
+    peaks = np.empty((len(rows), -(-rows.shape[1] // BLOCK)), np.int32)
+    are_sound = _over_rows(find_block_peaks, rows.view(np.int32), peaks)
+    return (rows, peaks.view(np.float32)) if all(are_sound) else None
+
+
+def keep_top_k(logits: Tensor, temperature: float, k: int) -> Candidates | None:
+    """The k likeliest tokens of softmax(z / T) and ties with the last of them; None for a quarter of a row or more."""
+    from decodekit.sampling.fast.cuts import cut_top_k
+
+    # Which way is taken depends on the settings, not on the other rows, except for a nucleus: there both ways cut at
+    # the same token, and nothing after it computes a mass again.
+    cut = None if 4 * k > logits.shape[-1] else _cut_of(logits, temperature)
+    if cut is None:
+        return None
+    cut.by(cut_top_k, k)
+    return cut.candidates()
+
+
+def keep_top_p(
+    logits: Tensor, temperature: float, p: float, *, min_p: float = 0.0, even_many: bool = False
+) -> Candidates | None:
+    """The likeliest tokens of softmax(z / T) with mass p < 1, and of these the ones that min-p right after it keeps.
+
+    Candidates are wanted `even_many`: also where a quarter of a row or more is left; otherwise None.
+    """
+    from decodekit.sampling.fast.cuts import count_at_least, cut_top_p
+
+    cut = _cut_of(logits, temperature)
+    if cut is None:
+        return None
+    cut.by(cut_top_p, reached(p))
+    if 4 * cut.counts.max() > logits.shape[-1] and not even_many:
+        return None
+    if min_p > 0:  # few of the nucleus are left, and need sorting
+        floors = _min_p_cuts(cut.peaks, cut.scale, min_p)
+        cut.lasts[floors > cut.cuts] = logits.shape[-1]
+        np.maximum(cut.cuts, floors, out=cut.cuts)
+        num_left = np.empty_like(cut.counts)
+        _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, num_left)
+        np.minimum(cut.counts, num_left, out=cut.counts)
+    return cut.candidates()
+
+
+def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates | None:
+    """The tokens of softmax(z / T) at least min_p > 0 times as likely as the likeliest."""
+    from decodekit.sampling.fast.cuts import count_at_least
+
+    cut = _cut_of(logits, temperature)
+    if cut is None:
+        return None
+    cut.cuts[:] = _min_p_cuts(cut.peaks, cut.scale, min_p)
+    cut.lasts[:] = logits.shape[-1]
+    _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, cut.counts)
+    return cut.candidates()
+
+
+class _Cut:
+    """Where a truncation cuts each row: a token stays if y > cut, or y = cut and its id <= last, with y = z / T.
+
+    The logits [N, V] are there as an array, too, with the peaks [N, blocks] of `block_peaks`.
+    """
+
+    def __init__(self, logits: Tensor, rows: Floats, peaks: Floats, scale: np.float32) -> None:
+        self.logits, self.rows, self.peaks, self.scale = logits, rows, peaks, scale
+        self.cuts = np.empty(len(rows), np.float32)
+        self.lasts, self.counts = np.empty((2, len(rows)), np.int64)  # [N] each; how many tokens stay
+
+    def by(self, kernel: Callable[..., Any], setting: float) -> None:
+        """Cut with one of the kernels of `cuts`."""
+        _over_rows(kernel, self.rows, self.peaks, self.scale, setting, self.cuts, self.lasts, self.counts)
+
+    def candidates(self) -> Candidates:
+        """What is left, in descending order."""
+        from decodekit.sampling.fast.cuts import gather
+
+        values = np.empty((len(self.rows), max(1, self.counts.max(initial=1))), np.float32)
+        ids = np.empty(values.shape, np.int64)
+        _over_rows(gather, self.rows, self.peaks, self.scale, self.cuts, self.lasts, values, ids)
+        order = (-values).argsort(axis=1, kind="stable")  # they are in order of token id
+        values, ids = np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1)
+        return Candidates(values, ids, self.logits.shape[-1], self.logits.device)
+
+
+def _cut_of(logits: Tensor, temperature: float) -> _Cut | None:
+    """No cut yet; None where `block_peaks` is None."""
+    found = block_peaks(logits)
+    return None if found is None else _Cut(logits, *found, np.float32(temperature))
+
+
+def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
+    """bool [N, V]: what top-p removes; None where `block_peaks` is None."""
+    from decodekit.sampling.fast.cuts import cut_top_p
+
+    cut = _cut_of(logits, 1.0)
+    if cut is None:
+        return None
+    cut.by(cut_top_p, reached(p))
+    removed: NDArray[np.bool_] = cut.rows < cut.cuts[:, None]
+    for row in np.flatnonzero(cut.lasts < logits.shape[-1]):  # of its ties with the last token only some stay
+        last = cut.lasts[row] + 1
+        removed[row, last:] |= cut.rows[row, last:] == cut.cuts[row]
+    return removed
+
+
+def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
+    """The draw of `selectors.sample` from wide rows (see `contenders`); None where `block_peaks` is None."""
+    found = block_peaks(logits)
+    if found is None:
+        return None
+    ids, counts = contenders(*found, keys)
+    rows, peaks = found
+    width = int(counts.max(initial=1))
+    if width > ids.shape[1]:  # too many within 1e-4 of the best: float32 decides among all tokens
+        return None
+    ids = ids[:, :width]
+    is_used = np.arange(width) < counts[:, None]
+    noisy = gumbel_at(keys[:, None], ids)
+    noisy += np.take_along_axis(rows, ids, axis=1) - peaks.max(axis=1, keepdims=True)
+    noisy[~is_used] = -np.inf
+    is_best = noisy == noisy.max(axis=1, keepdims=True)
+    tokens: Ids = np.where(is_best & is_used, ids, rows.shape[1]).min(axis=1)
+    return tokens
+
+
+def contenders(
+    rows: Floats, peaks: Floats, keys: Words, temperature: float = 1.0, floors: Floats | None = None
+) -> tuple[Ids, Ids]:
+    """The tokens of wide rows z / T with the largest noisy logit, or one within 1e-4 of it.
+
+    Args:
+        rows, peaks: z, as `block_peaks` has them.
+        keys: of the rows' noise, [N].
+        temperature: T.
+        floors: [N]; tokens whose z / T is below need not be looked at.
+
+    Returns:
+        The tokens, [N, `draws.MAX_CONTENDERS`]; how many they are, [N], perhaps more than were kept.
+    """
+    from decodekit.sampling.fast.noisy_draws import MAX_CONTENDERS, find_contenders
+
+    ids, counts = np.zeros((len(rows), MAX_CONTENDERS), np.int64), np.empty(len(rows), np.int64)
+    least = np.full(len(rows), _REMOVED) if floors is None else floors
+    _over_rows(find_contenders, rows, peaks, np.float32(temperature), least, keys, ids, counts)
+    return ids, counts
+
+
+def distances_above(
+    rows: Floats, peaks: Floats, tokens: Ids, temperature: float, most: int
+) -> NDArray[np.float64] | None:
+    """How far z / T of other tokens is above that of one token of each row, or equal to it; None if they are too many.
+
+    Args:
+        rows, peaks: z of wide rows, as `block_peaks` has them.
+        tokens: [N].
+        temperature: T.
+        most: so many of a row are not too many.
+
+    Returns:
+        [N, M], at least one column, padded with -inf; +inf where the token is -inf.
+    """
+    from decodekit.sampling.fast.cuts import find_above
+
+    found, counts = np.full((len(rows), most), -np.inf), np.empty(len(rows), np.int64)
+    _over_rows(find_above, rows, peaks, np.float32(temperature), tokens, found, counts)
+    width = int(counts.max(initial=1))
+    return None if width > most else found[:, :width]
+
+
+def _over_rows(kernel: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Run a kernel on parts of the rows of all its arrays, one part for each thread that torch uses; what it returns.
+
+    Kernels let other threads run. A row does not depend on which part it is in.
+    """
+    num_rows = len(arguments[0])
+    num_parts = min(torch.get_num_threads(), num_rows // _ROWS_OF_A_THREAD)
+    if num_parts < 2:
+        return [kernel(*arguments)]
+    bounds = [num_rows * part // num_parts for part in range(num_parts + 1)]
+
+    def run(part: int) -> Any:
+        rows = slice(bounds[part], bounds[part + 1])
+        return kernel(*(a[rows] if isinstance(a, np.ndarray) else a for a in arguments))
+
+    return list(_threads(num_parts, os.getpid()).map(run, range(num_parts)))
+
+
+@functools.cache
+def _threads(count: int, process: int) -> ThreadPoolExecutor:
+    """Threads of this process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(count)
+
+
+def _min_p_cuts(peaks: Floats, scale: np.float32, min_p: float) -> Floats:
+    """The least y that min-p keeps, [N]; the same arithmetic as ``apply_min_p``."""
+    return lowest_kept_of(peaks.max(axis=1) / scale, widened(-math.log(min_p)))

@@ -1,0 +1,1 @@
+"""Logits processors: functions of tensors, and the values that stand for them."""

@@ -1,0 +1,268 @@
+"""Biases of sequences, banned words, allowed tokens, and a least number of tokens. Logits are float32 [N, V]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decodekit.errors import OptionError, UselessOptionError
+from decodekit.sampling.checks import is_count, is_number, require, token_sequence
+from decodekit.sampling.checks import token_ids as checked_ids
+from decodekit.sampling.pipeline import LogitsProcessor, Stage
+from decodekit.sampling.processors.common import can_reach_minus_infinity, check_ids, with_history
+from decodekit.sampling.processors.functions import apply_logit_bias, check_within
+from decodekit.sampling.processors.history import History
+
+
+def apply_sequence_bias(
+    logits: Tensor, history: History, sequences: Sequence[Sequence[int]], biases: Sequence[float]
+) -> Tensor:
+    """z + bias for the last token of each sequence where the prefix ends with the tokens before it (transformers).
+
+    Args:
+        sequences: distinct non-empty sequences of token ids. Of several that end in the same token all count.
+        biases: what is added, one for each sequence; -inf bans the token.
+
+    Raises:
+        OptionError: the last token of a sequence lies outside the row of logits.
+    """
+    by_length: dict[int, list[int]] = {}
+    for index, sequence in enumerate(sequences):
+        by_length.setdefault(len(sequence) - 1, []).append(index)
+    for length, indices in sorted(by_length.items()):
+        last = [sequences[index][-1] for index in indices]
+        if length == 0:
+            logits = apply_logit_bias(logits, last, [biases[index] for index in indices])
+            continue
+        check_within(last, logits.shape[-1], "sequence_bias")
+        starts = torch.tensor([sequences[index][:-1] for index in indices], device=logits.device)
+        values = torch.tensor([biases[index] for index in indices], dtype=logits.dtype, device=logits.device)
+        is_here = (history.last(length).unsqueeze(1) == starts).all(dim=-1)  # [N, sequences]
+        ids = torch.tensor(last, device=logits.device)
+        logits = logits.index_add(-1, ids, torch.where(is_here, values, 0.0))
+    return logits
+
+
+def apply_allowed_tokens(logits: Tensor, allowed: Sequence[int]) -> Tensor:
+    """Remove every token that is not among ``allowed`` (vLLM's ``allowed_token_ids``).
+
+    Raises:
+        OptionError: an id lies outside the row of logits.
+    """
+    check_within(allowed, logits.shape[-1], "allowed_tokens")
+    removed = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    removed[list(allowed)] = False
+    return logits.masked_fill(removed, -math.inf)
+
+
+def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids: Sequence[int]) -> Tensor:
+    """Remove ``end_ids`` while the output has fewer than ``min_tokens`` tokens.
+
+    (transformers ``min_new_tokens``, vLLM ``min_tokens``; transformers' older ``min_length`` counts the prompt too.)
+
+    Raises:
+        OptionError: an id lies outside the row of logits.
+    """
+    check_within(end_ids, logits.shape[-1], "end_ids")
+    is_end = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    is_end[list(end_ids)] = True
+    is_short = (history.lengths - history.prompt_lengths < min_tokens).unsqueeze(1)
+    return logits.masked_fill(is_short & is_end, -math.inf)
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class SequenceBias(LogitsProcessor):
+    """Add a bias to the token that would complete a sequence; see ``apply_sequence_bias``.
+
+    Args:
+        biases: bias by sequence of token ids, as tuples.
+
+    Raises:
+        OptionError: no bias, something that is no sequence of token ids, or a bias that is NaN or +inf.
+    """
+
+    biases: tuple[tuple[tuple[int, ...], float], ...]
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __init__(self, biases: Mapping[tuple[int, ...], float]) -> None:
+        name = "sequence_bias"
+        require(name, biases, isinstance(biases, Mapping) and len(biases) > 0, "a mapping from token ids to biases")
+        made = []
+        for sequence, bias in biases.items():
+            ids = token_sequence(f"{name}, key", sequence)
+            require(f"{name}[{ids}]", bias, is_number(bias) or bias == -math.inf, "a finite number or -inf")
+            made.append((ids, float(bias)))
+        object.__setattr__(self, "biases", tuple(sorted(made)))
+
+    @property
+    def can_forbid(self) -> bool:
+        """Whether a bias is -inf."""
+        return can_reach_minus_infinity(bias for _, bias in self.biases)
+
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """The last tokens of the sequences whose bias is -inf."""
+        ends: dict[int, float] = {}
+        for sequence, bias in self.biases:
+            ends[sequence[-1]] = ends.get(sequence[-1], 0.0) + min(bias, 0.0)  # those of several add up
+        return [token for token, bias in ends.items() if can_reach_minus_infinity([bias])]
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> SequenceBias:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("sequence_bias", (token for sequence, _ in self.biases for token in sequence), vocab_size)
+        return self
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """Likelier or less likely ends of the sequences."""
+        sequences, biases = zip(*self.biases, strict=True)
+        return apply_sequence_bias(logits, with_history(self, history), sequences, biases)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self.biases)!r})"
+
+
+def _of_words(given: object) -> str | None:
+    """How to ban words that are given as texts."""
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        return None
+    words = [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
+    both = [text for word in words[:4] for text in dict.fromkeys((word, f" {word.lstrip()}"))]
+    if both:
+        return (
+            f"bad_words=[tokenizer.encode(text, add_special_tokens=False) for text in {both!r}], one division of each"
+        )
+    is_flat = all(is_count(one, 0) for one in given)
+    return f"bad_words={[[one] for one in given]!r:.80}" if is_flat and given else None
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class BadWords(LogitsProcessor):
+    """Remove the tokens that would complete one of the sequences: their bias is -inf.
+
+    A sequence of token ids is one way to write a word; another tokenization of it is another sequence.
+
+    Args:
+        sequences: of token ids.
+
+    Raises:
+        OptionError: there is none, or something is no sequence of token ids.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        is_many = isinstance(sequences, Iterable) and not isinstance(sequences, str | bytes)
+        require("bad_words", sequences, is_many, "sequences of token ids", _of_words(sequences))
+        given: list[Any] = [*sequences]  # they may come once
+        for one in given:
+            if isinstance(one, str):
+                raise OptionError(
+                    f"bad_words={given!r:.60} holds the text {one!r:.40}, which has many divisions into tokens",
+                    at="bad_words",
+                    hint=_of_words(given),
+                )
+        if given and all(is_count(one, 0) for one in given):
+            require("bad_words", given, False, "sequences of token ids", _of_words(given))
+        made = {token_sequence("bad_words", sequence) for sequence in given}
+        require("bad_words", given, len(made) > 0, "at least one sequence of token ids")
+        object.__setattr__(self, "sequences", tuple(sorted(made)))
+
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """The last tokens of the sequences."""
+        return {sequence[-1] for sequence in self.sequences}
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> BadWords:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("bad_words", (token for sequence in self.sequences for token in sequence), vocab_size)
+        return self
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """What completes none of them."""
+        biases = [-math.inf] * len(self.sequences)
+        return apply_sequence_bias(logits, with_history(self, history), self.sequences, biases)
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class AllowedTokens(LogitsProcessor):
+    """Remove every other token; see ``apply_allowed_tokens``.
+
+    Args:
+        token_ids: the tokens that may come.
+
+    Raises:
+        OptionError: there is none, or something is no token id.
+    """
+
+    token_ids: tuple[int, ...]
+    stage = Stage.BIAS
+
+    def __init__(self, token_ids: Iterable[int]) -> None:
+        object.__setattr__(self, "token_ids", checked_ids("allowed_tokens", token_ids))
+
+    def may_forbid(self, vocab_size: int) -> Collection[int]:
+        """Every other token."""
+        return set(range(vocab_size)).difference(self.token_ids)
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> AllowedTokens:
+        """Itself, if the vocabulary has its tokens."""
+        check_ids("allowed_tokens", self.token_ids, vocab_size)
+        return self
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """The allowed tokens."""
+        return apply_allowed_tokens(logits, self.token_ids)
+
+
+@dataclass(frozen=True, repr=False)
+class MinTokens(LogitsProcessor):
+    """No end before the output has ``min_tokens`` tokens; see ``apply_min_tokens``.
+
+    Args:
+        min_tokens: how many tokens the output must have, at least 1.
+        end_ids: the tokens that end a text; None: those of the vocabulary (see `for_vocabulary`).
+
+    Raises:
+        OptionError: the number is below 1, there is no end, or something is no token id.
+    """
+
+    min_tokens: int
+    end_ids: tuple[int, ...] | None = None
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __post_init__(self) -> None:
+        require("min_tokens", self.min_tokens, is_count(self.min_tokens), "an integer of at least 1")
+        if self.end_ids is not None:
+            object.__setattr__(self, "end_ids", checked_ids("end_ids", self.end_ids))
+
+    def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> MinTokens:
+        """With the ends of the vocabulary, if none were given.
+
+        Raises:
+            OptionError: the vocabulary lacks an end that was given, or has none of its own.
+        """
+        if self.end_ids is not None:
+            check_ids("end_ids", self.end_ids, vocab_size)
+            return self
+        if not end_ids:
+            raise UselessOptionError(
+                f"min_tokens={self.min_tokens} has no effect: no token of the vocabulary ends a text", at="min_tokens"
+            )
+        return MinTokens(self.min_tokens, tuple(end_ids))
+
+    def may_forbid(self, vocab_size: int) -> Collection[int] | None:
+        """The ends."""
+        return self.end_ids
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """Without an end where it would come too early."""
+        if self.end_ids is None:
+            raise OptionError(f"{self!r} does not know which tokens end a text", at="end_ids", hint="for_vocabulary")
+        return apply_min_tokens(logits, with_history(self, history), self.min_tokens, self.end_ids)

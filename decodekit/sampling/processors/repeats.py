@@ -1,0 +1,182 @@
+"""Against repeats of more than one token: DRY and the ban of repeated n-grams. Logits are float32 [N, V]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from decodekit.sampling.checks import is_count, is_number, require, token_sequence
+from decodekit.sampling.pipeline import LogitsProcessor, Stage
+from decodekit.sampling.processors.common import check_window, with_history
+from decodekit.sampling.processors.history import PADDING, History
+
+_LARGEST = 1e30
+"""A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""
+
+
+def apply_dry(
+    logits: Tensor,
+    history: History,
+    multiplier: float,
+    base: float,
+    allowed_length: int,
+    breakers: Sequence[Sequence[int]] = (),
+    window: int | None = None,
+) -> Tensor:
+    """z - multiplier base^(n - allowed_length) for tokens that would extend a repeat of n >= allowed_length tokens.
+
+    "Don't repeat yourself" (p-e-w, 2024; in text-generation-webui, KoboldCpp, llama.cpp). The end of the prefix repeats
+    an earlier place if the n tokens before that place are its last n tokens; the token at the place would extend the
+    repeat, and gets the penalty of the longest one that it extends. No repeat reaches back over a breaker, and a
+    breaker of one token is never penalized. Repeats may overlap with themselves.
+
+    Exponents stop where base^n leaves float32, as in llama.cpp; text-generation-webui stops at n = 50.
+
+    Args:
+        multiplier: of the penalty; 0 is none.
+        base: at least 1.
+        allowed_length: the length of a repeat that is penalized by ``multiplier``; a shorter one is free.
+        window: how many of the last tokens are looked at; None looks at all.
+    """
+    num_rows, vocab_size = logits.shape
+    width = history.token_ids.shape[1] if window is None else min(window, history.token_ids.shape[1])
+    if multiplier == 0.0 or width <= allowed_length:
+        return logits
+    ids = history.last(width).flip(-1)  # [N, width], the latest first; -1 before the start
+    is_token = ids != PADDING
+    longest = allowed_length  # a repeat beyond which the penalty does not grow
+    if base >= 1.000001:
+        longest += max(0, math.ceil(math.log(_LARGEST / multiplier) / math.log(base)))
+    # [N, width]: how many tokens before the place (which is the one `distance` from the end) repeat the end.
+    lengths = _repeat_lengths(ids, is_token, _reach(ids, is_token, breakers), longest)
+    # [N, width - 1]: the token after each place that the end repeats, and the length of the repeat.
+    tokens, repeats = ids[:, :-1], lengths[:, 1:]
+    is_penalized = (repeats >= max(allowed_length, 1)) & (tokens >= 0) & (tokens < vocab_size)
+    exponents = torch.where(is_penalized, repeats - allowed_length, -1)
+    largest = torch.full((num_rows, vocab_size), -1, dtype=torch.int64, device=logits.device)
+    largest.scatter_reduce_(1, tokens.clamp(0, vocab_size - 1), exponents, "amax")
+    single = [breaker[0] for breaker in breakers if len(breaker) == 1 and breaker[0] < vocab_size]
+    if single:
+        largest[:, single] = -1
+    penalty = (multiplier * torch.pow(base, largest.clamp(min=0).to(torch.float64))).clamp(max=_LARGEST)
+    return torch.where(largest >= 0, logits - penalty.to(torch.float32), logits)
+
+
+def _reach(ids: Tensor, is_token: Tensor, breakers: Sequence[Sequence[int]]) -> Tensor:
+    """[N, 1]: how many tokens follow the latest breaker, of all that begin there the longest one."""
+    num_rows, width = ids.shape
+    places = torch.arange(width, device=ids.device)
+    # The latest place where a breaker begins, and the tokens after the longest one that begins there.
+    start = torch.full((num_rows, 1), width, dtype=torch.int64, device=ids.device)
+    reach = is_token.sum(dim=-1, keepdim=True)
+    for breaker in breakers:
+        length = len(breaker)
+        if length > width:
+            continue
+        pattern = torch.tensor(breaker[::-1], dtype=torch.int64, device=ids.device)
+        ends = (ids.unfold(1, length, 1) == pattern).all(dim=-1)  # [N, width - length + 1]: it ends at the place
+        end = torch.where(ends, places[: width - length + 1], width).amin(dim=-1, keepdim=True)
+        begin = end + length - 1
+        is_later = (end < width) & ((begin < start) | ((begin == start) & (end < reach)))
+        start, reach = torch.where(is_later, begin, start), torch.where(is_later, end, reach)
+    return reach
+
+
+def _repeat_lengths(ids: Tensor, is_token: Tensor, reach: Tensor, longest: int) -> Tensor:
+    """[N, width] int64: for each distance how many tokens from there back are those from the end back."""
+    width = ids.shape[1]
+    lengths = torch.zeros_like(ids)
+    is_repeat = is_token.clone()
+    is_repeat[:, 0] = False
+    for n in range(min(width, longest)):  # one round per length of a repeat
+        is_repeat = is_repeat[:, : width - n] & (ids[:, n:] == ids[:, n : n + 1]) & is_token[:, n:] & (reach > n)
+        if not is_repeat.any():
+            break
+        lengths[:, : width - n] += is_repeat
+    return lengths
+
+
+def apply_no_repeat_ngram(logits: Tensor, history: History, size: int) -> Tensor:
+    """Remove the tokens that would complete an n-gram that prompt or output have already (fairseq; transformers).
+
+    The size n is at least 1; 1 removes every token that was used.
+    """
+    ids, vocab_size = history.token_ids, logits.shape[-1]
+    if ids.shape[1] < size:
+        return logits
+    windows = ids.unfold(1, size, 1)  # [N, S - n + 1, n]
+    ends = torch.arange(size, ids.shape[1] + 1, device=ids.device) <= history.lengths.unsqueeze(1)
+    is_repeat = (windows[..., :-1] == history.last(size - 1).unsqueeze(1)).all(dim=-1) & ends
+    tokens = windows[..., -1]
+    is_repeat &= (tokens >= 0) & (tokens < vocab_size)
+    spare = torch.where(is_repeat, tokens, vocab_size)  # the others go to a place that is cut off
+    removed = torch.zeros((len(ids), vocab_size + 1), dtype=torch.bool, device=logits.device).scatter_(1, spare, True)
+    return logits.masked_fill(removed[:, :vocab_size], -math.inf)
+
+
+@dataclass(frozen=True, repr=False)
+class DRY(LogitsProcessor):
+    """A penalty for tokens that would extend a repeat, growing with its length; see ``apply_dry``.
+
+    Args:
+        multiplier: of the penalty; 0.8 is usual.
+        base: how the penalty grows with each token of the repeat, at least 1.
+        allowed_length: the longest repeat that costs no more than ``multiplier``.
+        breakers: sequences of token ids over which no repeat reaches: newlines, quotes, names of speakers.
+        window: how many of the last tokens are looked at; None looks at all.
+
+    Raises:
+        OptionError: a setting is out of range.
+    """
+
+    multiplier: float
+    base: float = 1.75
+    allowed_length: int = 2
+    breakers: tuple[tuple[int, ...], ...] = ()
+    window: int | None = None
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __post_init__(self) -> None:
+        valid = is_number(self.multiplier) and self.multiplier >= 0
+        require("dry_multiplier", self.multiplier, valid, "a finite number of at least 0")
+        require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
+        require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
+        check_window("dry_window", self.window)
+        is_many = isinstance(self.breakers, Iterable) and not isinstance(self.breakers, str | bytes)
+        require("dry_breakers", self.breakers, is_many, "sequences of token ids")
+        object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
+
+    @property
+    def can_forbid(self) -> bool:
+        """No: the largest penalty is finite."""
+        return False
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """Tokens that would extend a repeat, less likely."""
+        settings = self.multiplier, self.base, self.allowed_length, self.breakers, self.window
+        return apply_dry(logits, with_history(self, history), *settings)
+
+
+@dataclass(frozen=True, repr=False)
+class NoRepeatNGram(LogitsProcessor):
+    """Remove the tokens that would repeat an n-gram; see ``apply_no_repeat_ngram``.
+
+    Raises:
+        OptionError: the size is not an integer of at least 1.
+    """
+
+    size: int
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __post_init__(self) -> None:
+        require("no_repeat_ngram_size", self.size, is_count(self.size), "an integer of at least 1")
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """What repeats no n-gram."""
+        return apply_no_repeat_ngram(logits, with_history(self, history), self.size)

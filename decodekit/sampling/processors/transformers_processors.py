@@ -1,0 +1,276 @@
+"""Logits processors of transformers as stages of a pipeline.
+
+    as_processor(TemperatureLogitsWarper(0.7))     # Temperature(0.7)
+    as_processor(MyProcessor())                    # Foreign(MyProcessor()), a bias: before the constraint's mask
+
+A processor of transformers is called as ``processor(input_ids, scores)`` with int64 [n, S] and float32 [n, V], and
+gives new scores. What does the same here becomes that, so that it keeps the fast paths of a pipeline; any other is
+called. Nothing of transformers is imported: its classes are known by their names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from decodekit.errors import OptionError, ProcessorError
+from decodekit.sampling.pipeline import LogitsProcessor, Pipeline, Stage
+from decodekit.sampling.processors.common import MinP, RepetitionPenalty, Temperature, TopK, TopP, with_history
+from decodekit.sampling.processors.history import History
+
+
+class RowLayout(Protocol):
+    """How a row is shown to a processor of transformers: with the padding that its prompt came with, say."""
+
+    def __call__(self, prompt: Tensor) -> Tensor:
+        """The prompt as it was given, int64 [S], for its tokens without padding, int64 [L]."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Foreign(LogitsProcessor):
+    """A processor of transformers, or any function of ``(input_ids, scores)``, that is called as it is.
+
+    It is shown the rows of one length at a time, which may be fewer than the batch has, in any order, and at places of
+    a draft too; so its answer for a row must depend on that row alone.
+
+    Args:
+        processor: is called.
+        stage: where it stands; a bias comes before the constraint's mask.
+        layout: how prompts are shown; None shows their tokens.
+
+    Raises:
+        OptionError: it cannot be called.
+    """
+
+    processor: Callable[..., Tensor]
+    stage: Stage = Stage.BIAS  # type: ignore[misc]
+    layout: RowLayout | None = field(default=None, kw_only=True)
+
+    needs_history = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.processor):
+            raise OptionError(f"{self.processor!r:.60} cannot be called", at="processors")
+
+    def __repr__(self) -> str:
+        return f"Foreign({_name(self.processor)})"
+
+    @property
+    def is_tokenwise(self) -> bool:
+        """Nobody knows: masks are always made before what follows."""
+        return False
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """The scores that the processor gives, rows of one length at a time."""
+        history = with_history(self, history)
+        out = logits.clone()
+        lengths = history.lengths.tolist()
+        if self.layout is None and len(set(lengths)) == 1:
+            return self._called(history.token_ids[:, : lengths[0]], out)
+        shown = [self._shown(history, row) for row in range(len(lengths))]
+        for length in sorted({len(row) for row in shown}):
+            rows = [row for row, tokens in enumerate(shown) if len(tokens) == length]
+            out[rows] = self._called(torch.stack([shown[row] for row in rows]), logits[rows].clone())
+        return out
+
+    def _shown(self, history: History, row: int) -> Tensor:
+        prefix = history.token_ids[row, : int(history.lengths[row])]
+        if self.layout is None:
+            return prefix
+        num_prompt = int(history.prompt_lengths[row])
+        return torch.cat((self.layout(prefix[:num_prompt]), prefix[num_prompt:]))
+
+    def _called(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        with torch.inference_mode(False):  # what it gets and makes may be kept and written to
+            made = self.processor(input_ids.clone(), scores.clone())
+        if not isinstance(made, Tensor) or made.shape != scores.shape:
+            kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            raise ProcessorError(
+                f"{_name(self.processor)} made {kind} of scores {[*scores.shape]}", at=f"processor {self!r}"
+            )
+        return made.to(scores)
+
+
+Native = Callable[[Any], LogitsProcessor | None]
+
+
+def _only(condition: Callable[[Any], bool], make: Callable[[Any], LogitsProcessor]) -> Native:
+    return lambda one: make(one) if condition(one) else None
+
+
+def _is_inf(one: Any) -> bool:
+    return bool(one.filter_value == -float("inf"))
+
+
+NATIVE: Final[Mapping[str, Native]] = {
+    "TemperatureLogitsWarper": lambda one: Temperature(float(one.temperature)),
+    "TopKLogitsWarper": _only(_is_inf, lambda one: TopK(int(one.top_k))),
+    "TopPLogitsWarper": _only(lambda one: _is_inf(one) and one.min_tokens_to_keep == 1, lambda one: TopP(one.top_p)),
+    "MinPLogitsWarper": _only(lambda one: _is_inf(one) and one.min_tokens_to_keep == 1, lambda one: MinP(one.min_p)),
+    "RepetitionPenaltyLogitsProcessor": _only(
+        # An integer says how much of the prompt does not count; a tensor only how long the padding is.
+        lambda one: not isinstance(getattr(one, "prompt_ignore_length", None), int),
+        lambda one: RepetitionPenalty(float(one.penalty)),
+    ),
+}
+"""What does here the same as a class of transformers; None where the settings of an object ask for something else."""
+
+WARPERS: Final[Mapping[str, Stage]] = {
+    "TemperatureLogitsWarper": Stage.TEMPERATURE,
+    **dict.fromkeys(
+        (
+            "TopHLogitsWarper",
+            "TopKLogitsWarper",
+            "TopPLogitsWarper",
+            "MinPLogitsWarper",
+            "TypicalLogitsWarper",
+            "EpsilonLogitsWarper",
+            "EtaLogitsWarper",
+        ),
+        Stage.TRUNCATION,
+    ),
+    **dict.fromkeys(
+        ("LogitNormalization", "WatermarkLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"), Stage.LAST
+    ),
+}
+"""Classes of transformers that come after the constraint's mask; all others come before it."""
+
+
+def class_in_transformers(value: object) -> str | None:
+    """The name of the nearest class of an object that belongs to transformers; None if it has none."""
+    for kind in type(value).__mro__:
+        if kind.__module__.partition(".")[0] == "transformers":
+            return kind.__name__
+    return None
+
+
+def is_foreign(value: object) -> bool:
+    """Whether this is a logits processor of transformers, or a list of them."""
+    kind = class_in_transformers(value)
+    return kind is not None and (kind == "LogitsProcessorList" or callable(value))
+
+
+def as_processor(value: Any, *, layout: RowLayout | None = None, is_native: bool = True) -> LogitsProcessor:
+    """A processor of transformers as one of decodekit.
+
+    Args:
+        value: the processor.
+        layout: how prompts are shown to it.
+        is_native: whether something that does the same may take its place.
+    """
+    kind = class_in_transformers(value)
+    own = type(value).__name__ == kind  # not a class of somebody else that inherits from it
+    if own and is_native and kind is not None and kind in NATIVE:
+        made = NATIVE[kind](value)
+        if made is not None:
+            return made
+    return Foreign(value, WARPERS.get(kind or "", Stage.BIAS), layout=layout)
+
+
+def as_processors(value: Any) -> list[LogitsProcessor]:
+    """The processors of a `LogitsProcessorList`, or the only one."""
+    each: Iterable[Any] = value if isinstance(value, list) else [value]
+    return [as_processor(one) for one in each]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlainFunction(LogitsProcessor):
+    """A function ``(logits, history)`` as a processor: a bias, before the constraint's mask.
+
+    It is given copies, float32 [N, V] and the `History` of the rows, and gives float32 [N, V]. The first rows are
+    processed twice: a function whose answers differ is none of its arguments, and no text could be repeated.
+
+    Args:
+        function: is called.
+    """
+
+    function: Callable[..., Tensor]
+    _checked: list[bool] = field(default_factory=list, init=False)
+
+    stage = Stage.BIAS
+    needs_history = True
+
+    def __repr__(self) -> str:
+        return f"PlainFunction({_name(self.function)})"
+
+    @property
+    def is_tokenwise(self) -> bool:
+        """Nobody knows: masks are always made before what follows."""
+        return False
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        """What the function gives.
+
+        Raises:
+            ProcessorError: it raises, gives something of another shape, or two answers to one question.
+        """
+        history = with_history(self, history)
+        made = self._called(logits, history)
+        if not self._checked:
+            again = self._called(logits, history)
+            if not torch.allclose(made, again, rtol=0, atol=0, equal_nan=True):
+                cause = f"{_name(self.function)} gave two answers to the same logits and history"
+                hint = "a function of its arguments alone, without a state or random numbers"
+                raise ProcessorError(cause, at=f"processor {self!r}", hint=hint)
+            self._checked.append(True)
+        return made
+
+    def _called(self, logits: Tensor, history: History | None) -> Tensor:
+        try:
+            with torch.inference_mode(False):
+                made: Any = self.function(logits.clone(), history)
+        except Exception as error:  # a program of the user's, which raises what it likes
+            cause = f"{_name(self.function)} raised {type(error).__name__}: {str(error)[:200]}"
+            raise ProcessorError(cause, at=f"processor {self!r}") from error
+        if not isinstance(made, Tensor) or made.shape != logits.shape:
+            kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            cause = f"{_name(self.function)} made {kind} of logits {[*logits.shape]}"
+            raise ProcessorError(cause, at=f"processor {self!r}", hint="return the changed logits")
+        return made.to(logits)
+
+
+def is_function(value: object) -> bool:
+    """Whether this is called like a function and is no processor yet: a function, a method, an object with a call."""
+    return callable(value) and not isinstance(value, LogitsProcessor | Pipeline | type) and not is_foreign(value)
+
+
+def of_function(function: Any) -> LogitsProcessor:
+    """A plain function as a processor; the names of its two parameters say of which kind it is.
+
+    ``(logits, history)`` is a `PlainFunction`; ``(input_ids, scores)``, as in transformers, or ``(token_ids, logits)``
+    is `Foreign`: int64 [n, S] and float32 [n, V].
+
+    Raises:
+        OptionError: it has other parameters.
+    """
+    try:
+        required = [
+            one
+            for one in inspect.signature(function).parameters.values()
+            if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        required = []
+    names = [one.name for one in required]
+    if len(names) == 2 and names[0] in _LOGITS and names[1] == "history":
+        return PlainFunction(function)
+    if len(names) == 2 and names[0] in _TOKENS and names[1] in _LOGITS:
+        return Foreign(function)
+    raise OptionError(
+        f"{_name(function)}({', '.join(names)}) is no processor: its parameters do not say what it is given",
+        at="processors",
+        hint="def f(logits, history), or def f(input_ids, scores) as in transformers",
+    )
+
+
+_LOGITS: Final = ("logits", "scores")
+_TOKENS: Final = ("input_ids", "token_ids")
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)

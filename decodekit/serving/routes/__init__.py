@@ -1,0 +1,1 @@
+"""Routes of the endpoint, and how their answers are written."""

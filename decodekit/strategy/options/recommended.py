@@ -1,0 +1,62 @@
+"""What a model recommends to sample with: the values in its ``generation_config.json``.
+
+    recommended_for("sample", {"top_k": 5}, {"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+    # {"temperature": 0.6, "top_p": 0.95}
+
+One rule: ``strategy="sample"``, by its name, takes each of them that the call does not give. Every other strategy, and
+every strategy that is a value, such as ``Sample(top_p=0.9)``, is what it says and takes none. ``processors`` or
+``order`` in the call say the whole pipeline, so that nothing is taken beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from decodekit.strategy.options.spelled import spelled_strategy
+
+_OFF: Final[Mapping[str, tuple[float, ...]]] = {
+    "temperature": (0, 1),
+    "top_k": (0,),
+    "top_p": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+}
+"""The options of `Sample` that `GenerationConfig` of transformers has, and values with which they do nothing."""
+
+
+def read_recommended(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for sampling among those that a generation config sets.
+
+    Args:
+        config: what differs from the defaults of transformers (``GenerationConfig.to_diff_dict()``).
+    """
+    return {
+        name: config[name]
+        for name, off in _OFF.items()
+        if isinstance(config.get(name), int | float) and not isinstance(config[name], bool) and config[name] not in off
+    }
+
+
+def recommended_for(strategy: object, options: Mapping[str, Any], recommended: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the recommended options that a call takes.
+
+    Args:
+        strategy: as it was given; a text may spell options.
+        options: that were given beside it.
+        recommended: by the model.
+
+    Raises:
+        OptionError: the text is not spelled as a strategy.
+    """
+    if not isinstance(strategy, str) or not recommended:
+        return {}
+    name, spelled = spelled_strategy(strategy)
+    given = {*spelled, *options}
+    if name != "sample" or given & {"processors", "order"}:
+        return {}
+    return {option: value for option, value in recommended.items() if option not in given}

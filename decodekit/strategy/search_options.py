@@ -1,0 +1,56 @@
+"""What strategies have in common whose prompts are decoded by a search of their own, such as beams."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from decodekit.decoding.loop.policy import Policy
+from decodekit.decoding.loop.scheduler import run
+from decodekit.decoding.request.settings import NoiseKeys, Settings
+from decodekit.errors import DecodekitError, OptionError
+from decodekit.sampling import Candidates, greedy
+from decodekit.speculation.proposer import Proposer, Speculate
+from decodekit.strategy.strategy import Strategy
+
+if TYPE_CHECKING:
+    from decodekit.decoding.loop.sequence import Request
+    from decodekit.decoding.request.updates import Update
+    from decodekit.models.causal_lm import CausalLM
+
+
+class Searching(Strategy):
+    """A strategy with a `decoding.search.search.Search`: a prompt has several rows, and a policy says what they do."""
+
+    @abstractmethod
+    def policy(self, model: CausalLM, settings: Settings) -> Policy[Any]:
+        """What the rows of a prompt do.
+
+        Raises:
+            ModelError: the model lacks what the search needs.
+        """
+
+    def decode(
+        self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
+    ) -> Iterator[Update]:
+        """Search the prompts of a stream; see `decoding.search.search.Search`."""
+        return run(self.policy(model, settings), settings, num_prompts, requests)
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """None: nobody guesses ahead."""
+        return None
+
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """The likeliest token of each row alone, which is what one hypothesis would take."""
+        return greedy(scores if isinstance(scores, Tensor) else scores.dense())
+
+
+def faults_of_guesses(speculate: Speculate, why: str) -> Iterator[DecodekitError]:
+    """The fault of a proposer given to a search, which none can use."""
+    if speculate is not None:
+        hint = 'no speculate=, or strategy="greedy"'
+        yield OptionError(why, at="speculate", hint=hint)

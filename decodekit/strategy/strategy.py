@@ -1,0 +1,150 @@
+"""What a strategy is: a frozen value that says which token is taken.
+
+A strategy is a pipeline of logits processors and a selector. To write one, subclass `Strategy`::
+
+    @dataclass(frozen=True)
+    class Coldest(Strategy):
+        name: ClassVar[str] = "coldest"
+        temperature: float = 0.1
+
+        @property
+        def pipeline(self) -> Pipeline:
+            return Pipeline((Temperature(self.temperature),))
+
+        def select(self, scores: Tensor | Candidates, keys: NoiseKeys) -> Tensor:
+            return sample(scores, keys.seeds, keys.sequences, keys.positions)
+
+and name it in the entry-point group ``decodekit.strategies`` to find it by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields, is_dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from decodekit.decoding.request.settings import NoiseKeys
+from decodekit.errors import DecodekitError, OptionError
+from decodekit.models.wrappers.contrast_model import Contrast, is_contrast
+from decodekit.sampling import Candidates, Pipeline
+from decodekit.sampling.mirostat import MirostatTruncation as Truncation
+from decodekit.speculation import (
+    Adaptive,
+    DraftModel,
+    EarlyExit,
+    GrammarDraft,
+    PromptLookup,
+    Proposer,
+    Suffix,
+    resolve_proposer,
+)
+from decodekit.speculation.proposer import Speculate
+from decodekit.speculation.proposer_names import by_options
+from decodekit.speculation.verification import Verify
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
+    """The first layers of the model itself, so many of them or such a share."""
+    return replace(EarlyExit.of(str(layer)), num_tokens=num_tokens)
+
+
+PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
+    "prompt-lookup": by_options(PromptLookup, Adaptive),
+    "suffix": by_options(Suffix, Adaptive),
+    "grammar": by_options(GrammarDraft),
+    "draft-model": DraftModel,
+    "early-exit": _early_exit,
+}
+"""Names that the option `speculate` takes, beside those of installed proposers; see `speculation.proposer_names`.
+
+What is looked up is worth as much as the text repeats itself, so that by name it comes with `Adaptive`.
+"""
+
+
+class Strategy(ABC):
+    """How a token is taken from logits. A frozen value; equal strategies decode equal texts.
+
+    Laws, which `testing.check_strategy` checks: those of `select` (see `decoding.request.settings.Selector`); a text
+    depends on its prompt, its constraint and its seed alone; wrong values of options are refused when the strategy is
+    made; its `repr` makes an equal one.
+
+    `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
+    changes a text, only how many forward passes the text costs.
+
+    `verify` says how guesses are verified: ``"coupled"``, or ``"rejection"`` for strategies whose `select` draws from
+    the softmax of its scores. With the second the distribution of the texts is the same, and each text is a function of
+    the seed, the proposer and all that decides where a draft ends; see `speculation.verification`.
+
+    `contrast` changes the distribution of the model before anything else: `Guidance`, `DoLa` or `Amateur`.
+    """
+
+    name: ClassVar[str]
+    seed: int | None = None
+    speculate: Speculate = None
+    verify: Verify = "coupled"
+    contrast: Contrast | None = None
+
+    @property
+    @abstractmethod
+    def pipeline(self) -> Pipeline:
+        """What reshapes the logits first. The constraint's mask is applied inside it, before temperature."""
+
+    @abstractmethod
+    def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
+        """Token ids, int64 [N], for processed logits; see `decoding.request.settings.Selector`."""
+
+    @property
+    def mirostat(self) -> Truncation | None:
+        """A truncation that adapts to the text, after the pipeline; None but for `Mirostat`."""
+        return None
+
+    @property
+    def num_samples(self) -> int:
+        """How many texts of a prompt are decoded; see `decoding.loop.samples`."""
+        return 1
+
+    @property
+    def proposer(self) -> Proposer | None:
+        """Who guesses ahead; None without speculation.
+
+        Raises:
+            OptionError, UnknownNameError: `speculate` is nothing that can guess.
+        """
+        return resolve_proposer(self.speculate, PROPOSERS)
+
+    def __repr__(self) -> str:
+        options: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        values = [(option, getattr(self, option.name)) for option in options]
+        given = [f"{option.name}={value!r}" for option, value in values if value != option.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def check_contrast(contrast: object, faults: list[DecodekitError]) -> None:
+    """Add a fault if `contrast` is neither None nor a value that changes a distribution."""
+    if contrast is not None and not is_contrast(contrast):
+        cause = f"contrast={contrast!r:.60} is no contrast"
+        faults.append(OptionError(cause, at="contrast", hint="Guidance(scale=1.5), DoLa(), Amateur(llm)"))
+
+
+def check_seed(seed: object, faults: list[DecodekitError]) -> None:
+    """Add a fault if `seed` is not an integer of 63 bits."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
+        faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
+
+
+def accepting(*others: inspect.Parameter) -> Callable[[Factory], Factory]:
+    """Say which options a function takes by ``**options``: `inspect.signature` finds them behind its own."""
+
+    def named(make: Factory) -> Factory:
+        own = (one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD)
+        every = {one.name: one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *others)}
+        make.__signature__ = inspect.Signature([*every.values()])  # type: ignore[attr-defined]
+        return make
+
+    return named

@@ -1,0 +1,129 @@
+"""The kernels of the sampler: interpreted against their twin, and compiled for an H100 without one."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from decodekit.gpu import draw_settings
+from decodekit.gpu.sampler import chosen
+from tests.gpu.rows import Setting, drawn_rows, values_of
+from tests.sizes import sized
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs triton: pip install triton", allow_module_level=True)
+
+from decodekit.gpu.kernels import sampler_kernel
+from tests.gpu.interpreting import interpreted, interpreter
+from tests.gpu.offline import CARDS, compiled
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Interpreted, with small blocks."""
+    module = interpreted("decodekit.gpu.kernels.sampler_kernel")
+    monkeypatch.setattr(module, "BLOCK", 32)
+    with interpreter():
+        yield module
+
+
+def assert_same(
+    kernel: Any,
+    logits: Tensor,
+    settings: list[Setting],
+    keys: Tensor,
+    masks: Tensor | None,
+    ids: Tensor | None,
+    is_asked: bool = True,
+) -> None:
+    uses = any(one[1] for one in settings), any(one[2] < 1 for one in settings)
+    given = logits, values_of(settings, keys, ids, is_asked), masks, 1, *uses
+    assert kernel.launched(*given).tolist() == chosen(*given).tolist(), (settings, logits.tolist())
+
+
+@sized("num_batches", 5, slow=600)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_the_kernels_are_their_twin(kernel: Any, num_batches: int) -> None:
+    draw = random.Random(10)
+    for _ in range(num_batches):
+        batch = drawn_rows(draw, vocab_size=draw.choice((1, 2, 5, 31, 33, 64, 200)))
+        assert_same(kernel, *batch, is_asked=draw.random() < 0.7)
+
+
+@sized("num_batches", 6, slow=600)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_one_launch_is_its_twin(kernel: Any, num_batches: int) -> None:
+    """Rows without top-k and top-p: what min-p keeps is not known when blocks are looked at."""
+    draw = random.Random(11)
+    for _ in range(num_batches):
+        logits, settings, *rest = drawn_rows(draw, vocab_size=draw.choice((1, 2, 31, 33, 64, 200)))
+        settings = [(temperature, 0, 1.0, min_p, is_greedy) for temperature, _, _, min_p, is_greedy in settings]
+        assert_same(kernel, logits, settings, *rest, is_asked=draw.random() < 0.5)
+
+
+def test_a_small_world_through_the_kernels(kernel: Any) -> None:
+    """All rows of two logits out of four numbers, each under all of some settings, in one call."""
+    rows = list(itertools.product((0.0, 1.0, -math.inf, math.nan), repeat=2))
+    settings = list(itertools.product((1.0, 0.5), (0, 1), (1.0, 0.6), (0.0, 0.5), (False,)))
+    world = list(itertools.product(rows, settings))[::23]
+    logits = torch.tensor([row for row, _ in world])
+    keys = torch.stack([torch.arange(len(world)), torch.zeros(len(world)), torch.ones(len(world))]).long()
+    assert_same(kernel, logits, [setting for _, setting in world], keys, None, None)
+
+
+def test_a_noise_of_another_place_would_be_seen(kernel: Any) -> None:
+    """A negative control."""
+    logits, keys = torch.zeros(4, 64), torch.tensor([[1, 2, 3, 4], [0] * 4, [0] * 4])
+    settings: list[Setting] = [(1.0, 0, 1.0, 0.0, False)] * 4
+    expected = chosen(logits, values_of(settings, keys, None), None, 1, False, False)
+    found = kernel.launched(logits, values_of(settings, keys + 1, None), None, 1, False, False)
+    assert found[:, 0].tolist() != expected[:, 0].tolist()
+
+
+def launches(uses_top_k: bool, uses_top_p: bool, width: int = 1, has_masks: bool = True) -> list[Any]:
+    """The end of a step: sixteen texts of 152,064 logits at some positions."""
+    num_texts, vocab_size = 16, 152_064
+
+    def made(*shape: int, kind: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=kind, device="meta")
+
+    logits = made(num_texts * width, vocab_size, kind=torch.bfloat16)
+    masks = made(9, vocab_size // 32) if has_masks else None
+    step = (*(made(num_texts) for _ in range(3)), made(num_texts, width), made(99, kind=torch.int64))
+    step = (*step, made(num_texts, 3 * width + 1))
+    values, drawn = made(draw_settings.MASKS + width, num_texts), made(num_texts * width, 4)
+    return sampler_kernel.launches(logits, values, masks, width, uses_top_k, uses_top_p, step, drawn=drawn)
+
+
+def test_launches_are_as_many_as_the_module_says() -> None:
+    uses = [(False, False), (True, False), (False, True), (True, True)]
+    assert [len(launches(*one, width)) for width in (1, 4) for one in uses] == [1, 4, 5, 6] * 2
+
+
+@pytest.mark.parametrize(
+    ("place", "case"),
+    [
+        (0, (False, False)),
+        pytest.param(0, (False, False, 16), marks=pytest.mark.slow),
+        pytest.param(0, (False, False, 1, False), marks=pytest.mark.slow),
+        *(pytest.param(place, (True, True), marks=pytest.mark.slow) for place in range(6)),
+        *(pytest.param(place, (False, True), marks=pytest.mark.slow) for place in range(5)),
+        *(pytest.param(place, (True, False, 4), marks=pytest.mark.slow) for place in range(4)),
+    ],
+)
+def test_they_compile_for_an_h100(place: int, case: tuple[Any, ...]) -> None:
+    kernel, _, arguments, constants = launches(*case)[place]
+    found = compiled(kernel, arguments, constants, **sampler_kernel._OPTIONS)
+    assert found.spilled <= 16  # where ptxas makes room for one program more
+    assert found.shared <= CARDS[90].shared_bytes
+    if kernel is sampler_kernel.bins_of:  # a weight is the same number everywhere
+        assert "fma.rn.f32" not in found.ptx
+        assert "div.full.f32" not in found.ptx and "div.rn.f32" in found.ptx
