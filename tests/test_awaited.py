@@ -65,7 +65,7 @@ def timed(gated: GatedLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
 
     gated.passed = passed
     gated.gate.set()
-    for module in ("generation.scheduler", "llm.front", "llm.engine", "llm.awaited"):
+    for module in ("decoding.loop.scheduler", "llm.front", "llm.engine", "llm.awaited"):
         monkeypatch.setattr(f"decodekit.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     return LLM(gated, ToyTokenizer())
 

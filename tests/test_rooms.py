@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -212,6 +213,25 @@ def test_circles_are_found() -> None:
     assert graph(sources) == {"a": {"b.c"}, "b": {"b.c"}, "b.c": {"d"}, "d": {"e"}, "e": {"b"}}
     assert circles(graph(sources)) == [["b", "b.c", "d", "e"]]
     assert circles(graph(sources | {"e": ""})) == []
+
+
+def test_the_map_is_the_tree() -> None:
+    """CONTRIBUTING lists the rooms in the order of `LEVELS`; each room that is a folder says what it is."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("## The rooms")[2].partition("The core ends with")[0]
+    listed = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines() if line.startswith("| `")]
+    assert [room for rooms in listed for room in rooms if room not in LEVEL_OF] == []
+    assert {room for rooms in listed for room in rooms} == set(LEVEL_OF)
+    levels = [LEVEL_OF[room] for rooms in listed for room in rooms]
+    assert levels == sorted(levels)
+    folders = [room for room in LEVEL_OF if (PACKAGE / room).is_dir()]
+    for room in folders:
+        readme = (PACKAGE / room / "README.md").read_text(encoding="utf-8")
+        names = re.findall(r"^\| `(\w+)` \| `([\w./]+)` \|", readme, re.MULTILINE)
+        assert readme.startswith(f"# {room}\n") and len(names) == 3, room
+        for name, place in names:
+            path = PACKAGE / room / place
+            assert path.is_dir() or name in path.read_text(encoding="utf-8"), f"{room}: {place} has no {name}"
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -20,7 +20,8 @@ import pytest
 
 from decodekit.cli.parts import console
 from decodekit.errors import DocumentError, JobError, OptionError
-from decodekit.jobs.documents.documents import DocumentRef, html, pdf, scan
+from decodekit.jobs.documents import html, pdf
+from decodekit.jobs.documents.documents import DocumentRef, scan
 from decodekit.jobs.documents.files import File
 from decodekit.jobs.documents.html import html_text
 from decodekit.jobs.documents.inputs import Input

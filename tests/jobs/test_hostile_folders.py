@@ -14,7 +14,7 @@ import pytest
 
 from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents.documents import documents
+from decodekit.jobs.documents import documents
 from decodekit.jobs.folder.job_folder import JobFile, JobFolder
 from decodekit.jobs.folder.shards import merge_jobs
 from decodekit.jobs.reports.result_tables import write_tables

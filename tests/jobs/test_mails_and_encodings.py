@@ -12,7 +12,8 @@ import pytest
 
 from decodekit.cli.parts import console
 from decodekit.errors import DocumentError, OptionError
-from decodekit.jobs.documents.documents import mail, scan
+from decodekit.jobs.documents import mail
+from decodekit.jobs.documents.documents import scan
 from decodekit.jobs.documents.encodings import plain_text
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.documents.mail import mail_text

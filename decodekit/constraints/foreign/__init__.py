@@ -48,7 +48,7 @@ def _refuse_vocabulary(value: object) -> NoReturn:
 
 
 _CONVERTERS: Final[tuple[tuple[str, str, Callable[[Any], Constraint]], ...]] = (
-    ("re", "Pattern", _converter("patterns")),
+    ("re", "Pattern", _converter("re_patterns")),
     ("lark", "Lark", _converter("lark_parser")),
     ("interegular.fsm", "FSM", _converter("finite_automata")),
     ("interegular.patterns", "Pattern", _converter("finite_automata")),
