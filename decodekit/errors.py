@@ -267,7 +267,7 @@ class ProcessorError(DecodingError):
 
 
 class ProposerError(DecodingError):
-    """A proposer gave something that is no draft of the target's tokens."""
+    """A proposer gave something that is not a draft of the target's tokens."""
 
     code = "DK606"
 
@@ -339,7 +339,7 @@ class EndpointError(DecodekitError):
 
 
 class InvalidRequestError(EndpointError):
-    """A request that is no JSON, has a field that is unknown or unsupported, or a value that is out of range."""
+    """A request that is not JSON, has a field that is unknown or unsupported, or a value that is out of range."""
 
     code = "DK801"
 

@@ -79,8 +79,8 @@ def read_call(text: str) -> SpelledCall:
     """The call that a text spells.
 
     Raises:
-        OptionError: something that is no option stands behind the argument, nothing behind the colon, or an option is
-            given twice.
+        OptionError: something that is not an option stands behind the argument, nothing behind the colon, or an option
+            is given twice.
     """
     name, colon, rest = text.partition(":")
     argument: str | None = None

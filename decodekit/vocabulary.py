@@ -150,7 +150,7 @@ class Vocabulary:
         return b"".join(parts)
 
     def ending_with(self, token_ids: Iterable[int]) -> Vocabulary:
-        """The same tokens, of which the given ones end a text, too, and are no part of it.
+        """The same tokens, of which the given ones end a text, too, and are not part of it.
 
         Raises:
             VocabularyMismatchError: an id lies outside the vocabulary.
@@ -288,7 +288,7 @@ def _decoder_map(tokenizer: object, decoder: Any) -> Callable[[str], bytes]:
     """How the decoder turns one token into bytes; refuses a decoder that looks at the neighbours of a token.
 
     The steps are those of https://github.com/huggingface/tokenizers (src/decoders). What only touches the start of the
-    whole text (Strip after Fuse, Metaspace at the first token) is left out: it is no part of any token's bytes.
+    whole text (Strip after Fuse, Metaspace at the first token) is left out: it is not part of any token's bytes.
     """
     if decoder is None:
         raise _no_byte_map(tokenizer, "it has no decoder, so a space is put between any two tokens")

@@ -17,7 +17,7 @@ from decodekit import testing
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.network import Frame
 from decodekit.sampling import History, LogitsProcessor, Stage
-from decodekit.sampling.processors.common import with_history
+from decodekit.sampling.processors.pointwise import with_history
 from decodekit.speculation import Context, Draft
 
 torch.set_num_threads(1)

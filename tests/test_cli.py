@@ -230,7 +230,7 @@ def test_retry_where_a_file_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert attempts == {"a.txt": 1, "notes/c.txt": 1, "notes/d.txt": 2}
     (tmp_path / "notes" / "d.txt").unlink()
     (tmp_path / "notes").rmdir()
-    monkeypatch.setattr("decodekit.cli.extract.load_model", None)
+    monkeypatch.setattr("decodekit.cli.jobs.extract.load_model", None)
     done = Result("retry", "out")
     assert done.code == console.SOME_FAILED and "3 documents stay failed" in done.err
 

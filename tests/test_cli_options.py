@@ -9,8 +9,9 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from decodekit.cli import app, extract
+from decodekit.cli import app
 from decodekit.cli import generate_command as generate
+from decodekit.cli.jobs import extract
 from decodekit.cli.parts import as_typed
 from decodekit.errors import OptionError
 from decodekit.jobs.job_schema import load_schema

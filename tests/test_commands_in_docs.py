@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from tests.commands import Result
 

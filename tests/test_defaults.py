@@ -15,7 +15,7 @@ from pydantic import BaseModel
 import decodekit as dk
 from benchmarks.defaults import WAYS, is_valid, layout_of, of_documents, random_models
 from benchmarks.own_schemas import DOCUMENTS, SCHEMAS
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.cli.parts.shared_options import parse_whitespace
 from decodekit.constraints import as_constraint, explain

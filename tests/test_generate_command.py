@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import decodekit as dk
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from tests.commands import Result
 from tests.reference.growing_json import goes_on

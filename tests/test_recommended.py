@@ -61,7 +61,7 @@ def test_a_call_says_what_it_took(llm: Any) -> None:
 
 
 def test_commands_and_jobs_say_what_they_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: Any) -> None:
-    from decodekit.cli import extract as extract_module
+    from decodekit.cli.jobs import extract as extract_module
     from decodekit.jobs.folder.job_folder import JobFile
 
     monkeypatch.setattr(extract_module, "load_model", lambda *_: llm)

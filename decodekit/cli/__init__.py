@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from decodekit import __version__, collector
-from decodekit.cli import bench, demo, doctor, eval, extract, serve, strategies
-from decodekit.cli import exchange_commands as exchange
+from decodekit.cli import bench, doctor, eval, serve, strategies
 from decodekit.cli import generate_command as generate
 from decodekit.cli import grammar_commands as grammar
-from decodekit.cli import job_commands as folder
 from decodekit.cli import schema_commands as schema
+from decodekit.cli.jobs import demo, extract
+from decodekit.cli.jobs import exchange_commands as exchange
+from decodekit.cli.jobs import job_commands as folder
 from decodekit.cli.parts.command import Command
 from decodekit.cli.parts.console import EXIT_CODES_HELP
 

@@ -122,7 +122,7 @@ def bench(
         "metrics": dict(map(_metric, metric or ())),
     }
 
-    from decodekit.cli.extract import load_model
+    from decodekit.cli.jobs.extract import load_model
     from decodekit.records.run_folder import check_free
 
     check_free(output)

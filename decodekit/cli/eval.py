@@ -60,7 +60,7 @@ def evaluate(
     rule = constraint.load(layout)
     names = [name.strip() for text in tasks for name in text.split(",")]
 
-    from decodekit.cli.extract import load_model
+    from decodekit.cli.jobs.extract import load_model
 
     llm = load_model(model.model, model.dtype, model.device_map)
     options: dict[str, Any] = o.given(speculate=o.parse_speculate(speculate))  # type: ignore[assignment]

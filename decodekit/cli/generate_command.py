@@ -108,7 +108,7 @@ def generate(
     it grows.
     """
     from decodekit.chat.conversation import has_chat_template
-    from decodekit.cli.extract import load_model
+    from decodekit.cli.jobs.extract import load_model
     from decodekit.strategy import GENERATION_OPTIONS, resolve_strategy
 
     _check_page(html, len(prompts))

@@ -36,7 +36,7 @@ def check(
     constraint = load_schema(schema, layout.given()).constraint
     tokenizer = None
     if model is not None:
-        from decodekit.cli.extract import load_model
+        from decodekit.cli.jobs.extract import load_model
 
         tokenizer = load_model(model, "auto", None).vocabulary
     coverage = check(constraint, tokenizer=tokenizer)

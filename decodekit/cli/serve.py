@@ -120,7 +120,7 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
         own["shared_prefixes"] = "all"  # of one person
     hosts = server.hosts_of(listening, address.allowed_host or ())
     from decodekit.chat.tools import told_of
-    from decodekit.cli.extract import load_model
+    from decodekit.cli.jobs.extract import load_model
 
     llm = load_model(model.model, model.dtype, model.device_map)
     checked = Limits(**own, max_new_tokens=limits.max_new_tokens or llm.model.context_length or 4096)

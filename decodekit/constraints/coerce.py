@@ -24,9 +24,9 @@ def coerce(value: object) -> Constraint:
     """Take a value as a constraint; see `wire.as_constraint`, without what has a structural tag or tools.
 
     Raises:
-        InvalidConstraintError: the value is no constraint; with the class of constraint that may be meant.
+        InvalidConstraintError: the value is not a constraint; with the class of constraint that may be meant.
         UnknownNameError: nothing has this name; with the classes of constraints that may be meant.
-        PluginError: a name is installed, and what it stands for cannot be loaded or is no constraint.
+        PluginError: a name is installed, and what it stands for cannot be loaded or is not a constraint.
     """
     if isinstance(value, Constraint):
         return value

@@ -43,7 +43,7 @@ class Frame(ABC):
 
         `text` is what the `Read` consumed if it asked to `capture`, else ``b""``. An empty tuple is a dead end. It is
         allowed if the language of the `Read` already excludes it for every completable text, and for some of the texts
-        that a `Read` captures if every beginning of one leads to another that is no dead end.
+        that a `Read` captures if every beginning of one leads to another that is not a dead end.
         """
         raise NotImplementedError(f"{type(self).__name__} offers no Read")
 

@@ -26,7 +26,7 @@ def as_constraint(value: object) -> Constraint:
     Raises:
         InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.
         UnknownNameError: nothing has this name; with the classes of constraints that may be meant.
-        PluginError: a name is installed, and what it stands for cannot be loaded or is no constraint.
+        PluginError: a name is installed, and what it stands for cannot be loaded or is not a constraint.
     """
     if isinstance(value, str):
         value = named_constraint(value)

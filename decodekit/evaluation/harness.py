@@ -147,7 +147,7 @@ def evaluate_tasks(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what lm-eval lets be printed: its bars, and what git says of a folder that is no repository."""
+    """Without what lm-eval lets be printed: its bars, and what git says of a folder that is not a repository."""
     from lm_eval import evaluator
     from tqdm import tqdm  # type: ignore[import-untyped]
 

@@ -69,7 +69,7 @@ def paired_difference(
     """The mean of ours - baseline over the pairs that both have, with its interval over examples.
 
     Differences of pairs take out what examples have in common, such as being hard. Those of one example at several
-    seeds are no independent values (with greedy decoding they are equal), so they are averaged first, and Student's t
+    seeds are not independent values (with greedy decoding they are equal), so they are averaged first, and Student's t
     is over examples: a clustered, paired interval (Miller 2024, "Adding Error Bars to Evals", sections 2.2 and 4).
 
     Args:

@@ -152,7 +152,7 @@ def layout_of(layers: Sequence[PlaneOf], page_size: int = PAGE_SIZE) -> PageLayo
     """Lay out the planes of layers one behind the other, each from a multiple of `ALIGNMENT` on.
 
     Raises:
-        PageError: the size of a page is no power of two.
+        PageError: the size of a page is not a power of two.
     """
     if page_size < 1 or page_size & (page_size - 1):
         raise PageError(f"a page of {page_size} tokens", hint="a power of two, such as 32")

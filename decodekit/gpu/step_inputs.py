@@ -4,7 +4,7 @@ Two texts in a pass of T = 4 columns; the second goes on with the token that the
 
     rows    3  0      given   812  5 44  .  |  -1  .  .  .         taken of row 0 is 97
     starts 17  9      tokens  812  5 44  .  |  97  .  .  .
-    counts  3  1      positions 17 18 19 19 |   9  9  9  9         what is no token stands where the last one does
+    counts  3  1      positions 17 18 19 19 |   9  9  9  9         what is not a token stands where the last one does
 
 `tables` have the pages of all rows, one for each group of layers; a pass is given those of its own.
 """

@@ -56,7 +56,7 @@ def constraint_in(arguments: object, default: object = None) -> object:
     other is the name of a grammar of the library, never of a constraint that a package has installed.
 
     Raises:
-        OptionError: the text is no JSON, too long, or no such name.
+        OptionError: the text is not JSON, too long, or no such name.
     """
     given = arguments.get(KEY) if isinstance(arguments, Mapping) else None
     if not isinstance(given, str):

@@ -231,7 +231,7 @@ def _files_of(documents: Any, id_field: str, text_field: str, max_document_mb: f
     """The documents as inputs, if they are files; None for texts and rows.
 
     Raises:
-        OptionError: they are no documents, or their size is no number.
+        OptionError: they are not documents, or their size is not a number.
     """
     check_max_document(max_document_mb)
 

@@ -72,7 +72,7 @@ class JobSchema:
         """How the schema is read and its texts are written, as a JSON value: what else decides which texts there are.
 
         The options of `JsonSchema`, what its references may name, and a digest of the class that it came from, whose
-        validators say more than its schema. Empty for a constraint that is no JSON Schema, which `beyond` tells.
+        validators say more than its schema. Empty for a constraint that is not a JSON Schema, which `beyond` tells.
         """
         constraint = json_schema_in(self.constraint)
         if constraint is None:
@@ -145,7 +145,7 @@ def _reference(value: Any) -> str:
 
 
 def warnings_of(schema: JobSchema) -> list[str]:
-    """What `schema check` would warn of; nothing for a constraint that is no JSON Schema."""
+    """What `schema check` would warn of; nothing for a constraint that is not a JSON Schema."""
     constraint = json_schema_in(schema.constraint)
     return [] if constraint is None else coverage.warnings_of(constraint)
 

@@ -195,7 +195,7 @@ class Question:
         """The question that choices stand for; see `LLM.decide`.
 
         Raises:
-            InvalidConstraintError: they are no choices.
+            InvalidConstraintError: they are not choices.
             ResourceLimitError: there are too many of them, or of their spellings.
             OptionError: a keyword is unknown or out of range; all of them together.
             TokenizerError: the tokenizer does not divide a choice by itself.

@@ -289,8 +289,8 @@ class LLM:
         """Continue a stream of prompts, possibly endless; completions with the numbers of their prompts as they finish.
 
         Prompts, and seeds where there is one for each, are taken one by one when there is room for them in the batch,
-        so memory does not grow with their number. Options and errors are those of `generate`. What is no prompt, or has
-        no room in memory even alone, is the error of its completion.
+        so memory does not grow with their number. Options and errors are those of `generate`. What is not a prompt, or
+        has no room in memory even alone, is the error of its completion.
         """
         if is_single(prompts) or isinstance(prompts, Mapping) or hasattr(prompts, "ndim"):
             prompts = each_prompt(prompts)

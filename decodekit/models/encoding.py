@@ -27,7 +27,7 @@ def encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool)
     A text that begins with the beginning-of-sequence token, as one that a chat template wrote does, gets no second one.
 
     Raises:
-        OptionError: the text is no valid Unicode.
+        OptionError: the text is not valid Unicode.
         TokenizerError: the tokenizer offers no way to encode a text, or cannot read a quotation as text.
     """
     try:

@@ -5,7 +5,7 @@ What always holds, whatever happens to the process:
 - every line but the last is complete, because a line goes to the file with one `write` on a descriptor in append mode,
   and a write that fails half-way is cut back to the length before it;
 - a torn last line (killed inside the `write`, or pages lost in a power cut) is cut off when the file is opened again;
-- a line that is no row for another reason (an edit by hand, a bad disk) is an error that names it, or, where
+- a line that is not a row for another reason (an edit by hand, a bad disk) is an error that names it, or, where
   the owner of the file says what a row is, is left out when the file is read and moved to a file of its own when it is
   opened for writing;
 - `rewrite` replaces the file in one step: a reader sees the old lines or the new ones.
@@ -72,7 +72,7 @@ def encode_line(row: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that is no row.
+    """A line that is not a row.
 
     Attributes:
         number: of the line, from 1.
@@ -96,8 +96,8 @@ def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | No
         damaged: gets the lines that are none, which are left out then.
 
     Raises:
-        JobError: the file cannot be read; or, without `damaged`, a line that is no JSON object is followed by one that
-            is, so this is not a torn tail.
+        JobError: the file cannot be read; or, without `damaged`, a line that is not a JSON object is followed by one
+            that is, so this is not a torn tail.
     """
     for _, _, row in _scan(path, check, damaged):
         yield row

@@ -47,7 +47,7 @@ def token_ids(name: str, values: Iterable[int], *, may_be_empty: bool = False) -
     """The token ids, ascending and once each.
 
     Raises:
-        OptionError: there are none, or something is no token id.
+        OptionError: there are none, or something is not a token id.
     """
     require(name, values, isinstance(values, Iterable) and not isinstance(values, str), "token ids")
     ids = tuple(values)
@@ -61,7 +61,7 @@ def token_sequence(name: str, values: Sequence[int]) -> tuple[int, ...]:
     """The token ids in the order given.
 
     Raises:
-        OptionError: there are none, or something is no token id.
+        OptionError: there are none, or something is not a token id.
     """
     is_sequence = isinstance(values, Sequence) and not isinstance(values, str | bytes) and len(values) > 0
     require(name, values, is_sequence, "a non-empty sequence of token ids")

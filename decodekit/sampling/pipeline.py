@@ -106,7 +106,7 @@ class LogitsProcessor(ABC):
         """A call whose result is checked for what a caller relies on.
 
         Raises:
-            ProcessorError: it is no tensor of the shape, type and device of the logits.
+            ProcessorError: it is not a tensor of the shape, type and device of the logits.
         """
         rows = self(logits, history)
         is_right = isinstance(rows, Tensor) and rows.shape == logits.shape and rows.dtype == logits.dtype

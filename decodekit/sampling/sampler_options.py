@@ -16,7 +16,7 @@ from decodekit.errors import DecodekitError, OptionError, UnknownNameError, Usel
 from decodekit.sampling.checks import is_count, is_number
 from decodekit.sampling.pipeline import LogitsProcessor, Pipeline
 from decodekit.sampling.processors.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
-from decodekit.sampling.processors.common import (
+from decodekit.sampling.processors.pointwise import (
     FrequencyPenalty,
     LogitBias,
     MinP,
@@ -224,8 +224,8 @@ def _watermark(value: Any) -> Watermark:
 def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
     """The processors of an option, in their order; what a name stands for may be several.
 
-    `faults` gets an `OptionError` for what is no processor, and the error of a name that is not known or whose plug-in
-    fails.
+    `faults` gets an `OptionError` for what is not a processor, and the error of a name that is not known or whose
+    plug-in fails.
     """
     processors: list[LogitsProcessor] = []
     each: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]

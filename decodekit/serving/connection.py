@@ -119,7 +119,7 @@ class Connection(H11Protocol):
         self._num_unsent, self._taken = self.transport.get_write_buffer_size(), monotonic()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request; behind an answer that has begun there is no other."""
+        """Answer what is not a request; behind an answer that has begun there is no other."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
             if self.cycle is not None:  # who reads this body writes no answer

@@ -40,8 +40,8 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]
     Raises:
         UnknownNameError: a name is not known.
         PluginError: what it stands for cannot be loaded or made.
-        OptionError: something is no proposer, the list is empty, or a proposer is given what it does not take, or not
-            what it needs.
+        OptionError: something is not a proposer, the list is empty, or a proposer is given what it does not take, or
+            not what it needs.
     """
     if speculate is None:
         return None

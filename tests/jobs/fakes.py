@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.constraints import JsonSchema
 from decodekit.decoding.loop.sequence import TokenLogprob
 from decodekit.decoding.request.stats import Stats

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.errors import JobError, OutputError
 from decodekit.jobs.folder.file_names import FAILED, METRICS, RESULTS

@@ -207,7 +207,7 @@ class Shape(BaseModel):
 def test_a_type_as_schema_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = dk.extract(["one two", "CUT"], Shape, FakeLLM(), prompt="{text}", folder=tmp_path / "out")  # type: ignore[arg-type]
     assert rows[0].value["words"] == 2
-    monkeypatch.setattr("decodekit.cli.extract.load_model", lambda *_: FakeLLM())
+    monkeypatch.setattr("decodekit.cli.jobs.extract.load_model", lambda *_: FakeLLM())
     done = Result("retry", tmp_path / "out")
     assert "1 failed" in done.err, done.err
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, DocumentError, JobError
 from decodekit.jobs.documents.documents import scan

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, JobError, OptionError
 from decodekit.jobs.document_prompt import Prompt

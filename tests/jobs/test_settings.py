@@ -14,7 +14,7 @@ import typer.main
 
 import decodekit as dk
 from decodekit.cli import app
-from decodekit.cli import extract as extract_module
+from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.jobs.extraction import Extraction, ExtractionOptions
 from decodekit.jobs.folder.job_settings import JobSettings

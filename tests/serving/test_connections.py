@@ -359,7 +359,7 @@ def test_protocols_are_named() -> None:
 def test_an_endpoint_for_everybody_says_so(host: str, is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[Any] = []
     monkeypatch.setattr(server_module, "serve", lambda app, service, listening, *rest: service.close() or True)
-    monkeypatch.setattr("decodekit.cli.extract.load_model", lambda *given: toy_llm())
+    monkeypatch.setattr("decodekit.cli.jobs.extract.load_model", lambda *given: toy_llm())
     monkeypatch.setattr("decodekit.serving.requests.sandbox.Compiler.start", lambda compiler: None)
     monkeypatch.setattr("decodekit.serving.app.make_app", lambda service, **given: names.append(given["hosts"]))
     for key in (None, "sesame"):

@@ -48,7 +48,7 @@ class MessageForm:
         ids: of calls and results: those that were given, nine letters and digits (Mistral), or `functions.NAME:NUMBER`
             (Kimi, whose template writes no other name).
         is_divided: whether text before calls is a message of its own.
-        results: results of tools that are no texts: values, or their JSON.
+        results: results of tools that are not texts: values, or their JSON.
         is_joined: whether lists of parts have one text; some templates write the first alone.
     """
 

@@ -52,7 +52,7 @@ def told(error: DecodekitError, names: Sequence[str], given: Mapping[str, Any]) 
 
 
 def _replaced(text: str, names: Sequence[str]) -> str:
-    """``name=value`` as ``--name value``, and names that are no English words as ``--name``."""
+    """``name=value`` as ``--name value``, and names that are not English words as ``--name``."""
     for name in names:
         text = re.sub(rf"(?<![\w.:,-]){name}={_VALUE}", rf"{dashed(name)} \1", text)
         if "_" in name:

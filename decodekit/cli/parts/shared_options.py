@@ -241,7 +241,7 @@ def parse_chat_template_kwargs(text: str | None) -> dict[str, Any]:
 
 
 def parse_batch_size(text: str) -> int | None:
-    """None for ``auto``. Raises OptionError for anything that is no count."""
+    """None for ``auto``. Raises OptionError for anything that is not a count."""
     if text == "auto":
         return None
     if text.isascii() and text.isdigit() and int(text) > 0:

@@ -107,7 +107,7 @@ def check(
         tokenizer: a tokenizer or a `Vocabulary`, to count tokens with.
 
     Raises:
-        InvalidConstraintError: it is no schema at all: malformed keywords, not JSON, another kind of constraint.
+        InvalidConstraintError: it is not a schema at all: malformed keywords, not JSON, another kind of constraint.
         UnresolvableReferenceError: a reference names nothing that is here.
     """
     constraint, guards = _json_schema(schema_or_type, format, registry)

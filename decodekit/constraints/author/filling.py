@@ -43,7 +43,7 @@ class Filling:
 
 
 def filling(text: str) -> Filling:
-    """Count; what stands in strings is no white space."""
+    """Count; what stands in strings is not white space."""
     blanks = needless = needed = 0
     for part in _PART.findall(text):
         if not part.startswith('"'):

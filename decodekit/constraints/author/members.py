@@ -121,7 +121,7 @@ def sample_text(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE) 
     Raises:
         OptionError: `size` is negative.
         GuardError: the guard refused `MAX_TRIES` texts in a row.
-        ConstraintError: the constraint is malformed or not satisfiable, its texts are no UTF-8, or no shortest text of
+        ConstraintError: the constraint is malformed or not satisfiable, its texts are not UTF-8, or no shortest text of
             some part was found within bounds.
     """
     return next(sample_texts(constraint, seed=seed, size=size))

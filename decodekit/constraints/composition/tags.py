@@ -34,7 +34,7 @@ class Tag:
         end: a str, which may be empty, or a `Special` token.
 
     Raises:
-        InvalidConstraintError: an empty begin, or something that is no constraint.
+        InvalidConstraintError: an empty begin, or something that is not a constraint.
     """
 
     begin: str | Special
@@ -199,7 +199,7 @@ class Reasoned(Composed):
         max_chars: largest number of characters (code points) of the reasoning; None for no bound.
 
     Raises:
-        InvalidConstraintError: no end, something that is no constraint, or a bound that is negative.
+        InvalidConstraintError: no end, something that is not a constraint, or a bound that is negative.
     """
 
     constraint: Part

@@ -126,7 +126,7 @@ class Automaton:
             return state
 
     def _rows_of(self, node: Node) -> list[tuple[int, int]]:
-        """The transitions of a node that is no state: masks of bytes, each with the state behind them."""
+        """The transitions of a node that is not a state: masks of bytes, each with the state behind them."""
         return [(mask, self.state(target)) for mask, target in node.transitions()]
 
     def _allocate(self, num_states: int) -> int:

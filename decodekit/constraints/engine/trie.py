@@ -30,7 +30,7 @@ class TokenTrie:
         end: the first node after the subtree, int32 [N].
         first: tokens of node n, duplicates included, are ``tokens[first[n]:first[n + 1]]``; int32 [N + 1].
         tokens: token ids in the order of their bytes, int32. Special tokens stand at their spellings (see `special`);
-            tokens that can be no part of a text are left out.
+            tokens that cannot be part of a text are left out.
         max_depth: length of the longest token.
     """
 

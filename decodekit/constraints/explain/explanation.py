@@ -125,7 +125,7 @@ def _where(asked: str | bytes, data: bytes, count: int) -> str:
 
 
 def _character(data: bytes, at: int) -> bytes:
-    """The character of which a byte is one; the byte alone if the bytes around it are no text."""
+    """The character of which a byte is one; the byte alone if the bytes around it are not text."""
     for start in range(at, max(at - 4, -1), -1):
         for stop in range(at + 1, min(at + 5, len(data) + 1)):
             try:

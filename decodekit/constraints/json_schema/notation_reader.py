@@ -3,7 +3,7 @@ r"""Whole texts of another notation as JSON, which values and guards are read fr
     [1, 0x1F, 'it\'s', None,]      [1, 31, "it's", null]
 
 All values of JSON that `ast.literal_eval` reads are read in Python's notation, strings with prefixes, with three
-quotation marks and side by side left out. What is no value as JSON either, such as ``[1 2]``, is left as it is.
+quotation marks and side by side left out. What is not a value as JSON either, such as ``[1 2]``, is left as it is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _pattern(strings: str) -> re.Pattern[bytes]:
 
 
 def translated(data: bytes, outer: Notation, nested: Notation) -> tuple[bytes, list[Place]]:
-    """A whole text as JSON, and where its parts stand. What is no value there is none of JSON.
+    """A whole text as JSON, and where its parts stand. What is not a value there is none of JSON.
 
     Raises:
         ValueError: something in it is none of the notation.

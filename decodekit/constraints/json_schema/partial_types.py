@@ -221,7 +221,7 @@ class _Union:
 
     Args:
         members: their shapes.
-        scalar: reads what is no object or array.
+        scalar: reads what is not an object or array.
         tag: the key that says which one, if there is one; `tagged` has them by its values.
     """
 

@@ -60,7 +60,7 @@ def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[AskedV
     Its fields by alias, and no other keys; see the module `written_values`.
 
     Raises:
-        InvalidConstraintError: it is no type, has a name in quotes in it, or Pydantic cannot read it from JSON.
+        InvalidConstraintError: it is not a type, has a name in quotes in it, or Pydantic cannot read it from JSON.
         UnsupportedSchemaError: its values have no form in JSON.
     """
     from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
@@ -113,7 +113,7 @@ def is_type(value: object) -> bool:
 
 
 def _check_type(value: object) -> None:
-    """Refuse what is no type before Pydantic sees it: it would evaluate a str as an expression.
+    """Refuse what is not a type before Pydantic sees it: it would evaluate a str as an expression.
 
     Raises:
         InvalidConstraintError: it is none, or a name in quotes is part of it.

@@ -190,7 +190,7 @@ class Literal(_Interned):
 
 
 class Product(_Interned):
-    """A word of `head`, then a word of `tail`; nested to the right, so `head` is no Product."""
+    """A word of `head`, then a word of `tail`; nested to the right, so `head` is not a Product."""
 
     __slots__ = ("head", "tail")
 
@@ -410,7 +410,7 @@ class Both(_Interned):
 
 
 class Complement(_Interned):
-    """The byte strings that are no words of `operand`."""
+    """The byte strings that are not words of `operand`."""
 
     __slots__ = ("operand",)
 
@@ -800,7 +800,7 @@ def both(*nodes: Node) -> Node:
 
 
 def complement(node: Node) -> Node:
-    """The byte strings that are no words of `node`; its labels do not matter and the complement has none.
+    """The byte strings that are not words of `node`; its labels do not matter and the complement has none.
 
     For the complement within UTF-8 text, meet it with that: ``both(text, complement(node))``.
     """

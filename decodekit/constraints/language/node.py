@@ -59,7 +59,7 @@ class Node:
 
     @property
     def labels(self) -> tuple[Hashable, ...]:
-        """The labels with which the empty word ends here: ``()`` if it is no word, ``(None,)`` if it has no label."""
+        """The labels with which the empty word ends here: ``()`` if it is not a word, ``(None,)`` without a label."""
         raise NotImplementedError(f"{type(self).__name__} has no labels")
 
     def transitions(self) -> Transitions:

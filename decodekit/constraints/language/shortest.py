@@ -52,7 +52,7 @@ def words_by_length(
 
 
 def is_permitted(label: Hashable, permitted: bytes | None) -> bool:
-    """Whether a label is in a selection; labels that are no numbers always are."""
+    """Whether a label is in a selection; labels that are not numbers always are."""
     return permitted is None or type(label) is not int or bool(permitted[label])
 
 

@@ -66,7 +66,7 @@ def listed(words: Sequence[str], limit: int = MAX_SHOWN) -> str:
 
 
 def show(data: bytes) -> str:
-    """A short text in quotes; bytes that are no text as such."""
+    """A short text in quotes; bytes that are not text as such."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -69,7 +69,7 @@ class BudgetedMatcher:
 
     @property
     def can_continue(self) -> bool:
-        """Whether some token that is no end-of-sequence token is allowed."""
+        """Whether some token that is not an end-of-sequence token is allowed."""
         with self._budget:
             return self.inner.can_continue
 

@@ -111,7 +111,7 @@ class CutMatcher:
 
     @property
     def can_continue(self) -> bool:
-        """Whether some token that is no end-of-sequence token is allowed."""
+        """Whether some token that is not an end-of-sequence token is allowed."""
         return self._current.can_continue
 
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:

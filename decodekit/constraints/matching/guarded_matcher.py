@@ -110,7 +110,7 @@ class GuardedMatcher:
 
     @property
     def can_continue(self) -> bool:
-        """Whether some token that is no end-of-sequence token is allowed."""
+        """Whether some token that is not an end-of-sequence token is allowed."""
         if not self._inner.can_continue:
             return False
         num_asked = len(self._closers())

@@ -61,7 +61,7 @@ class Matcher(Protocol):
 
     @property
     def can_continue(self) -> bool:
-        """Whether some token that is no end-of-sequence token is allowed."""
+        """Whether some token that is not an end-of-sequence token is allowed."""
 
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]; without `exact`, the guard is not asked."""
@@ -135,7 +135,7 @@ class Matcher(Protocol):
         wrong. A guard is not asked.
 
         Args:
-            gaps: guess beyond what is forced, for a draft: blanks and escapes are no choice. Where besides one byte
+            gaps: guess beyond what is forced, for a draft: blanks and escapes are not a choice. Where besides one byte
                 only blanks or a backslash may follow, the byte is taken, after the blanks that `gaps` has for the byte
                 before (none if it has no entry).
         """
@@ -210,12 +210,12 @@ class GrammarMatcher:
 
     @property
     def can_continue(self) -> bool:
-        """Whether some token that is no end-of-sequence token is allowed."""
+        """Whether some token that is not an end-of-sequence token is allowed."""
         return self._masks.goes_on(self._path[-1]) or self.num_continuing > 0
 
     @property
     def num_continuing(self) -> int:
-        """How many tokens are allowed that are no end-of-sequence tokens."""
+        """How many tokens are allowed that are not end-of-sequence tokens."""
         state = self._path[-1]
         if not self._recogniser.states.configurations[state]:
             return 0

@@ -9,7 +9,7 @@ Where strings stand as they are, a text says by itself what it is, as the parser
                                     Bern   "a"   [1                     itself
 
 So a parameter that may be a string and a number has no string ``7``. Formats whose templates write `True`, `False` and
-`None` have these words as well. Where a format marks what is no string, nothing is doubtful.
+`None` have these words as well. Where a format marks what is not a string, nothing is doubtful.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class ElementArguments:
         get_weather(city="Bern", days=2)            middle "=", separator ", ", Values("python", "python", "python")
 
     Attributes:
-        middle_of_others: what stands in place of `middle` before what is no string; None if the same.
+        middle_of_others: what stands in place of `middle` before what is not a string; None if the same.
         opening, closing: what stands around all of them, also around none.
     """
 

@@ -85,7 +85,7 @@ class Completion:
         """Show in a notebook how each token was taken.
 
         Raises:
-            OptionError: it was not recorded, or this is no notebook.
+            OptionError: it was not recorded, or this is not a notebook.
         """
         html = self._traced()._repr_html_()
         try:

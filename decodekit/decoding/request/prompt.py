@@ -79,7 +79,7 @@ def each_prompt(prompts: Any) -> list[Any]:
 
 
 def check_prompt(prompt: object, at: str, vocab_size: int | None = None) -> None:
-    """Raise the `OptionError` of something that is no prompt; see `token_ids_of`."""
+    """Raise the `OptionError` of something that is not a prompt; see `token_ids_of`."""
     if not isinstance(prompt, str) and not is_messages(prompt):
         token_ids_of(prompt, at, vocab_size)
 
@@ -119,7 +119,7 @@ def token_ids_of(prompt: Any, at: str, vocab_size: int | None = None) -> list[in
 
 
 def _check_mapping(mapping: Mapping[str, Any], at: str) -> None:
-    """Refuse a mapping that is no output of a tokenizer, or has what would be left out in silence."""
+    """Refuse a mapping that is not an output of a tokenizer, or has what would be left out in silence."""
     names = [str(name) for name in mapping]
     if "input_ids" not in mapping:
         if "role" in mapping and "content" in mapping:
@@ -236,7 +236,7 @@ def encode(
         check: is given a text and its place before the text is divided into tokens, and raises what it likes.
 
     Raises:
-        OptionError: the prompt is none of these, no valid Unicode, or has an id that is no token.
+        OptionError: the prompt is none of these, not valid Unicode, or has an id that is not a token.
         ChatTemplateError: the tokenizer has no chat template, or the template refuses the messages.
         TokenizerError: the tokenizer offers no way to encode a text.
     """

@@ -126,7 +126,7 @@ def answer_of(sample: Completion, key: Key | None = None) -> Hashable:
 def canonical(value: Any) -> Hashable:
     """Equal for equal values: JSON values as JSON Schema compares them, objects of Python types by their members.
 
-    Numbers are compared as numbers (1 and 1.0), and are no booleans; objects do not depend on the order of members.
+    Numbers are compared as numbers (1 and 1.0), and are not booleans; objects do not depend on the order of members.
     """
     if isinstance(value, bool) or value is None:
         return "constant", value

@@ -95,7 +95,7 @@ class Population(Group):
     """The particles of one prompt: N sequences; those that go on have the same number of tokens.
 
     Args:
-        log_weights: [N], since particles were drawn anew last; -inf for what is no legal text and cannot become one.
+        log_weights: [N], since particles were drawn anew last; -inf for what is not a legal text and cannot become one.
         log_evidence: logarithm of the product of the mean weights of the times before.
     """
 

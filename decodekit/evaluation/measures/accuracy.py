@@ -25,7 +25,7 @@ def json_value(text: str) -> Any:
 
 
 def exact_match(text: str, reference: Any) -> bool:
-    """Whether a text is the reference: without blanks at the ends, or as a JSON value if the reference is no text."""
+    """Whether a text is the reference: without blanks at the ends, or as a JSON value if the reference is not text."""
     if isinstance(reference, str):
         return text.strip() == reference.strip()
     try:

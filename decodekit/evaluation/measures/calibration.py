@@ -181,7 +181,7 @@ def calibration_of(decisions: Sequence[Decision], labels: Sequence[Any], *, num_
         num_bins: of the diagrams.
 
     Raises:
-        OptionError: there are none, as many labels are missing, or a label is no choice or cannot come.
+        OptionError: there are none, as many labels are missing, or a label is not a choice or cannot come.
     """
     require_integer("num_bins", num_bins)
     if not decisions or len(decisions) != len(labels):

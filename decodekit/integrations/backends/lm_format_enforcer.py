@@ -1,8 +1,9 @@
 """lm-format-enforcer (https://github.com/noamgat/lm-format-enforcer), read with version 0.11: a parser of
 characters that walks a tree of the tokens.
 
-It reads characters, not bytes: a token that is no whole text in UTF-8 is not given to it, so what is not ASCII can be
-written only with tokens of whole characters. It keeps a state for every text that it has met, until the matcher goes.
+It reads characters, not bytes: a token that is not a whole text in UTF-8 is not given to it, so what is not ASCII can
+be written only with tokens of whole characters. It keeps a state for every text that it has met, until the matcher
+goes.
 """
 
 from __future__ import annotations

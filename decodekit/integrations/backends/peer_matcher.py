@@ -160,7 +160,7 @@ class PeerMatcher:
 
     @property
     def can_continue(self) -> bool:
-        """Whether some token that is no end-of-sequence token is allowed."""
+        """Whether some token that is not an end-of-sequence token is allowed."""
         return bool((self._mask() & _with_bytes(self._vocabulary)[0]).any())
 
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:

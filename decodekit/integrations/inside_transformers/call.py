@@ -50,7 +50,7 @@ class Caller:
     """The arguments of the call of ``generate``, as far as its frame shows them.
 
     Args:
-        options: by name, what was given as a keyword and is no argument of its own.
+        options: by name, what was given as a keyword and is not an argument of its own.
         processors: that the call was given; those of its configuration are not among them.
         streamer, assistant_model: that the call was given.
         negative_prompt_ids: the same.
@@ -176,7 +176,7 @@ class TheirCall:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """What ends a text; a number below 0 is no token, and says that nothing does."""
+        """What ends a text; a number below 0 is not a token, and says that nothing does."""
         given = _ids(getattr(self.config, "_eos_token_tensor", self.config.eos_token_id))
         return tuple(token for token in given if token >= 0)
 

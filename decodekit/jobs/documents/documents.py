@@ -198,7 +198,7 @@ def select(entries: Sequence[DocumentRef], shard: tuple[int, int] | None, limit:
 
 
 def _refuse_other_kinds(source: Input, file: File, is_folder: bool) -> None:
-    """Raise JobError for a file that is no document by its kind; see `formats`."""
+    """Raise JobError for a file that is not a document by its kind; see `formats`."""
     name = name_in(source, file.path)
     refusal = refusal_of_file(file, name if is_folder else source.path, source.fields)
     if refusal is not None and is_folder:

@@ -31,7 +31,7 @@ _HINT: Final = "its encoding, such as --encoding cp1252 (auto:cp1252 where other
 
 
 def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: bool = False) -> str:
-    """Bytes as text; the mark at the beginning is no part of it.
+    """Bytes as text; the mark at the beginning is not part of it.
 
     Args:
         data: the bytes.

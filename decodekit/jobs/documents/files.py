@@ -90,7 +90,7 @@ class File:
         """Some of the bytes; by default all of them, as one document.
 
         Raises:
-            DocumentError: the file has gone, cannot be read, is no gzip, or has more than `max_bytes`.
+            DocumentError: the file has gone, cannot be read, is not gzip, or has more than `max_bytes`.
         """
         try:
             if length < 0:

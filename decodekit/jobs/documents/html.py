@@ -54,7 +54,7 @@ def html_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
     """The words of a page.
 
     The encoding is that of the byte order mark, else the one that the page declares, else the given one. Scripts,
-    styles and comments are no text.
+    styles and comments are not text.
 
     Raises:
         DocumentError: the page is not of its encoding, has too many tags, or has no text.

@@ -93,12 +93,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What of the inputs is no document, or is done once though it was named twice.
+    """What of the inputs is not a document, or is done once though it was named twice.
 
     Attributes:
-        skipped: files in folders that are no text files or are excluded, and so are no documents.
+        skipped: files in folders that are not text files or are excluded, and so are not documents.
         hidden: files in folders whose name, or that of a folder on the way, begins with a dot.
-        outside: links in folders that lead to files outside of them or to none, and so are no documents.
+        outside: links in folders that lead to files outside of them or to none, and so are not documents.
         repeated: files that were named before, by another input or another spelling; each is done once.
     """
 
@@ -161,7 +161,7 @@ def without_own(inputs: Sequence[Input], output: Path) -> tuple[list[Input], lis
 
 
 def paths_of(source: Input, found: LeftOut) -> tuple[list[str], bool]:
-    """The files of an input, and whether it is a folder; those of a folder that are no documents are noted."""
+    """The files of an input, and whether it is a folder; those of a folder that are not documents are noted."""
     if source.is_remote:
         paths, is_folder = files_of_url(source.path, found.outside)
         if is_folder:

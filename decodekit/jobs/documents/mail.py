@@ -1,4 +1,4 @@
-"""A mail as a text: who wrote it to whom, when and about what, then its words; what is no text by its name.
+"""A mail as a text: who wrote it to whom, when and about what, then its words; what is not text by its name.
 
     From: Ann <ann@example.org>
     Subject: Rechnung A-17

@@ -1,4 +1,4 @@
-"""What is no document and no table of documents: office files, archives, pictures, and JSON that is not in lines.
+"""What is neither a document nor a table of documents: office files, archives, pictures, and JSON that is not in lines.
 
 A document is a text, an HTML page, a PDF, or a row of a JSONL, CSV or Parquet file. A table that was read as one text
 would give one result for all of its rows, so what is none of these by the ending of its name is looked at, and refused
@@ -112,7 +112,7 @@ _WIDE: Final = 3  # columns; two may be names and values of one document
 
 
 def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError | None:
-    """Why a file that was named as an input is no document; None if it may be one.
+    """Why a file that was named as an input is not a document; None if it may be one.
 
     `fields` are names of fields of documents, which the heading of a narrow table may have.
 
@@ -158,7 +158,7 @@ def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -
 
 
 def _kind_of(data: bytes, fields: Collection[str], encoding: str = "utf-8") -> tuple[str, str] | None:
-    """What some bytes are, if they are no plain text."""
+    """What some bytes are, if they are not plain text."""
     for beginning, kind in _BY_BEGINNING.items():
         if data.startswith(beginning):
             return kind

@@ -6,7 +6,7 @@ LMDeploy and TensorRT-LLM write the same. What an answer is to stands in its ``c
     {"custom_id": "9c10aa31:5e88...:a.txt", "response": {"status_code": 200, "body": {"choices": [...]}}, "error": null}
 
 `AnswerExecutor` hands these to the loop of a job as outcomes, so that every text is validated, written down and
-reported as one that was decoded here. Lines that are no answer to an open document are named and change nothing.
+reported as one that was decoded here. Lines that answer no open document are named and change nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Answers:
 
     Attributes:
         found: the first answer to each document, by id.
-        faults: lines that are no answer to a document of the job, each with its place: no JSON, a second answer, an
+        faults: lines that answer no document of the job, each with its place: no JSON, a second answer, an
             unknown id, a document whose text has changed.
     """
 

@@ -148,7 +148,7 @@ class BatchRequests:
 
 
 def _structured_outputs(constraint: Constraint) -> dict[str, Any]:
-    """A constraint that is no JSON Schema as vLLM takes it; raises UnsupportedSchemaError."""
+    """A constraint that is not a JSON Schema as vLLM takes it; raises UnsupportedSchemaError."""
     if isinstance(constraint, Regex) and not constraint.flags:
         return {"regex": constraint.pattern}
     if isinstance(constraint, Choices):

@@ -6,7 +6,7 @@
 - `metrics.jsonl`: seconds and probabilities of each result, for the report. It decides nothing: results are the same
   without it, and equal for equal settings however often the job was killed.
 - `job.json`: settings and fingerprint, the inputs, and the settings of earlier lines when `--force` mixed them.
-- `damaged.jsonl`: lines of these files that are no rows (an edit by hand, a bad disk). A command that reads the folder
+- `damaged.jsonl`: lines of these files that are not rows (an edit by hand, a bad disk). A command that reads the folder
   leaves them out and says so; a run moves them here, and does the documents again of which nothing else is known.
 """
 
@@ -154,7 +154,7 @@ class JobFile:
         """Read `job.json`.
 
         Raises:
-            JobError: the folder is no job folder, or the file was made by another version of the format.
+            JobError: the folder is not a job folder, or the file was made by another version of the format.
         """
         path = folder / JOB
         try:
@@ -241,7 +241,7 @@ def _read(folder: Path, name: str, damaged: Damaged | None) -> Iterator[Record]:
 
 
 def read_results(folder: Path, damaged: Damaged | None = None) -> Iterator[Record]:
-    """The rows of the documents that are done. Lines that are no rows are left out, and told to `damaged`."""
+    """The rows of the documents that are done. Lines that are not rows are left out, and told to `damaged`."""
     return _read(folder, RESULTS, damaged)
 
 
@@ -310,7 +310,7 @@ class JobFolder:
 
         Raises:
             JobSettingsError: the folder was made with other settings.
-            JobError: another process works in the folder, or it holds files of this name that are no job's.
+            JobError: another process works in the folder, or it holds files of this name that belong to no job.
             OutputError: the folder cannot be made or written.
         """
         lock = lock_folder(path)

@@ -40,7 +40,7 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
 
     Raises:
         JobSettingsError: the folders were made with different settings, or `output` with others.
-        JobError: one is no job folder, or two have results of one id and different texts.
+        JobError: one is not a job folder, or two have results of one id and different texts.
         OutputError: `output` cannot be written.
     """
     if output.resolve() in [folder.resolve() for folder in folders]:

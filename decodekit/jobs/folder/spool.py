@@ -1,4 +1,4 @@
-"""What a job was given that is no file, saved in its folder: standard input, and documents of a program."""
+"""What a job was given that is not a file, saved in its folder: standard input, and documents of a program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:
         read_as: the options of reading; its path does not matter.
 
     Raises:
-        JobError: nothing came in, or what is no text and no JSON lines (see `formats`).
+        JobError: nothing came in, or what is neither text nor JSON lines (see `formats`).
         DocumentError: two documents have one id, or no line has the named field.
     """
     data = stream.read()

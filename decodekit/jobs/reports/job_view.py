@@ -126,7 +126,7 @@ class JobView:
         documents: the failed ones first, else in the order in which they were done.
         num_left: documents of the newest run's shard and limit that are neither done nor failed; None if an input
             has gone.
-        damaged: lines of its files that were left out, because they are no rows.
+        damaged: lines of its files that were left out, because they are not rows.
     """
 
     title: str

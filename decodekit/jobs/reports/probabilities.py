@@ -66,8 +66,8 @@ def _skip(text: str, position: int) -> int:
 def value_probabilities(completion: Completion, vocabulary: Vocabulary, *, is_json: bool = True) -> dict[str, float]:
     """For each scalar of a JSON output, by JSON Pointer, the lowest probability among its tokens, to 4 digits.
 
-    An output that is no JSON is one value. A token counts for a value when it holds at least one byte of it. Nothing is
-    said about the empty text, and one whose bytes are not those of its tokens (cut at a stop string).
+    An output that is not JSON is one value. A token counts for a value when it holds at least one byte of it. Nothing
+    is said about the empty text, and one whose bytes are not those of its tokens (cut at a stop string).
     """
     probabilities: list[float] = []  # of the token that each byte is in
     for entry in completion.logprobs or ():

@@ -6,9 +6,9 @@ apostrophe stands before such a text, and a mark at the beginning says that it i
     {"id": "a", "value": {"name": "Ann", "tags": ["x"]}}   ->   id,name,tags
                                                                 a,Ann,"[""x""]"
 
-Objects and arrays stand as JSON. A value that is no object has the column `value`; a property that is called `id` has
-the column `value.id`. The properties of the schema are columns in its order, also those that no row has; what else the
-rows have comes after them. Ids are integers where all of them are in the inputs. `results.jsonl` stays
+Objects and arrays stand as JSON. A value that is not an object has the column `value`; a property that is called `id`
+has the column `value.id`. The properties of the schema are columns in its order, also those that no row has; what else
+the rows have comes after them. Ids are integers where all of them are in the inputs. `results.jsonl` stays
 what counts: a table is made of it, in one step, whenever a run ends.
 """
 

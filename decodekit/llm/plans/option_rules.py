@@ -130,7 +130,7 @@ class GenerateCall:
 
     @property
     def stop_strings(self) -> tuple[Any, ...]:
-        """Of these all that is no function."""
+        """Of these all that is not a function."""
         return tuple(one for one in self.stops if not callable(one))
 
     @property

@@ -31,7 +31,7 @@ def num_layers(model: CausalLM) -> int:
     """How many layers a model has.
 
     Raises:
-        ModelError: it is no model of transformers, or has no one list of as many layers as its configuration says.
+        ModelError: it is not a model of transformers, or has no one list of as many layers as its configuration says.
     """
     return len(decoder_layers(_module(model)))
 

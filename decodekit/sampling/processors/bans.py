@@ -14,9 +14,9 @@ from decodekit.errors import OptionError, UselessOptionError
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.checks import token_ids as checked_ids
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
-from decodekit.sampling.processors.common import can_reach_minus_infinity, check_ids, with_history
 from decodekit.sampling.processors.functions import apply_logit_bias, check_within
 from decodekit.sampling.processors.history import History
+from decodekit.sampling.processors.pointwise import can_reach_minus_infinity, check_ids, with_history
 
 
 def apply_sequence_bias(
@@ -83,7 +83,7 @@ class SequenceBias(LogitsProcessor):
         biases: bias by sequence of token ids, as tuples.
 
     Raises:
-        OptionError: no bias, something that is no sequence of token ids, or a bias that is NaN or +inf.
+        OptionError: no bias, something that is not a sequence of token ids, or a bias that is NaN or +inf.
     """
 
     biases: tuple[tuple[tuple[int, ...], float], ...]
@@ -150,7 +150,7 @@ class BadWords(LogitsProcessor):
         sequences: of token ids.
 
     Raises:
-        OptionError: there is none, or something is no sequence of token ids.
+        OptionError: there is none, or something is not a sequence of token ids.
     """
 
     sequences: tuple[tuple[int, ...], ...]
@@ -197,7 +197,7 @@ class AllowedTokens(LogitsProcessor):
         token_ids: the tokens that may come.
 
     Raises:
-        OptionError: there is none, or something is no token id.
+        OptionError: there is none, or something is not a token id.
     """
 
     token_ids: tuple[int, ...]
@@ -229,7 +229,7 @@ class MinTokens(LogitsProcessor):
         end_ids: the tokens that end a text; None: those of the vocabulary (see `for_vocabulary`).
 
     Raises:
-        OptionError: the number is below 1, there is no end, or something is no token id.
+        OptionError: the number is below 1, there is no end, or something is not a token id.
     """
 
     min_tokens: int

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from decodekit.sampling.checks import is_count, is_number, require, token_sequence
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
-from decodekit.sampling.processors.common import check_window, with_history
 from decodekit.sampling.processors.history import PADDING, History
+from decodekit.sampling.processors.pointwise import check_window, with_history
 
 _LARGEST = 1e30
 """A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from decodekit.errors import OptionError, ProcessorError
 from decodekit.sampling.pipeline import LogitsProcessor, Pipeline, Stage
-from decodekit.sampling.processors.common import MinP, RepetitionPenalty, Temperature, TopK, TopP, with_history
 from decodekit.sampling.processors.history import History
+from decodekit.sampling.processors.pointwise import MinP, RepetitionPenalty, Temperature, TopK, TopP, with_history
 
 
 class RowLayout(Protocol):
@@ -235,7 +235,7 @@ class PlainFunction(LogitsProcessor):
 
 
 def is_function(value: object) -> bool:
-    """Whether this is called like a function and is no processor yet: a function, a method, an object with a call."""
+    """Whether this is called like a function and not a processor yet: a function, a method, an object with a call."""
     return callable(value) and not isinstance(value, LogitsProcessor | Pipeline | type) and not is_foreign(value)
 
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from decodekit.sampling.checks import is_count, is_number, require
 from decodekit.sampling.noise import GOLDEN, mix_int64
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
-from decodekit.sampling.processors.common import with_history
 from decodekit.sampling.processors.history import History
+from decodekit.sampling.processors.pointwise import with_history
 
 _GOLDEN = GOLDEN - (1 << 64)  # as int64
 

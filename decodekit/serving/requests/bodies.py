@@ -173,7 +173,7 @@ def fields_of(data: bytes, kind: type[B], most_values: int) -> B:
 
     Raises:
         BodyLimitError: it has too many values.
-        InvalidRequestError: it is no JSON, or a field is unknown, missing, of another type or out of range.
+        InvalidRequestError: it is not JSON, or a field is unknown, missing, of another type or out of range.
     """
     check_values(data, most_values)
     try:

@@ -23,7 +23,7 @@ MOST_MESSAGES: Final = 2048
 
 
 def _at_most(num: int, value: Any) -> Any:
-    """The value, if it is no object with more members than there may be."""
+    """The value, if it is not an object with more members than there may be."""
     if isinstance(value, dict) and len(value) > num:
         raise PydanticCustomError("too_many_members", f"has {len(value):,} members, {num:,} at most")
     return value

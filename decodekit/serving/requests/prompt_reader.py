@@ -125,7 +125,7 @@ class Prompts:
         """Token ids, checked.
 
         Raises:
-            OptionError: there are none, or one is no token.
+            OptionError: there are none, or one is not a token.
             ContextLengthError: they leave no room for an answer.
         """
         size, most = self._llm.vocabulary.size, self._llm.model.context_length
@@ -211,7 +211,7 @@ class PastCalls:
             id_at, arguments_at: the fields of these.
 
         Raises:
-            InvalidRequestError: the arguments are no JSON, or a call that waits for its result has the identifier.
+            InvalidRequestError: the arguments are not JSON, or a call that waits for its result has the identifier.
         """
         try:
             json.loads(arguments or "{}")

@@ -8,7 +8,7 @@ soon as these are certain, and are together what the whole call has: JSON as `js
 wrote it.
 
 Of a text that was cut inside of a call, the calls that are whole are handed out, with the reason "length". The one that
-was broken off is not, since its arguments are no JSON: every call that a client gets can be made as it stands. In a
+was broken off is not, since its arguments are not JSON: every call that a client gets can be made as it stands. In a
 stream its beginning has been told by then, as OpenAI does.
 """
 

@@ -182,7 +182,8 @@ class EarlyExit:
 
     Raises:
         OptionError: a number is out of range; (when first used) the model has too few layers.
-        ModelError: (when first used) the target is no model of transformers, or its layers cannot be run by themselves.
+        ModelError: (when first used) the target is not a model of transformers, or its layers cannot be run by
+        themselves.
     """
 
     layer: int | float
@@ -204,7 +205,7 @@ class EarlyExit:
         """From the text of a number: ``"8"``, ``"-4"``, ``"0.5"``; half of the layers if nothing is said.
 
         Raises:
-            OptionError: the text is no number.
+            OptionError: the text is not a number.
         """
         try:
             return cls(int(layer))

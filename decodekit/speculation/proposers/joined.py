@@ -32,7 +32,7 @@ class Chain:
         proposers: at least one.
 
     Raises:
-        OptionError: there is none, or something is no proposer.
+        OptionError: there is none, or something is not a proposer.
     """
 
     proposers: tuple[Proposer, ...]
@@ -66,7 +66,7 @@ class Joined:
         max_tokens: most tokens of a draft.
 
     Raises:
-        OptionError: there are fewer, something is no proposer, or the number is out of range.
+        OptionError: there are fewer, something is not a proposer, or the number is out of range.
     """
 
     proposers: tuple[Proposer, ...]
@@ -131,7 +131,7 @@ def _ask_in_turn(proposers: Sequence[Proposer], rows: Sequence[_Growing]) -> lis
 
 
 def _check_proposers(proposers: object) -> None:
-    """Raise the `OptionError` of what is no list of proposers."""
+    """Raise the `OptionError` of what is not a list of proposers."""
     if not isinstance(proposers, list | tuple):
         raise no_proposer(proposers)
     for proposer in proposers:

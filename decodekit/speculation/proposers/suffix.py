@@ -129,7 +129,7 @@ class Suffix:
     Args:
         max_tokens: most tokens of a draft.
         max_match: longer endings are not told apart.
-        min_match: shorter ones are no reason to guess.
+        min_match: shorter ones are not a reason to guess.
         tokens_per_match: most tokens of a draft for every token of the match; more save passes and waste tokens.
         min_probability: the draft ends where a smaller share of the matching places continues with it.
         corpus: texts of other rows; what a row came to is added when it has finished. None looks at the row alone.

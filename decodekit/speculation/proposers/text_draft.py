@@ -62,7 +62,7 @@ class TextDrafts:
         return row.read(target.decode(context.text))
 
     def _likeliest(self, indices: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
-        """The likeliest token of each row of logits [R, V]; what is no text ends a draft."""
+        """The likeliest token of each row of logits [R, V]; what is not text ends a draft."""
         tokens: list[int] = logits.argmax(dim=-1).tolist()
         texts = self._vocabulary.token_bytes
         return [token if token < len(texts) and texts[token] is not None else None for token in tokens]
@@ -80,7 +80,7 @@ class _DraftText:
     """A text in tokens of the draft model, divided again only where it changes; the cache is kept for the rest.
 
     Args:
-        prompt: what comes before the text; special tokens of the target are no part of it.
+        prompt: what comes before the text; special tokens of the target are not part of it.
     """
 
     def __init__(self, prompt: bytes, tokenizer: Any, canonical: Canonical) -> None:

@@ -1,6 +1,6 @@
 """What to write in place of an option that a strategy does not have.
 
-    greedy, num_beams=3      is no option of strategy 'greedy'.       try strategy="beam", num_beams=3
+    greedy, num_beams=3      no option of strategy 'greedy'.       try strategy="beam", num_beams=3
     greedy, max_tokens=5     no option 'max_tokens' (vLLM, OpenAI).   try max_new_tokens=5
     sample, tempreature=1    Did you mean 'temperature'?              try temperature=1
 

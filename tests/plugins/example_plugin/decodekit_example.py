@@ -15,7 +15,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.network import Frame
 from decodekit.decoding.request.settings import NoiseKeys
 from decodekit.sampling import Candidates, History, LogitsProcessor, Stage, greedy
-from decodekit.sampling.processors.common import with_history
+from decodekit.sampling.processors.pointwise import with_history
 from decodekit.speculation import Context, Draft
 from decodekit.speculation.proposer import Speculate
 

@@ -2,7 +2,7 @@ r"""What ``%import common`` offers: terminals by the names that Lark's own libra
 
 Strings and comments are said without lazy quantifiers and lookbehind, and have the same words as in Lark, where a lexer
 takes the first end that it finds. ``_STRING_ESC_INNER`` reads a backslash together with what it escapes; before any
-delimiter that is no backslash its words are the same, too.
+delimiter that is not a backslash its words are the same, too.
 
 Source of the names and their meaning: https://github.com/lark-parser/lark/blob/1.3.1/lark/grammars/common.lark
 """

@@ -116,7 +116,7 @@ class _Lowering:
         return self.anonymous(item, scope, place, "what is ignored").node
 
     def reach(self, entry: GrammarSymbol) -> RuleRef:
-        """Refer to a rule that is no template."""
+        """Refer to a rule that is not a template."""
         if entry.name not in self.expressions:
             self.expressions[entry.name] = EMPTY_TEXT  # until it is its turn
             self.agenda.append((entry.name, entry, {}))

@@ -260,7 +260,7 @@ class ArrayPlan:
                 yield NextItem(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
 
     def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
-        """A list of strings as one table for all states, and which of them are not taken; None if it is no list."""
+        """A list of strings as one table for all states, and which of them are not taken; None if it is not a list."""
         table = self._table(strings)
         return None if table is None else (table, bytes([("string", word) not in taken for word in table.words]))
 

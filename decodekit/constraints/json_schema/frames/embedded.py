@@ -3,7 +3,7 @@ r"""JSON texts inside of a JSON string, as a body language: what ``contentSchema
     content     [1,"a"]
     body        [1,\"a\"]        the quote and the backslash with a backslash, everything else as it is
 
-Arrays and objects nest, so this is no regular language: a node stands for a set of configurations of a network (what
+Arrays and objects nest, so this is not a regular language: a node stands for a set of configurations of a network (what
 is read, by which frame, above which frames), and its derivatives are made as they are asked for. Keys that are not
 declared are not told apart, or each would have states of its own: so one may come twice, and the last one counts.
 """

@@ -146,7 +146,7 @@ def _outermost(whitespace: Whitespace) -> Layout:
 
 
 def check(whitespace: object) -> None:
-    """Refuse what is no policy.
+    """Refuse what is not a policy.
 
     Raises:
         OptionError: not ``"natural"``, ``"any"``, ``"compact"``, a tab or an indentation of 0 to 16.

@@ -59,13 +59,13 @@ _SOME: Final = 64  # keys are counted up to here once; an object that has used a
 
 @dataclass(frozen=True)
 class KeyClass:
-    """Keys that are no declared names and share a goal.
+    """Keys that are not declared names and share a goal.
 
     Attributes:
         keys: their body language.
         goal: what the value has to satisfy.
         num_keys: how many there are, at most `_MANY`.
-        is_open: whether they are all keys that are no declared names.
+        is_open: whether they are all keys that are not declared names.
     """
 
     keys: Node

@@ -209,7 +209,7 @@ class TypeGuard:
 
 
 def _inside(value: Instance, path: Sequence[int | str]) -> Instance:
-    """What lies at a path, as far as it leads; names of alternatives are no part of the value."""
+    """What lies at a path, as far as it leads; names of alternatives are not part of the value."""
     for step in path:
         if value.kind == "object" and step in value.members:
             value = value.members[str(step)]

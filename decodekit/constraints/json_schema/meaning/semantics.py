@@ -208,7 +208,7 @@ class Semantics:
             return self._new_choice(goals)
 
     def _options(self, goal: Goal) -> tuple[Goal, ...]:
-        """The goals between which a goal leaves the choice: itself, if it is no choice."""
+        """The goals between which a goal leaves the choice: itself, if it is not a choice."""
         literal = next(iter(goal)) if len(goal) == 1 else 1
         return (goal,) if literal & 1 else self._choices.get(literal >> 1, (goal,))
 

@@ -87,7 +87,7 @@ def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
 
 
 def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
-    """Which keywords keep a value from going on; None if it is no JSON anyway, or if no keyword alone does."""
+    """Which keywords keep a value from going on; None if it is not JSON anyway, or if no keyword alone does."""
     if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
         return objection
     if (objection := _form_objection(network, goal, data, start, stop)) is not None:

@@ -83,7 +83,7 @@ forgetters.append(forget)
 
 
 def is_empty(node: Node, share: int = 1) -> bool | None:
-    """Whether a body language has no word; None if the node is no body language, or begins inside a character.
+    """Whether a body language has no word; None if the node is not a body language, or begins inside a character.
 
     Args:
         node: the language.

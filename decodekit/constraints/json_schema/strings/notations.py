@@ -212,7 +212,7 @@ def _as_they_are(words: Sequence[str], *, is_mark: bool) -> _State:
     """Inside of a string that is written as it is and holds none of some words; or up to the only word, which ends it.
 
     The states are the beginnings of words that the text ends in (Aho and Corasick 1975). A mark is held until it is
-    whole, for it is no part of the text.
+    whole, for it is not part of the text.
     """
     found = [word.encode() for word in words]
     states = {word[:size]: _State() for word in found or [b""] for size in range(len(word) or 1)}

@@ -1,7 +1,7 @@
 r"""The formats of JSON Schema as body languages.
 
 With ``format="assert"`` a known format limits the strings: what is generated is valid for the standard that the format
-names. Where that is no regular language, or a useless one to generate, it is a part of it:
+names. Where that is not a regular language, or a useless one to generate, it is a part of it:
 
 * e-mail addresses have domains of at most 189 letters, those of ``email`` no A-labels (``xn--…``), and address literals
   of IPv4 and IPv6 only;

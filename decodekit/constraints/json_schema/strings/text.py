@@ -50,7 +50,7 @@ _HEX: Final = tuple(
 def encode(ranges: Ranges) -> Node:
     """One code point of `ranges` (inclusive, any order) as it may be spelled inside a JSON string.
 
-    Surrogates are no code points of a text: they are left out, and so never stand alone.
+    Surrogates are not code points of a text: they are left out, and so never stand alone.
     """
     points = utf8.intersect(utf8.normalise(ranges), utf8.SCALARS)
     raw = utf8.charset(utf8.intersect(points, _RAW))

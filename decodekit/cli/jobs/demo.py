@@ -33,7 +33,7 @@ def demo(
 
     Writes a job folder per kind of document and one report.html for all of them. Always starts afresh.
     """
-    from decodekit.cli.extract import load_model
+    from decodekit.cli.jobs.extract import load_model
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.job_schema import load_schema
     from decodekit.jobs.reports.job_report import write_report

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from decodekit import collector
-from decodekit.cli.job_commands import print_damage, tell_program
+from decodekit.cli.jobs.job_commands import print_damage, tell_program
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text

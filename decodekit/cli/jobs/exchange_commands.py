@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from decodekit.cli.job_commands import print_damage, tell_program
+from decodekit.cli.jobs.job_commands import print_damage, tell_program
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, SOME_FAILED, note
@@ -92,7 +92,7 @@ def take_back(
 
     The same command again changes nothing. Documents without an answer stay open: `extract` and `export` do them.
     """
-    from decodekit.cli.extract import tell_end
+    from decodekit.cli.jobs.extract import tell_end
     from decodekit.jobs.document_prompt import Prompt
     from decodekit.jobs.documents.documents import scan
     from decodekit.jobs.extraction import ExtractionOptions

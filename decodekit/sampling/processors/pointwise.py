@@ -225,7 +225,7 @@ def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
 
 
 def check_window(name: str, window: int | None) -> None:
-    """Raise an `OptionError` if this is no number of last tokens."""
+    """Raise an `OptionError` if this is not a number of last tokens."""
     require(name, window, window is None or is_count(window), "None or an integer of at least 1")
 
 

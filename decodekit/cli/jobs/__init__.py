@@ -1,0 +1,1 @@
+"""The commands of jobs: `extract`, `retry`, `demo`, `status`, `report`, `export`, `import` and their like."""
