@@ -41,7 +41,8 @@ def verbs(names: list[str]) -> list[str]:
 def negated_nouns(source: str) -> list[str]:
     """The words of docstrings that say "is no token" where English says "is not a token"."""
     found = []
-    pattern = r"(?:(\w+)\s+)?\b(?:is|are|was|were) no (?!longer|more\b|less\b|such\b|larger|wider|better|use\b|padding)(\w+)"
+    fine = r"(?!longer|more\b|less\b|such\b|larger|wider|better|use\b|padding)"
+    pattern = rf"(?:(\w+)\s+)?\b(?:is|are|was|were) no {fine}(\w+)"
     for text in docstrings(source):
         found += [
             match[0] for match in re.finditer(pattern, text) if (match[1] or "").lower() not in ("there", "where")
