@@ -47,7 +47,7 @@ _outlines: WeakKeyDictionary[Any, dict[Any, Found]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What a chat template is told beside the messages.
+    """The arguments of a chat template beside the messages.
 
     Args:
         tools: definitions of tools in OpenAI's form.
@@ -67,11 +67,11 @@ class Telling:
 
     @property
     def names(self) -> str:
-        """What was told, for errors."""
+        """The names of the arguments, for errors."""
         return ", ".join([*(["tools"] if self.tools else []), *self.options])
 
     def faults(self, tokenizer: Any) -> list[DecodekitError]:
-        """What the template of a tokenizer does not read."""
+        """Faults: arguments that the template of a tokenizer does not read."""
         if not self or not self.can_write(tokenizer):
             return []  # a conversation is refused by name, and nothing else can be told anything
         reads = self.variables_of(tokenizer)
@@ -187,7 +187,7 @@ class Telling:
         return str(self._template(tokenizer))
 
     def _parts(self) -> list[Any]:
-        """What the template is told besides the messages, as values with texts of others in them."""
+        """The arguments of the template besides the messages, as values with texts of others in them."""
         return [[*self.tools], {name: one for name, one in self.options.items() if name not in OWN_OPTIONS}]
 
     def _template(self, tokenizer: Any) -> Any:

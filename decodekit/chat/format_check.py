@@ -19,7 +19,7 @@ _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"
 
 
 def faults_in(reading: DerivedFormat, tokenizer: Any, vocabulary: Vocabulary) -> list[str]:
-    """What is wrong with a format: for each response that the template writes, one sentence, or none.
+    """The faults of a format: for each response that the template writes, one sentence, or none.
 
     Args:
         reading: of the template.

@@ -1,4 +1,4 @@
-r"""What opens and closes thoughts under a chat template, found by rendering.
+r"""The marks of thoughts under a chat template, found by rendering.
 
     turn with a thought       "<|im_start|>assistant\n<think>\nTHOUGHT\n</think>\n\nANSWER<|im_end|>"
     prompt with a thought     "<|im_start|>assistant\n"
@@ -46,7 +46,7 @@ _known: WeakKeyDictionary[Any, dict[Any, Thought | None]] = WeakKeyDictionary()
 
 
 def thought_of(tokenizer: Any, told: Telling) -> Thought | None:
-    """What opens and closes a thought under the template of a tokenizer, `is_open` left False; None if nothing does.
+    """The marks of a thought under the template of a tokenizer, `is_open` left False; None if there are none.
 
     Args:
         tokenizer: with a chat template; None for one without, and for a program that writes conversations.
@@ -122,14 +122,14 @@ def _marks(prompts: list[str], thinking: str, plain: str, source: str) -> Iterat
 
 
 def _around_thought(thinking: str, plain: str) -> tuple[str, str]:
-    """What stands around the thought in a text, and not in the same without it."""
+    """The texts around the thought that the same rendering without it does not have."""
     before, behind = common_begin([thinking, plain]), common_end([thinking, plain])
     begin, _, end = thinking[len(before) : len(thinking) - len(behind)].partition(_THOUGHT)
     return begin, end
 
 
 def _begin_before(written: str, opener: str, prompts: list[str]) -> str:
-    """What opens a thought at the end of what was written before it."""
+    """The mark that opens a thought at the end of the text before it."""
     if opener and written.rstrip().endswith(opener):
         return written[written.rindex(opener) :]
     for prompt in prompts:

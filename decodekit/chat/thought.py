@@ -35,7 +35,7 @@ TAGS: Final = re.compile(r"<[^<>]+>|\[[^\[\]\s]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What stands around the thought of an answer.
+    """The marks around the thought of an answer.
 
         llm.generate(messages, constraint=Invoice, reasoning=dk.Thought("<think>", "</think>"))
 
@@ -159,7 +159,7 @@ class ThoughtSplit:
         return self._state in ("answer", "content")
 
     def push(self, text: str, is_last: bool = False) -> tuple[str, str]:
-        """What is certain now and was not before, of the thought and of the answer."""
+        """The parts of the thought and of the answer that have become certain."""
         reasoning = ""
         self._held += text
         if self._state == "begin":

@@ -71,7 +71,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DerivedFormat:
-    """What was read off a template.
+    """A format as it was read off a template.
 
     Attributes:
         format: how calls are written.
@@ -195,7 +195,7 @@ def _completed(format: ToolFormat, renderings: Renderings) -> ToolFormat:
 
 
 def _shape(format: ToolFormat) -> tuple[str, ...]:
-    """What formats with the same calls have in common, blanks and spellings of values apart."""
+    """The shape of a format: equal for formats with the same calls, blanks and spellings of values apart."""
     holes = [piece if isinstance(piece, str) else f"\0{piece.kind}\0" for piece in format.pieces]
     texts = [format.opening, format.closing, "".join(holes)]
     if isinstance(format.arguments, ElementArguments):

@@ -134,7 +134,7 @@ def waits(constraint: object) -> bool:
 
 
 def content_begins(constraint: object) -> set[str]:
-    """What the calls in a constraint want before a content, without blanks."""
+    """The texts that the calls in a constraint want before a content, without blanks."""
     if isinstance(constraint, Tools):
         return {constraint.format.content_begin.strip()} - {""}
     return set[str]().union(*map(content_begins, _inner(constraint)))

@@ -1,4 +1,4 @@
-"""What `estimate` says: numbers in bytes and seconds, and a text of them."""
+"""The answer of `estimate`: numbers in bytes and seconds, and a text of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a model takes for `batch` rows of `context` tokens each, and how long a step of them is on a GPU.
+    """Memory of a model with `batch` rows of `context` tokens each, and the time of their step on a GPU.
 
     ``print(estimate)`` shows it as a table; `to_dict` gives the numbers.
 
@@ -67,7 +67,7 @@ class Estimate:
         return {**asdict(self), "share": self.share}
 
     def lines(self) -> list[tuple[str, str]]:
-        """What the table has: names and values."""
+        """The lines of the table: names and values."""
         weights = f"{told_bytes(self.weight_bytes)}, {self.num_parameters / 1e6:,.1f} M parameters, {self.dtype}"
         if self.bytes_read_per_step < self.weight_bytes:
             weights += f"; a step reads {told_bytes(self.bytes_read_per_step)}"

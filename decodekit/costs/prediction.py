@@ -41,7 +41,7 @@ class _Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is estimated: the sizes of a model, loaded or not.
+    """The sizes of a model, loaded or not.
 
     Attributes:
         device: where it lies, or would, its speed if that is known, and the memory that is free there.
@@ -71,7 +71,7 @@ def estimate(
     drafts: int = 0,
     compile_layers: bool | None = None,
 ) -> Estimate:
-    """What a model takes for `batch` rows of `context` tokens, and how long a step of them is expected to be on a GPU.
+    """Memory of a model with `batch` rows of `context` tokens, and the expected time of their step on a GPU.
 
     Args:
         model: an `LLM`, a model of transformers, its configuration; or a name as `LLM.load` takes it, or a
@@ -145,7 +145,7 @@ def estimate(
 def _work(
     subject: _Subject, batch: int, context: int, drafts: int, compile_layers: bool | None
 ) -> tuple[StepWork, RunShares]:
-    """What a step does, and how its kernels run."""
+    """The work of a step, and how its kernels run."""
     weights, cache, found = subject.weights, subject.cache, sizes.kernels(subject.bare)
     is_captured = cache.tier in ("paged", "ragged")  # rectangles of a configuration run over pages on a GPU
     lm, compiles = subject.lm, compile_layers
@@ -250,7 +250,7 @@ def _planned(config: Any, name: str, dtype: Any, device: Any) -> _Subject:
 
 
 def _notes(config: Any, cache: sizes.CacheSizes) -> tuple[str, ...]:
-    """What a reader would not guess of the cache."""
+    """Notes on the cache that a reader would not guess."""
     notes = []
     text = config.get_text_config()
     if getattr(text, "kv_lora_rank", None):

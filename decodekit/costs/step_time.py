@@ -31,7 +31,7 @@ HOST_SECONDS: Final = (150e-6, 10e-6)
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """What bounds a step on a kind of GPU.
+    """The speed of a kind of GPU, which bounds a step.
 
     Args:
         bandwidth: bytes a second, nominal.
@@ -94,7 +94,7 @@ class RunShares(NamedTuple):
 
 
 class StepWork(NamedTuple):
-    """What one step does.
+    """The work of one step.
 
     Args:
         kernels: how many start one after the other.
@@ -115,7 +115,7 @@ class StepWork(NamedTuple):
         return max(read, self.operations / speed.flops)
 
     def seconds(self, speed: DeviceSpeed, run: RunShares) -> float:
-        """What a step is expected to take."""
+        """The expected seconds of a step."""
         read = self.weight_bytes / (run.products * speed.copy_bandwidth)
         multiplied = self.operations / (PRODUCT_FLOPS_SHARE * speed.flops)
         attended = self.cache_bytes / (run.attention * speed.copy_bandwidth)

@@ -54,7 +54,7 @@ class Launch(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """What a program works on at once.
+    """The tiles of a program: what it works on at once.
 
     Args:
         queries: packed queries, M.

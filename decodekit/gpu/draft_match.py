@@ -33,7 +33,7 @@ from decodekit.gpu.triton_programs import missing
 
 
 class Advance(NamedTuple):
-    """What comes of N rows.
+    """The results of N rows.
 
     Args:
         num_taken: int32 [N], tokens that come; 0 where the first position has none.
@@ -51,7 +51,7 @@ class Advance(NamedTuple):
 
 
 def advanced(tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tensor, lengths: Tensor) -> Advance:
-    """What comes of the target's tokens along drafts; see the module.
+    """The results of the target's tokens along drafts; see the module.
 
     Args:
         tokens: int64 [N, T], the target's own at each position: after the pending token, then after each of the draft.

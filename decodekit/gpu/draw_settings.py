@@ -1,4 +1,4 @@
-"""What texts are drawn by, as numbers that go up to the device: of each text a column.
+"""The settings by which texts are drawn, as numbers for the device: a column for each text.
 
 temperature 0.8, top-p 0.95, seed 7, sample 0, token 12         draft of two tokens, masks 4 - - at three positions
 [7 0 | 0 0 | 0.95 | inf | 12 | 0.8 | 0 | ASKED]                 [2 | 4 -1 -1]

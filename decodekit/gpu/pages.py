@@ -56,7 +56,7 @@ class Stored(IntEnum):
     """x / scale in e4m3, scale = amax / 448."""
 
     def dtype(self, given: torch.dtype) -> torch.dtype:
-        """What the numbers of a plane are."""
+        """The type of a plane's numbers."""
         return {Stored.AS_GIVEN: given, Stored.INT8: torch.int8, Stored.FLOAT8: torch.float8_e4m3fn}[self]
 
     @property
@@ -66,7 +66,7 @@ class Stored(IntEnum):
 
 
 class HasArenas(Protocol):
-    """What `STORES` finds."""
+    """An object with arenas, as `STORES` finds it."""
 
     arenas: list[Tensor]
 

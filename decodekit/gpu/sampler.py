@@ -73,7 +73,7 @@ class Rule(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What comes of N rows.
+    """The results of N rows.
 
     Args:
         tokens: int64 [N]; 0 where the status is not 0.
@@ -89,7 +89,7 @@ class Chosen(NamedTuple):
 
 
 class _Unpacked(NamedTuple):
-    """What `packed` says of the rows of texts: their settings, keys [N] each, masks int32 [N], whether it is asked."""
+    """The rows of texts as `packed` has them: settings, keys [N] each, masks int32 [N], whether they are asked."""
 
     rule: Rule
     seeds: Tensor

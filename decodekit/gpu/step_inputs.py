@@ -1,4 +1,5 @@
-"""What a pass over pages reads, of what the host uploaded: tokens, positions and pages, by one program on a GPU.
+"""The inputs of a pass over pages, made of what the host uploaded: tokens, positions and pages, by one program on a
+GPU.
 
 Two texts in a pass of T = 4 columns; the second goes on with the token that the device has taken for it:
 
@@ -21,7 +22,7 @@ from decodekit.gpu.triton_programs import missing
 
 
 class StepInputs(NamedTuple):
-    """What a pass reads.
+    """The inputs of a pass.
 
     Args:
         tokens: int64 [B, T].
@@ -62,7 +63,7 @@ def inputs_of(
 def step_inputs(
     rows: Tensor, starts: Tensor, counts: Tensor, given: Tensor, taken: Tensor, tables: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """What a pass reads; see the module.
+    """The inputs of a pass; see the module.
 
     Args:
         rows, starts, counts: int32 [B]: rows of the tables, tokens that they hold, new tokens.

@@ -77,7 +77,7 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Card(NamedTuple):
-    """What programs of a device share.
+    """The limits of a card, which the programs of a device share.
 
     Args:
         num_processors: multiprocessors.
@@ -105,7 +105,7 @@ H100: Final = Card(132, 227 << 10, (9, 0))
 
 @functools.cache
 def card_of(device: torch.device) -> Card:
-    """What a device has; an H100 where there is none."""
+    """The card of a device; an H100 where there is none."""
     if device.type != "cuda":
         return H100
     found: Any = torch.cuda.get_device_properties(device)

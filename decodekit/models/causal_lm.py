@@ -1,4 +1,4 @@
-"""What the generation loop asks of a model: a forward pass over rows that advance independently, and their cache.
+"""The model as the decoding loop sees it: a forward pass over rows that advance independently, and their cache.
 
 A *row* is one sequence. Rows of a batch have their own lengths: `forward` appends `num_tokens[i]` tokens to cache row
 `rows[i]` at that row's own length, so unequal prompts, unequal progress and drafts of unequal length need neither
@@ -28,7 +28,7 @@ def wanted_counts(logits: LogitsKind, num_tokens: Sequence[int]) -> list[int]:
 
 
 def assembled(parts: Sequence[Tensor], logits: LogitsKind, width: int) -> Tensor:
-    """What `CausalLM.forward` returns, from the logits of each row, [n, V]; "all" is `width` tokens wide."""
+    """The result of `CausalLM.forward` from the logits of each row, [n, V]; "all" is `width` tokens wide."""
     if logits == "last":
         return torch.stack([part[-1] for part in parts])
     if logits != "all":
@@ -118,7 +118,7 @@ class Cache(Protocol):
 
 
 class Prefix(Protocol):
-    """What rows of a cache can begin with: the keys and values of some first tokens."""
+    """The keys and values of some first tokens, with which rows of a cache can begin."""
 
     @property
     def num_tokens(self) -> int:

@@ -161,7 +161,7 @@ class HuggingFaceLM:
 
     @property
     def generation_config(self) -> dict[str, Any]:
-        """What the generation config of the model sets beside the defaults of transformers."""
+        """The settings of the model's generation config that differ from the defaults of transformers."""
         config = getattr(self.model, "generation_config", None)
         return dict(config.to_diff_dict()) if config is not None and hasattr(config, "to_diff_dict") else {}
 
@@ -180,7 +180,7 @@ class HuggingFaceLM:
 
     @property
     def runner(self) -> Runner:
-        """What runs the model, in its tier."""
+        """The runner of the model, in its tier."""
         return self._runner
 
     @property
@@ -292,7 +292,7 @@ class HuggingFaceLM:
 
 
 class _Learned(NamedTuple):
-    """What is known of a model in one state: how it is run, why so, and the width of a row of its logits."""
+    """The way a model in one state is run, the reason, and the width of a row of its logits."""
 
     runner: Runner
     tier: Tier
@@ -305,7 +305,7 @@ def _learned(
     context_length: int | None,
     asked: tuple[TierName | None, str | None, bool],
 ) -> _Learned:
-    """What the notes say, or what is found out now, by one thread for all.
+    """The way of running a model from the notes, or found out now, by one thread for all.
 
     Args:
         asked: the tier, the type of keys and values, and whether layers are compiled.

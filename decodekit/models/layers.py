@@ -1,4 +1,4 @@
-"""What the layers of a model say: hidden states, and the logits that the model would give if it ended at a layer.
+"""Hidden states of a model's layers, and the logits that it would give if it ended at a layer.
 
 Not every `CausalLM` has layers to show, so that this is a capability of its own. `HuggingFaceLM` has it.
 """

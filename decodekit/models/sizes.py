@@ -1,4 +1,4 @@
-"""What a model takes: bytes of weights, bytes of cache by layer, kernels; read from its modules, without a run.
+"""The size of a model: bytes of weights, bytes of cache by layer, kernels; read from its modules, without a run.
 
 A configuration is enough: the modules are built on the device ``meta``, where tensors have shapes and no numbers, and
 a pass over a few tokens shows what every layer stores and which kernels it starts. Nothing here knows an
@@ -36,7 +36,7 @@ _CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts
 
 @dataclass(frozen=True, slots=True)
 class LayerStore:
-    """What one layer keeps of one row.
+    """The storage of one layer for one row.
 
     Args:
         bytes_per_token: keys and values of a token.
@@ -56,7 +56,7 @@ class LayerStore:
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """What the caches of a model keep.
+    """The storage of a model's caches.
 
     Args:
         layers: by layer, in order; layers that share the keys and values of another one are not among them.
@@ -102,7 +102,7 @@ def layer_stores(
     windows: Mapping[int, int | None] | None = None,
     kind: type[RaggedCache] = RaggedCache,
 ) -> tuple[LayerStore, ...]:
-    """What layers of these shapes keep; with `windows`, only the tokens that a later query sees.
+    """The storage of layers of these shapes; with `windows`, only the tokens that a later query sees.
 
     Args:
         layers: shapes by layer index, as `kv_cache.RaggedCache` takes them.
@@ -219,7 +219,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def cache_sizes(lm: HuggingFaceLM) -> CacheSizes:
-    """What the caches of a loaded model keep: of the tier that runs it.
+    """The storage of a loaded model's caches, in the tier that runs it.
 
     Raises:
         ModelError: what the model keeps between passes cannot be seen.
@@ -238,7 +238,7 @@ def cache_sizes(lm: HuggingFaceLM) -> CacheSizes:
 
 
 def cache_sizes_on_meta(model: nn.Module) -> CacheSizes:
-    """What the caches of a model without numbers would keep: the first tier whose modules run.
+    """The storage of the caches of a model without numbers, in the first tier whose modules run.
 
     Which tier passes the self-check is known when the weights are; a model that is refused by it then keeps one token
     of each row less, or no more than its windows.
@@ -299,7 +299,7 @@ def _rows(model: nn.Module, state: str) -> CacheSizes:
 
 
 def _kept_by_row(past: Any) -> tuple[LayerStore, ...]:
-    """What the layers of transformers' own cache keep of a row."""
+    """The storage of a row in the layers of transformers' own cache."""
     stores = []
     for layer in past.layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)

@@ -52,7 +52,7 @@ def _sorts(renderings: Renderings) -> bool:
 
 
 class _Around(NamedTuple):
-    """What stands before the first key, between key and value, between value and key, and behind the last value."""
+    """The texts before the first key, between key and value, between value and key, and behind the last value."""
 
     before: str
     middle: str

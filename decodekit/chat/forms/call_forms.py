@@ -132,7 +132,7 @@ def _format(renderings: Renderings, arguments: Arguments, row: _Row) -> ToolForm
 
 
 def _around(row: _Row) -> tuple[str, tuple[Piece, ...], str, str, str]:
-    """What opens the calls, begins one, stands between two, ends one, and closes them."""
+    """The texts that open the calls, begin one, stand between two, end one, and close them."""
     if not row.between:
         return "", (row.before,), "", row.behind, ""
     head, *number = _numbered([f"{row.before}", *row.between], is_first_longer=True)
@@ -190,7 +190,7 @@ def _with_optional_id(call: tuple[Piece, ...]) -> tuple[Part, ...]:
 
 
 def _id_pattern(renderings: Renderings) -> str | None:
-    """What identifiers must be, where the template refuses all but nine letters or digits."""
+    """The pattern of identifiers, where the template refuses all but nine letters or digits."""
     longer = call_of(0, name_of_id="call_zq0123456789")
     return None if str(longer.id) in (renderings.turn(calls=(longer,)) or "") else _NINE
 

@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known of an outline: the form, and what does not come through in any."""
+    """An outline that was looked for: its form, and the contents that come through in none."""
 
     form: MessageForm
     lost: tuple[Wanted, ...] = ()
@@ -176,7 +176,7 @@ class PromptOutline:
             yield MessageForm(*(some[number] for some, number in zip(choices, numbers, strict=True)))
 
     def _lost(self, form: MessageForm, render: Render) -> list[Wanted] | None:
-        """What is not written in a form as it should be; None if the template refuses it."""
+        """The contents that a form loses; None if the template refuses it."""
         written = _rendered(form.of(self.messages), render)
         return None if written is None else [one for one in self.wanted if not _is_right(one, written)]
 
@@ -224,13 +224,13 @@ def _is_right(one: Wanted, written: str) -> bool:
 
 
 def shared_begin(texts: Iterable[str]) -> str:
-    """What all texts begin with."""
+    """The common beginning of all texts."""
     columns = enumerate(zip(*(listed := [*texts]), strict=False))
     return min(listed, key=len, default="")[: next((place for place, letters in columns if len({*letters}) > 1), None)]
 
 
 def shared_end(texts: Iterable[str]) -> str:
-    """What all texts end with."""
+    """The common end of all texts."""
     return shared_begin(text[::-1] for text in texts)[::-1]
 
 

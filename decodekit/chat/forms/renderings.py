@@ -1,4 +1,4 @@
-r"""What a chat template writes for a turn of the model, found from conversations that differ in one thing.
+r"""Renderings of a chat template for turns of the model, compared where conversations differ in one thing.
 
     user, and the generation prompt   ...<|im_start|>assistant\n<think>\n
     user, and the model says "hi"     ...<|im_start|>assistant\n<think>\n\n</think>\n\nhi<|im_end|>\n
@@ -36,7 +36,7 @@ _EMPTY_THOUGHT: Final = re.compile(rf"\s*({MARK.pattern})\s*({MARK.pattern})")
 
 
 class Renderings:
-    """What a template writes for turns of the model.
+    """The renderings of a template for turns of the model.
 
     Args:
         tokenizer: of transformers, with a template in Jinja.
@@ -117,12 +117,12 @@ class Renderings:
 
     @cached_property
     def prompt(self) -> str:
-        """What stands behind the words of the user where the model is to go on."""
+        """The text behind the words of the user where the model is to go on."""
         return self._behind_user(self.text((self.form or MessageForm()).of([_ASKED]), has_prompt=True)) or ""
 
     @cached_property
     def lead(self) -> str:
-        """What turns begin with behind their head, though it is neither content nor calls."""
+        """The text with which turns begin behind their head, though it is neither content nor calls."""
         lead = common_begin(turn for turn in (self.turn(CONTENT), *self._calling) if turn is not None)
         thinking = self.turn(CONTENT, thought=THOUGHT) or ""
         known = self.prompt + (thinking.partition(CONTENT)[0] if THOUGHT in thinking else "")
@@ -143,7 +143,7 @@ class Renderings:
 
     @cached_property
     def ends(self) -> tuple[str, str]:
-        """What closes turns: those without calls, and those with."""
+        """The texts that close turns: those without calls, and those with."""
         said = _behind(self.turn(CONTENT) or "", CONTENT)
         one, two = (self.turn(calls=calls) or "" for calls in ((call_of(0),), (call_of(0), call_of(1))))
         called, called_twice = _behind(one, VALUES[0]), _behind(two, VALUES[0])
@@ -178,7 +178,7 @@ class Renderings:
         return None if turn is None or not turn.startswith(head) else turn[len(head) :]
 
     def _head(self, form: MessageForm) -> str:
-        """What stands between the words of the user and a turn."""
+        """The text between the words of the user and a turn."""
         said = (CONTENT, ()), ("", (call_of(0),)), (CONTENT, (call_of(0),))
         texts = [self.text(form.of([_ASKED]), has_prompt=True)]
         texts += [self.text(form.of([_ASKED, _answer(content, calls, "")])) for content, calls in said]
@@ -186,7 +186,7 @@ class Renderings:
 
     @staticmethod
     def _behind_user(text: str | None) -> str | None:
-        """What follows the words of the user, and the mark that closes the one before them."""
+        """The text behind the words of the user, and the mark that closes the one before them."""
         if text is None or USER not in text:
             return None
         place = text.rindex(USER)
@@ -229,7 +229,7 @@ def _definition(name: str) -> dict[str, Any]:
 
 
 def common_begin(texts: Iterable[str]) -> str:
-    """What all texts begin with: a whole one of them, or less the piece of a mark or of a word."""
+    """The common beginning of all texts: a whole one of them, or less the piece of a mark or of a word."""
     listed = [*texts]
     shared = shared_begin(listed)
     if shared in listed:
@@ -238,7 +238,7 @@ def common_begin(texts: Iterable[str]) -> str:
 
 
 def common_end(texts: Iterable[str]) -> str:
-    """What all texts end with, in the same way."""
+    """The common end of all texts, in the same way."""
     listed = [*texts]
     shared = shared_end(listed)
     if shared in listed:
@@ -262,7 +262,7 @@ def _whole_place(text: str, place: int, direction: int) -> int:
 
 
 def _empty_thought(text: str) -> str:
-    """What stands at the beginning of a text that opens something and closes it; empty for nothing."""
+    """The empty thought at the beginning of a text, which opens something and closes it; empty without one."""
     found = _EMPTY_THOUGHT.match(text)
     return found[0] if found and is_pair(found[1], found[2]) else ""
 

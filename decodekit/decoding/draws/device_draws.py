@@ -23,7 +23,7 @@ from decodekit.sampling.fast.leaders import lead_greedy, lead_noisy
 
 
 class Parameters(NamedTuple):
-    """What a strategy is to the device."""
+    """The strategy of a row as the device knows it."""
 
     temperature: float = 1.0
     top_k: int = 0  # none
@@ -63,7 +63,7 @@ def parameters_of(pipeline: Pipeline) -> Parameters | None:
 
 
 class DeviceDraw(NamedTuple):
-    """What the device says of a row; see `gpu.sampler`."""
+    """A row's draw on the device; see `gpu.sampler`."""
 
     token: int
     given: int

@@ -34,7 +34,7 @@ from decodekit.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What the model gives for the positions of a step, and what a token is taken from at each.
+    """The model's logits at the positions of a step, and the scores from which a token is taken at each.
 
     Args:
         positions: P of them.
@@ -173,7 +173,7 @@ class LikeTarget:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What its tokens are."""
+        """The vocabulary of its tokens."""
         return self.settings.vocabulary
 
     @property

@@ -38,7 +38,7 @@ class TokenTable:
         self._tokens = self._tokens[list(rows)]
 
     def history(self, sequences: Rows[Sequence], drafts: Rows[Rows[int]], device: torch.device) -> History:
-        """What stands before each of P positions, behind the draft tokens of each, as tensors on `device`."""
+        """The tokens before each of P positions, draft tokens included, as tensors on `device`."""
         lengths = [sequence.length + len(draft) for sequence, draft in zip(sequences, drafts, strict=True)]
         rows = [sequence.row for sequence in sequences]
         self._reserve(max(lengths))

@@ -29,7 +29,7 @@ from decodekit.errors import DecodekitError
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a row that waits goes on with.
+    """The state with which a deferred row goes on.
 
     Attributes:
         guess: what was read behind its text.

@@ -98,7 +98,7 @@ class MaskPool:
 
 
 def mask_key(matcher: Matcher | None) -> Hashable:
-    """What stands for the mask of where a matcher stands: its state; None if it does not tell it.
+    """The key of a matcher's mask: its state; None if it does not tell it.
 
     A recogniser that is gone is equal to no other: states are numbered anew by the one that has its address.
     """

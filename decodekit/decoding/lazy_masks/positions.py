@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What may follow the text of a row.
+    """A guess of the tokens behind the text of a row.
 
     Args:
         tokens: in order, all legal; empty for plain decoding.
@@ -49,7 +49,7 @@ class Guess:
     source: str = ""
 
     def offered(self, draft: Rows[int], taken: Rows[int]) -> Guess:
-        """What was offered for the tokens that were taken, if only the first tokens `draft` of the guess were followed.
+        """The offers for the tokens that were taken, if only the first tokens `draft` of the guess were followed.
 
         Where the last position was reached, and what was drawn there was tested, these are the drawn tokens.
         """

@@ -1,4 +1,4 @@
-"""What became of steps at states of constraints, so that a step that would be in vain is not made again.
+"""The outcomes of steps at states of constraints, so that a step that would be in vain is not made again.
 
 A JSON object whose model likes to write ``{"age"`` where only ``{"name"`` is allowed:
 

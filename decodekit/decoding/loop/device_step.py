@@ -32,7 +32,7 @@ from decodekit.models.runners.step_state import StepState
 
 
 class StepShape(NamedTuple):
-    """What there is a step for.
+    """The shape of a step.
 
     Args:
         num_rows: B.
@@ -153,7 +153,7 @@ class DecodeStep:
 
 
 def draws_of(row: Rows[int]) -> list[DeviceDraw]:
-    """What comes of a row of `DecodeStep.out`: its tokens, then the position that has none, if it stopped there."""
+    """The draws in a row of `DecodeStep.out`: its tokens, then the position that has none, if it stopped there."""
     width = len(row) // 3
     draws = [
         DeviceDraw(token, row[width + place], row[2 * width + place], 0)

@@ -1,4 +1,4 @@
-"""What an exception means that no part of decodekit raises on purpose: memory that ran out, or a fault of a request."""
+"""Exceptions that no part of decodekit raises on purpose: memory that ran out, or a fault of a request."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class Lane(Generic[G]):
             raise CacheFullError(f"{cause} are free", hint="a smaller batch_size, or shorter prompts")
 
     def _ended(self, groups: Rows[G]) -> list[tuple[G, Update]]:
-        """What is new of groups; those that are done leave their rows."""
+        """The updates of groups; those that are done leave their rows."""
         updates = []
         for group in groups:
             if not group.rows:

@@ -1,4 +1,4 @@
-"""What the requests of one kind of search do with their rows.
+"""The work of one kind of search on the rows of its requests.
 
 `samples.Texts` has a row for each text, `beam_search.BeamSearch` one for each hypothesis,
 `contrastive_search.ContrastiveRows` one for each candidate and `particle_filter.ParticleFilter` one for each particle.
@@ -65,7 +65,7 @@ G = TypeVar("G", bound=Group)
 
 @dataclass(slots=True)
 class CacheRows:
-    """What the rows of all groups have read: keys and values, and the tokens if a processor looks back.
+    """The state of the rows of all groups: keys and values, and the tokens if a processor looks back.
 
     Attributes:
         loop: what a policy keeps for the cache; it ends with it.
@@ -77,7 +77,7 @@ class CacheRows:
 
 
 class Policy(ABC, Generic[G]):
-    """What the requests of one kind of search do with their rows."""
+    """The work of one kind of search on the rows of its requests."""
 
     num_rows: int = 1
     """Rows of a request."""
@@ -104,7 +104,7 @@ class Policy(ABC, Generic[G]):
         forward([group.sequence for group in groups], self.model, rows.cache, num_tokens)
 
     def update(self, group: G) -> Update | None:
-        """What is new of a group; its result if it is done. None if there is nothing to hand out."""
+        """The update of a group, with its result if it is done. None if there is nothing to hand out."""
         sequence = group.sequence
         has_news = sequence.finish_reason or (sequence.new_text and not sequence.is_provisional)
         return update_of(sequence) if has_news else None

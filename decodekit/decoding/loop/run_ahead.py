@@ -98,13 +98,13 @@ class _Entry:
 
     @property
     def tokens(self) -> list[int]:
-        """What the row reads."""
+        """The tokens that the row reads."""
         return [*self.given, *self.guess.tokens]
 
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """What is known of a row beside its sequence.
+    """A row's state beside its sequence.
 
     Attributes:
         parameters: what its strategy is to the device; None if the device has no program for it.
@@ -279,7 +279,7 @@ class RunAhead:
         return found
 
     def _download(self, out: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """What a step gives, on its way to the host, and when it is there."""
+        """A step's result on its way to the host, and the event of its arrival."""
         if not out.is_cuda:
             return out.clone(), None
         buffers = self._there.setdefault(out.shape[1], [])
@@ -293,7 +293,7 @@ class RunAhead:
         return there, event
 
     def _begin(self, text: _Text) -> _Entry | None:
-        """What a row does in the next step; None if it has to wait for its last token, or its constraint."""
+        """A row's part in the next step; None if it has to wait for its last token, or its constraint."""
         sequence, latest = text.sequence, text.latest
         if sequence.finish_reason is not None or text.parked is not None:
             return None
@@ -369,7 +369,7 @@ class RunAhead:
         return guesses[0] if guesses else Guess()
 
     def _draft_for(self, text: _Text, entry: _Entry) -> Guess:
-        """What is read behind the pending tokens of a row: as much of the offer as a captured step has room for."""
+        """The draft behind the pending tokens of a row: as much of the offer as a captured step has room for."""
         guess = _rest_of(text) or Guess()
         if self._model.capture is None:
             return guess
@@ -680,7 +680,7 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
 
 
 def _new_text(sequence: Sequence) -> _Text:
-    """What is known of a row at first; its settings are looked at once."""
+    """A new row's state; its settings are looked at once."""
     parameters, request = Parameters.of(sequence.settings), sequence.request
     if parameters is None:
         return _Text(sequence, None, np.zeros(NUM_VALUES, dtype=np.int32))
@@ -689,7 +689,7 @@ def _new_text(sequence: Sequence) -> _Text:
 
 
 def _rest_of(text: _Text) -> Guess | None:
-    """What is left of the last offer behind the text; None if the proposer is to be asked again."""
+    """The rest of the last offer behind the text; None if the proposer is to be asked again."""
     if text.offer is None:
         return None
     length, guess = text.offer

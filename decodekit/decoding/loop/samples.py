@@ -65,7 +65,7 @@ class Texts(Policy[Group]):
             step(sequences, self.model, rows.cache, self._masks_for, rows.table, isolates=self._isolates)
 
     def _ahead_over(self, rows: CacheRows) -> RunAhead | None:
-        """What decodes rows of a cache a step ahead; None if its model has no pages."""
+        """The decoder that runs a step ahead over a cache; None if its model has no pages."""
         cache, model = rows.cache, self.model
         if not isinstance(cache, PagedCache) or not isinstance(model, HasPages) or model.paged is None:
             return None

@@ -105,7 +105,7 @@ and entry; a group, if it had rows."""
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """What a scheduler has done, and what it is doing.
+    """Counts of a scheduler: of the past and of the moment.
 
     Args:
         running, waiting: requests that were admitted, and that were not.
@@ -261,7 +261,7 @@ class Scheduler:
         return self._handed_out(ticket, None, update)
 
     def _handed_out(self, ticket: Ticket, group: Group | None, update: Update | None) -> list[Update]:
-        """What is told of an update of a sample; a sample that has ended leaves its ticket."""
+        """The update to hand out for a sample; a sample that has ended leaves its ticket."""
         if update is None:
             return []
         if update.result is not None and group is not None:
@@ -533,7 +533,7 @@ class Scheduler:
         self._waiting.pop(id(lane.policy), None)
 
     def stats(self) -> SchedulerStats:
-        """What was done so far."""
+        """The counts so far."""
         lanes, past, num_waiting = list(self._lanes.values()), self._past, self.num_waiting
         return SchedulerStats(
             running=len(self._tickets) - num_waiting,

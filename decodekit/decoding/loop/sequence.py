@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to continue.
+    """A prompt to continue, with its constraint and seed.
 
     Args:
         prompt: token ids, at least one.

@@ -273,7 +273,7 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a step comes to for the rows of equal settings that go on, before a text changes.
+    """The decisions of a step for rows of equal settings, before a text changes.
 
     Attributes:
         sequences, guesses: of the rows.
@@ -293,7 +293,7 @@ class Decided:
 
 
 def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None) -> list[Guess]:
-    """What may follow each text: what is forced and was not taken unseen, else what the proposer offers.
+    """A guess for each text: forced tokens that were not taken unseen, else the proposer's offer.
 
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
     """
@@ -465,7 +465,7 @@ def settle(
 
 
 def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome:
-    """What becomes of a drawn token, or of a row without one."""
+    """The outcome of a drawn token, or of a row without one."""
     if isinstance(choice, DecodekitError):
         if isinstance(choice, DeadEndError) and can_stop_here(sequence, settings):
             return NoToken.WHOLE

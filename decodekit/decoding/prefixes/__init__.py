@@ -1,1 +1,1 @@
-"""What rows share: prefixes, and the memory of rows."""
+"""Prefixes that rows share, and the memory of rows."""

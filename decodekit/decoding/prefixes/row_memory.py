@@ -146,7 +146,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def _free_of_host() -> Iterator[int]:
-    """What the machine, the control group and the limits of the process leave."""
+    """The memory that the machine, the control group and the limits of the process leave."""
     try:
         kilobytes = {
             line.partition(":")[0]: int(line.split()[1])

@@ -54,7 +54,7 @@ class SharedSource:
 
 @dataclass(slots=True)
 class ReadingCounts:
-    """What the rows of a lane have read, and what not.
+    """Counts of the tokens that the rows of a lane have read, and of those they were spared.
 
     Attributes:
         num_read: tokens of prompts that the model has read, those that were read again included.
@@ -70,7 +70,7 @@ class ReadingCounts:
 
 
 class SharedRows:
-    """What the rows of one cache begin with.
+    """The prefixes with which the rows of one cache begin.
 
     Args:
         model: of the cache.
@@ -348,7 +348,7 @@ class SharedRows:
 
 
 def _head(tokens: list[int], request: Request) -> Hashable:
-    """What rows have in common that may share."""
+    """The common beginning of rows that may share."""
     return request.salt, tuple(tokens[:MIN_SHARED])
 
 

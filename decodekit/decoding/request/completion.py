@@ -1,4 +1,4 @@
-"""What a caller gets back: completions, the chunks of a stream, scores."""
+"""Results as a caller gets them: completions, the chunks of a stream, scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decodekit.errors import DecodekitError, OptionError
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What became of one prompt; where it has several texts, the first or best one, with the rest in `others`.
+    """The result of one prompt; where it has several texts, the first or best one, with the rest in `others`.
 
     Args:
         text: the generated text: the bytes of the tokens as UTF-8, without end-of-sequence token and stop string.
@@ -99,7 +99,7 @@ class Completion:
         display(HTML(html))
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows of a completion with a trace; without one it shows the text form."""
+        """The page that a notebook shows of a completion with a trace; without one it shows the text form."""
         from decodekit.pages.tokens import token_view
 
         return None if self.trace is None else token_view(self)

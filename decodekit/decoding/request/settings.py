@@ -48,7 +48,7 @@ Masking: TypeAlias = Literal["asked", "always"]
 
 
 class NoiseKeys(NamedTuple):
-    """What the noise of every row is keyed by, besides the token id; one entry per row.
+    """The keys of every row's noise, besides the token id; one entry per row.
 
     Args:
         seeds: the seeds of the requests.

@@ -1,4 +1,4 @@
-"""What a completion cost: times and counts, under the names users know.
+"""The cost of a completion: times and counts, under the names users know.
 
 Times are wall-clock seconds. They start when the row is admitted to the batch (its prompt is known and a cache row is
 free), so waiting in a queue is not counted, and prefilling is.
@@ -40,7 +40,7 @@ class ProposerStats:
 
 @dataclass(frozen=True, slots=True)
 class ParticleStats:
-    """What became of the particles of one prompt; see `decoding.search.particle_filter`.
+    """Statistics of the particles of one prompt; see `decoding.search.particle_filter`.
 
     Args:
         log_evidence: logarithm of the estimate of Z, the probability under the processed distribution that the

@@ -58,7 +58,7 @@ class StoppingFunction:
     function: Callable[..., Any]
 
     def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
-        """What the function says of the row; a `DecodingError` if it raises, or says neither yes nor no."""
+        """The function's answer for the row; a `DecodingError` if it raises, or says neither yes nor no."""
         row = torch.tensor([[*prompt, *text]], dtype=torch.int64)
         try:
             with torch.inference_mode(False):

@@ -1,4 +1,4 @@
-"""What comes out of decoding: updates of requests, the last of each with its result."""
+"""Updates of requests that decoding hands out, the last of each with its result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is new of one request.
+    """The news of one request.
 
     Args:
         index: number of the request, counted from 0.
@@ -69,7 +69,7 @@ class Update:
 
 
 def update_of(sequence: Sequence) -> Update:
-    """What is new of a sequence since the last update."""
+    """The news of a sequence since the last update."""
     result = None
     if sequence.finish_reason is not None:
         result = Result(
@@ -123,7 +123,7 @@ class Gathered:
         self._results: dict[int, Result] = {}
 
     def push(self, update: Update) -> list[Update]:
-        """What is told of the request after an update of one of its samples."""
+        """The update of the request after one of its samples has an update."""
         if self._num_samples == 1:
             return [update]
         number = update.sequence % self._num_samples

@@ -81,7 +81,7 @@ class BeamOptions:
         return self.num_beams // self.num_beam_groups
 
     def rank(self, hypothesis: Hypothesis) -> tuple[bool, float]:
-        """What finished hypotheses are sorted by: whether the constraint accepts them, then their scores."""
+        """The sort key of finished hypotheses: whether the constraint accepts them, then their scores."""
         return hypothesis.is_whole, hypothesis.score(self.length_penalty)
 
 
@@ -336,7 +336,7 @@ class BeamSearch(Policy[BeamGroup]):
             before.append(beams)
 
     def _mask(self, live: Sequence[Hypothesis]) -> Tensor:
-        """What may follow each hypothesis, int32 [B, words]."""
+        """The mask of each hypothesis, int32 [B, words]."""
         words = np.zeros((len(live), self.settings.vocabulary.num_mask_words), dtype=np.int32)
         for row, hypothesis in enumerate(live):
             sequence = hypothesis.sequence

@@ -43,7 +43,7 @@ class BeamNode:
 
 @dataclass(frozen=True, slots=True)
 class BeamTree:
-    """What a search looked at, step by step.
+    """The hypotheses that a search looked at, step by step.
 
     Args:
         nodes: in the order of the steps, within a step the best first.

@@ -73,7 +73,7 @@ def best_of(samples: Sequence[Completion], rank: Rank) -> Completion:
 
 
 def asked(option: str, function: Callable[[Completion], object], sample: Completion) -> object:
-    """What a function of the caller says of a sample; `OptionError` if it failed."""
+    """The answer of a caller's function for a sample; `OptionError` if it failed."""
     try:
         return function(sample)
     except Exception as error:
@@ -110,8 +110,8 @@ def majority(samples: Sequence[Completion], key: Key | None) -> Completion:
 
 
 def answer_of(sample: Completion, key: Key | None = None) -> Hashable:
-    """What `key` says, if there is one; the value of a constrained sample as `canonical` has it; else its text, without
-    regard to case and blanks."""
+    """The answer of `key`, if there is one; the value of a constrained sample as `canonical` has it; else its text,
+    without regard to case and blanks."""
     if key is not None:
         answer = asked("key", key, sample)
         if not isinstance(answer, Hashable):

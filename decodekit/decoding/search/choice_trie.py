@@ -42,7 +42,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """What follows a node.
+    """The edges of a node.
 
     Attributes:
         token_ids: the tokens that may follow, int64 [E].
@@ -90,7 +90,7 @@ class ChoiceTrie(ABC):
         return self._root if len(self.texts) > 1 else None
 
     def edges(self, node: TrieNode) -> Edges:
-        """What follows a node."""
+        """The edges of a node."""
         if node.edges is None:
             node.edges = self._edges(node)
             self._num_kept += len(node.edges.token_ids)
@@ -100,7 +100,7 @@ class ChoiceTrie(ABC):
 
     @abstractmethod
     def _edges(self, node: TrieNode) -> Edges:
-        """What follows a node, found out."""
+        """The edges of a node, found out."""
 
     @abstractmethod
     def reach(self, node: TrieNode) -> int:

@@ -104,7 +104,7 @@ class ContrastiveGroup(Group):
 
     @property
     def parts(self) -> list[list[int]]:
-        """What each of its first rows is to read."""
+        """The tokens that each of its first rows reads."""
         if self.choices is None:
             return [self.sequence.pending]
         text = self.text

@@ -86,7 +86,7 @@ class DecisionGroup(Group):
 
     @property
     def due(self) -> list[TrieNode]:
-        """What has to be read, the likeliest first: all that waits, or what leads to choices that were not met."""
+        """The nodes to read, the likeliest first: all that wait, or those that lead to choices not met yet."""
         due = sorted(self.waiting, key=lambda node: -self.waiting[node])
         if self.unread > TOLERANCE:
             return due
@@ -109,7 +109,7 @@ class DecisionGroup(Group):
             due += ((after, masses[place]) for place, after in edges.nodes.items() if masses[place] > -math.inf)
 
     def paths(self, num_rows: int) -> list[TriePath]:
-        """What to read next: from each of the likeliest nodes on along the longest tokens; then what branches off."""
+        """The next paths to read: from each of the likeliest nodes along the longest tokens, then the branches."""
         due, taken = deque(self.due[:num_rows]), set[TrieNode]()
         paths = list[TriePath]()
         while due and len(paths) < num_rows:
@@ -178,7 +178,7 @@ class DecisionSearch(Policy[DecisionGroup]):
             self._end(group)
 
     def _paths(self, group: DecisionGroup) -> list[TriePath]:
-        """What to read next of a group; what does not fit is its error."""
+        """The next paths of a group; what does not fit is its error."""
         paths, num_before = group.paths(self.num_rows), len(group.sequence.request.prompt)
         longest, most = max(len(path.tokens) for path in paths), self.model.context_length
         if most is None or num_before + longest <= most:

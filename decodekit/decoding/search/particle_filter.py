@@ -117,7 +117,7 @@ class Population(Group):
         return uniforms([request.seed for request in requests], numbers, [position] * len(requests))
 
     def stats(self) -> ParticleStats:
-        """What became of the particles."""
+        """Statistics of the particles."""
         return ParticleStats(
             self.log_evidence + log_mean(self.log_weights),
             effective_sample_size(self.log_weights),
@@ -224,7 +224,7 @@ class ParticleFilter(Policy[Population]):
         return draws
 
     def _judge(self, population: Population, particle: Sequence) -> Callable[[int], bool]:
-        """What says whether a token may follow the text of a particle."""
+        """The judge of tokens behind the text of a particle."""
         matcher, predicate, vocabulary = particle.matcher, self._options.predicate, self.settings.vocabulary
         texts = self.settings.texts if matcher is None else matcher.token_texts
         text = b"" if predicate is None else b"".join(texts[token] or b"" for token in particle.token_ids)

@@ -1,4 +1,4 @@
-"""What a strategy of several texts adds: a way of its own to decode, or a choice among samples."""
+"""Searches: what a strategy of several texts adds, a way of its own to decode or a choice among samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SearchCall:
-    """What a search is asked to do, as far as it may speak against it.
+    """A search's call, as far as the search may refuse it.
 
     Args:
         model: the model; None where it is not loaded yet, so that nothing is said about it.
@@ -57,7 +57,7 @@ class SearchCall:
 
 @runtime_checkable
 class Search(Protocol):
-    """What a strategy has besides, if its prompts are not decoded by `decoding.loop.samples.Texts`.
+    """A way of its own to decode prompts, where a strategy does not use `decoding.loop.samples.Texts`.
 
     `strategy.Beam` is the model of one. What it finds for a prompt is a function of that prompt, its constraint
     and its seed alone, whatever else is in the batch.
@@ -76,14 +76,14 @@ class Search(Protocol):
         """
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
-        """What speaks against the search before anything is decoded: options of the call that it does not have, or
+        """Refusals of the search before anything is decoded: options of the call that it does not have, or
         that have no effect on it; a model that it cannot use; a constraint that it needs.
         """
 
 
 @runtime_checkable
 class Aggregation(Protocol):
-    """What a strategy has besides, if a completion comes of several samples of its prompt (`Strategy.num_samples`).
+    """A choice among several samples of a prompt (`Strategy.num_samples`), from which its completion is made.
 
     `strategy.several` has them. Nothing is streamed before all samples have ended.
     """

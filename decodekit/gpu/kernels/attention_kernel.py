@@ -207,7 +207,7 @@ def _seen(
     start: tl.tensor, first: tl.tensor, last: tl.tensor, window: tl.tensor,
     HAS_WINDOW: tl.constexpr, N: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What the new tokens first ... last see: from which old token on, then blocks of old ones and of new ones."""
+    """The tokens that new ones from first to last see: the first old one, then blocks of old ones and of new ones."""
     begin = 0
     new_begin = 0
     if HAS_WINDOW:
@@ -492,7 +492,7 @@ def _merged(
     parts: tl.tensor, totals: tl.tensor, first: tl.tensor, used: tl.tensor, packed_rows: tl.tensor,
     MOST_PARTS: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What the parts of one block of queries found, together; in their order, whoever came last."""
+    """The merged result of the parts of one block of queries, in their order, whoever came last."""
     rows = tl.arange(0, M)
     lanes = tl.arange(0, VALUE_PAD)
     splits = tl.arange(0, MOST_PARTS)

@@ -250,7 +250,7 @@ def _peak(
 
 @program
 def _measures(bins: tl.tensor) -> tl.tensor:
-    """What 2,048 bins hold, from the last one on."""
+    """The contents of 2,048 bins, from the last one on."""
     return tl.load(bins + 2047 - tl.arange(0, _BINS))
 
 
@@ -393,7 +393,7 @@ def _limits(
     values: tl.tensor, bins: tl.tensor, states: tl.tensor, row: tl.tensor, peak: tl.tensor, num_texts: tl.tensor,
     WIDTH: tl.constexpr, USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr, ROW_BINS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What a row keeps: keys from `least` on, and of a `tied` one only so many; and the floor of min-p, a number."""
+    """The limits of a row: keys from `least` on, and of a `tied` one only so many; and the floor of min-p, a number."""
     is_drawn = _has_flag(values, row, num_texts, WIDTH, _GREEDY) == 0
     floor = _floor(peak, _real_setting(values, row, num_texts, WIDTH, _DISTANCE))
     floor = tl.where(is_drawn, floor, float("-inf"))
@@ -598,7 +598,7 @@ def choose(
     ROW_BINS: tl.constexpr, USES_TOP_K: tl.constexpr, USES_TOP_P: tl.constexpr,
     NUM_TOKENS: tl.constexpr, PAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What comes of each row, and with NUM_TOKENS, the columns of a step, of each text; grid (blocks / each, N).
+    """The result of each row, and with NUM_TOKENS, the columns of a step, of each text; grid (blocks / each, N).
 
     Every program looks at its blocks; the one that comes last in a row decides, the one that comes last in a text, of
     WIDTH rows, matches. arrived: int32 [N + N / WIDTH].
@@ -646,7 +646,7 @@ def _decide(
     floor: tl.tensor,
     HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, HAS_CUT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What comes of a row whose blocks have been looked at, int32 [N, 4]: see `sampler.sample_rows`."""
+    """The result of a row whose blocks have been looked at, int32 [N, 4]: see `sampler.sample_rows`."""
     blocks = tl.arange(0, BLOCKS_PAD)
     place = row.to(tl.int64) * num_blocks + blocks
     is_block = blocks < num_blocks
@@ -713,7 +713,7 @@ def _match(
     taken: tl.tensor, out: tl.tensor, text: tl.tensor, num_texts: tl.tensor,
     WIDTH: tl.constexpr, NUM_TOKENS: tl.constexpr, PAD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What comes of a text, and the text moves on: `verify.take_tokens` of a row."""
+    """The result of a text, which moves on: `draft_match.take_tokens` of a row."""
     places = tl.arange(0, PAD)
     is_there = places < WIDTH
     found = drawn + (text * WIDTH + places) * 4

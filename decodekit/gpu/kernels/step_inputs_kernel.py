@@ -1,4 +1,4 @@
-"""What a pass reads on a GPU: one launch for each group of layers with pages of their own; see `step_inputs`."""
+"""The inputs of a pass on a GPU: one launch for each group of layers with pages of their own; see `step_inputs`."""
 
 from __future__ import annotations
 

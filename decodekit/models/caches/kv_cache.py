@@ -36,7 +36,7 @@ MAX_KEPT: Final = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class PlaneShape:
-    """What one layer stores per token, for its keys or for its values."""
+    """The shape of a layer's keys, or of its values, per token."""
 
     num_heads: int
     head_dim: int
@@ -207,7 +207,7 @@ class RaggedCache:
 
     @staticmethod
     def encoded(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        """What is written of keys and values [R, H, T, D], for each plane."""
+        """The planes in which keys and values [R, H, T, D] are written."""
         return keys, values
 
     @staticmethod
@@ -319,7 +319,7 @@ class RaggedCache:
         return self.decoded([_append(plane, new, step) for plane, new in parts], keys.dtype)
 
     def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """What `append` writes to and reads, for steps whose rows are consecutive.
+        """The slots that `append` writes and reads, for steps whose rows are consecutive.
 
         Returns:
             rows int64 [R, 1] and slots int64 [R or 1, T] of the new tokens, relative to the planes; the planes

@@ -59,7 +59,7 @@ def locked(method: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True, slots=True)
 class PagedLayer:
-    """What a layer stores, and how far back it looks: its sliding window, or None."""
+    """A layer's shapes, and its sliding window or None."""
 
     shape: LayerShape
     window: int | None
@@ -201,7 +201,7 @@ class PageGroup:
         return self.store.arenas[arena][place * size : (place + 1) * size]
 
     def pending(self) -> NDArray[np.int32]:
-        """What the device's table lacks: rows, slots and pages, [3, E]."""
+        """The entries that the device's table lacks: rows, slots and pages, [3, E]."""
         return np.array([(row, slot, page) for (row, slot), page in self.entries.items()], dtype=np.int32).T
 
     def write(self, entries: NDArray[np.int32], uploaded: Tensor) -> None:

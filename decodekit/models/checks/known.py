@@ -1,4 +1,4 @@
-"""What was learned of a model is kept as long as the model lives, and known again while the model is as it was.
+"""Notes of a model, kept as long as the model lives, and valid while the model is as it was.
 
     notes = notes_of(model)  # of the model as it is now
     with notes.lock:
@@ -44,7 +44,7 @@ _MAX_DEPTH = 6
 
 
 class Notes:
-    """What was learned of a model in one state."""
+    """The notes of a model in one state."""
 
     def __init__(self, model: nn.Module, state: ModelState) -> None:
         self.state = state
@@ -54,7 +54,7 @@ class Notes:
         self._kept: dict[Hashable, Any] = {}
 
     def get(self, name: Hashable) -> Any:
-        """What was kept by this name; None if there is nothing."""
+        """The note of this name; None if there is none."""
         return self._kept.get(name)
 
     def keep(self, name: Hashable, value: T) -> T:
@@ -87,7 +87,8 @@ def forget(model: nn.Module) -> None:
 
 @dataclass(slots=True, eq=False)
 class ModelState:
-    """What of a model decides how it can be run; see `state_of`. Objects are compared by identity, and not held."""
+    """The parts of a model that decide how it can be run; see `state_of`. Objects are compared by identity, and not
+    held."""
 
     values: list[Any]
     objects: list[weakref.ref[Any]]
@@ -185,7 +186,7 @@ class _StateReader:
             self.read_object(value)
 
     def read_config(self, config: Any, depth: int) -> None:
-        """What a configuration says; once, however many modules have it."""
+        """The values of a configuration; once, however many modules have it."""
         self.read_object(config)
         if id(config) in self._configs or depth >= _MAX_DEPTH:
             return
@@ -222,7 +223,7 @@ def _holds(value: object, model: nn.Module) -> bool:
 
 
 def _referents(one: Any) -> Iterable[Any]:
-    """What an object holds; of a function without the module that it was written in."""
+    """The objects that an object holds; of a function without the module that it was written in."""
     if isinstance(one, types.FunctionType):
         parts = (one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__)
         return [part for part in parts if part]

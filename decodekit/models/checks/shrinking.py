@@ -144,7 +144,7 @@ def _shrink(config: Any) -> None:
 
 
 def _taken_overrides(config: Any) -> dict[int, dict[str, Any]]:
-    """What single layers have otherwise than the configuration says, taken out of it; transformers 5.23 has such."""
+    """The settings of single layers that differ from the configuration, taken out of it; transformers 5.23 has such."""
     spec = vars(config).get("_heterogeneity_spec")
     if spec is None:
         return {}

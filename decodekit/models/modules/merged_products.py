@@ -125,7 +125,7 @@ def lay_together(model: nn.Module) -> list[str]:
 
 
 class _Product:
-    """What layers that are multiplied as one share; plain attributes, so that no state_dict has them.
+    """The shared part of layers that are multiplied as one; plain attributes, so that no state_dict has them.
 
     Attributes:
         layers: the members, in the order of their weights.

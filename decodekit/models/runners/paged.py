@@ -329,7 +329,7 @@ class PagedModel:
         return self._rows.num_free_bytes
 
     def steps_over(self, rows: PagedRows) -> Steps:
-        """What is captured over some rows."""
+        """The captured steps over some rows."""
         steps: Steps = rows.programs.setdefault(Steps, Steps())
         return steps
 
@@ -521,7 +521,7 @@ class PagedModel:
 
 
 def new_proof() -> Proof:
-    """What a captured `read` has to show before it is trusted; it is captured with rows of no token."""
+    """The proof that a captured `read` has to give before it is trusted; it is captured with rows of no token."""
     return Proof(0, REPLAY_TOLERANCE)
 
 

@@ -38,7 +38,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 @dataclass(slots=True)
 class Proof:
-    """What is known of one recording.
+    """The evidence for one recording.
 
     Args:
         recorded_at: tokens of the longest row when it was recorded.

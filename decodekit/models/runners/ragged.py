@@ -239,7 +239,7 @@ class RaggedModel:
 
     @property
     def layers(self) -> dict[int, LayerShape]:
-        """What each layer stores per token, by layer index."""
+        """The shapes of each layer's keys and values, by layer index."""
         return self._layers
 
     def new_cache(
@@ -398,7 +398,7 @@ def past_key_values_class() -> type[Any]:
     from transformers import Cache
 
     class PastKeyValues(Cache):  # type: ignore[misc]
-        """What the modules of transformers see of a cache during one forward pass; a new one for each pass."""
+        """A cache as the modules of transformers see it during one forward pass; a new one for each pass."""
 
         # Without a call of super().__init__: the base class wants layers of its own.
         def __init__(self, store: RaggedCache | Recorder, step: Step | None) -> None:

@@ -466,7 +466,7 @@ def _joined(pieces: Sequence[Sequence[Tensor]], count: int) -> list[Tensor]:
 
 
 def _empty_cache(own: Any, config: Any, argument: str) -> Any:
-    """What to hand to a model that begins: a cache of its own class whose keys and values go elsewhere, or None.
+    """The cache to hand to a model that begins: of its own class, with keys and values elsewhere; or None.
 
     `own` is the cache that the model has made for itself; None if it has failed.
     """

@@ -47,7 +47,7 @@ READS: Final = frozenset({"_local_scalar_dense", "item", "is_nonzero", "nonzero"
 
 @dataclass(slots=True)
 class _Recording:
-    """What is known of one kind of step."""
+    """The state of one kind of step: seen, recorded or refused."""
 
     num_seen: int = 0
     graph: Callable[..., list[Tensor]] | None = None
@@ -204,7 +204,7 @@ def _traced(run: Callable[..., tuple[Tensor, ...]], arguments: Sequence[Tensor])
 
 
 def _operations(graph: Any) -> str:
-    """What a recording does, less the shapes that it was recorded with."""
+    """The operations of a recording, less the shapes that it was recorded with."""
     bare = graph.graph.copy()
     torch._C._jit_pass_erase_shape_information(bare)
     return str(bare)

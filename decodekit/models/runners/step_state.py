@@ -1,4 +1,4 @@
-"""What one pass over pages reads, as tensors: its rows, how far they are, their new tokens, and where their pages are.
+"""The inputs of one pass over pages, as tensors: its rows, their lengths, their new tokens, and where their pages are.
 
 A step of two rows, one with a draft of two tokens, in a state of B = 4 rows and T = 4 columns, of 6 tables' rows:
 
@@ -140,7 +140,7 @@ class StepState:
                 group.write(entries, uploaded.view(3, self.max_entries)[:, : entries.shape[1]])
 
     def inputs(self) -> StepInputs:
-        """What the modules and their attention read of it."""
+        """The inputs of the modules and their attention."""
         tables = [group.table for group in self.table_rows.groups]
         found = step_inputs(self.rows, self.starts, self.counts, self.given, self.table_rows.taken, tables)
         return StepInputs(*found)

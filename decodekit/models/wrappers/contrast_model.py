@@ -141,7 +141,7 @@ def _of_the_model(name: str) -> Any:
 
 
 class ContrastLM(ABC):
-    """What all models made of another model have of it."""
+    """The parts that all models made of another model have of it."""
 
     def __init__(self, model: CausalLM) -> None:
         self.model = model

@@ -97,7 +97,7 @@ class GuidedCache:
 
 
 class PairReading(NamedTuple):
-    """What one pass reads of a pair of rows."""
+    """The tokens that one pass reads of a pair of rows."""
 
     row: int
     num_tokens: int
