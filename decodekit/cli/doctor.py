@@ -95,7 +95,7 @@ def _version(name: str) -> str | None:
 
 
 def _requirements() -> list[Any]:
-    """What decodekit needs, as `packaging` requirements, extras left out; empty when it is not installed."""
+    """The requirements of decodekit, as `packaging` has them, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
     lines = importlib.metadata.requires("decodekit") or [] if _version("decodekit") else []
@@ -171,7 +171,7 @@ def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
 
 
 def _kernels() -> dict[str, str]:
-    """What runs the parts of a step on this machine."""
+    """The programs that run the parts of a step on this machine."""
     import torch
 
     from decodekit.gpu.triton_programs import missing

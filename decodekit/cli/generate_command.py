@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConstraintOptions:
-    """What the text must be: at most one of these."""
+    """The constraint of the text: at most one of these."""
 
     schema: Annotated[
         str | None, typer.Option(help="JSON of this schema: a file, module.py:Class, a name, or fields.")
@@ -173,7 +173,7 @@ def _check_stream(constraint: Any, num_prompts: int, num_texts: int, *, as_json:
 
 
 def _plain(value: Any, *, is_whole: bool) -> Any:
-    """What is there of a value so far, in plain types."""
+    """The value so far, in plain types."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, exclude_none=not is_whole, fallback=repr)

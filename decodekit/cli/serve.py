@@ -52,7 +52,7 @@ class AddressOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """What the endpoint takes."""
+    """Options for the limits of the endpoint."""
 
     batch_size: Annotated[
         int | None, _of_limits(min=1, help="Texts that are written together; by default 32, more on a GPU with room.")
@@ -149,7 +149,7 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
 
 
 def _parts() -> tuple[Any, ...]:
-    """What an endpoint is made of.
+    """The modules that an endpoint is made of, loaded when they are asked for.
 
     Raises:
         OptionError: a package that it needs is missing.

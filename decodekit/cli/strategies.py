@@ -48,7 +48,7 @@ def strategies(as_json: o.Json = False) -> None:
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """What is known of a strategy; a broken plug-in is listed with its error."""
+    """The description of a strategy; a broken plug-in is listed with its error."""
     from decodekit.strategy import resolve_strategy, strategy_factory
 
     try:

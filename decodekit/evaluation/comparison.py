@@ -1,4 +1,4 @@
-"""What `compare` gives: its results with their summaries, as a table, as JSON lines and as a page."""
+"""The result of `compare`, with its summaries: as a table, as JSON lines and as a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from decodekit.records.ledger import encode_line, write_file
 
 @dataclass(frozen=True)
 class Comparison(Results):
-    """What `compare` found; its fields are those of `summary.Results`."""
+    """The result of `compare`; its fields are those of `summary.Results`."""
 
     def table(self) -> str:
         """Quality beside speed, as plain text: two tables for each task, and the notes."""
@@ -26,7 +26,7 @@ class Comparison(Results):
         return self.table()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: pictures and tables of `to_html`, without the texts."""
+        """The page that a notebook shows: pictures and tables of `to_html`, without the texts."""
         return report_piece(self)
 
     def table_rows(self) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ def settings_of(
 
 
 def _asked(task: Task, prompts: Sequence[Prompt]) -> list[Any]:
-    """What is asked and judged, as a JSON value."""
+    """The settings of a comparison, as a JSON value."""
     constraints = [task.constraint_of(example) for example in task.examples]
     examples = [
         [example.id, prompt, example.reference, None if constraint is None else described(constraint)]

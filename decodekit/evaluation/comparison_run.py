@@ -137,7 +137,7 @@ _Cell: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class _BenchPlan:
-    """What is run: the options of `compare` after they were read and checked.
+    """The plan of a comparison: the options of `compare` after they were read and checked.
 
     Args:
         strategies, seeds, repeats, batch_size, baseline: as in `compare`.
@@ -292,7 +292,7 @@ class _Bench:
         return [rows[task.name, name, seed] for task in tasks for name in names for seed in seeds]
 
     def prompts(self, task: Task) -> list[Prompt]:
-        """What the model reads for the examples of a task."""
+        """The prompts of the examples of a task."""
         return [
             task.prompt_of(
                 example,
@@ -413,7 +413,7 @@ def name_of(llm: LLM) -> str:
 
 
 def _notes(rows: Sequence[Row], plan: _BenchPlan, shown: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """What a reader should know of the figures."""
+    """Notes on the figures for a reader."""
     seeds, repeats = plan.seeds, plan.repeats
     if len(seeds) < MIN_SAMPLES:
         yield f"no intervals over seeds: {len(seeds)} of at least {MIN_SAMPLES} seeds"

@@ -31,7 +31,7 @@ RESULTS, SAMPLES = "results.json", "samples.jsonl"
 
 @dataclass(frozen=True)
 class HarnessResults:
-    """What lm-eval found.
+    """The results of lm-eval.
 
     Args:
         results: its results, as `lm_eval.simple_evaluate` gives them, without the samples.
@@ -179,7 +179,7 @@ def _refuse(names: Sequence[str], include_path: str | Path | None, counts: Mappi
 
 
 def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
-    """What knows the tasks: those of the folder, with lm-eval's own (thousands of files) where they are needed."""
+    """The index of tasks: those of the folder, with lm-eval's own (thousands of files) where they are needed."""
     from lm_eval.tasks import TaskManager
 
     for include_defaults in (False, True):

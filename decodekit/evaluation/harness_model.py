@@ -65,7 +65,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that has no context: the beginning of a sequence, or else the end of one."""
+        """The token before a text that has no context: the beginning of a sequence, or else the end of one."""
         begin = getattr(self.tokenizer, "bos_token_id", None)
         return self.eot_token_id if begin is None else int(begin)
 
@@ -76,11 +76,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     @property
     def tokenizer_name(self) -> str:
-        """What distinguishes prompts that are kept."""
+        """The name of the tokenizer, by which kept prompts are told apart."""
         return str(getattr(self.tokenizer, "name_or_path", type(self.tokenizer).__name__)).replace("/", "__")
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the results say of the model."""
+        """The facts about the model in the results."""
         return {
             "model": name_of(self.llm),
             "model_dtype": str(self.llm.model.dtype).removeprefix("torch."),

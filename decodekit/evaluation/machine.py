@@ -81,7 +81,7 @@ def _commit(besides: Path | None) -> str | None:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, run in a folder; None where there is no git, or it fails. Its own complaints are not shown."""
+    """The output of git, run in a folder; None where there is no git, or it fails. Its own complaints are not shown."""
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What a comparison found: a row for each strategy, task and seed, as values and as JSON records."""
+"""The rows of a comparison: one for each strategy, task and seed, as values and as JSON records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROVENANCE = ("date", "decodekit", "commit", "python", "versions", "machine")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one example, at one seed, under one strategy.
+    """The outcome of one example, at one seed, under one strategy.
 
     Args:
         example: its id.
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def error(self) -> str | None:
-        """What went wrong first, in any repeat."""
+        """The first error in any repeat."""
         return next((one.error for one in self.repeats if one.error is not None), None)
 
     @property

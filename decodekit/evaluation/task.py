@@ -1,4 +1,4 @@
-"""What decoding methods are compared on: prompts, what is right, and what the text must be.
+"""A task for comparing decoding methods: prompts, right answers, and the constraint of the text.
 
 A task is a value, or a JSONL file: an example on each line, and before them, if wanted, a line about all of them::
 
@@ -114,7 +114,7 @@ class Task:
         raise_faults(faults[:_MAX_FAULTS], "parts of a task")
 
     def constraint_of(self, example: Example) -> Constraint | None:
-        """What the text of an example must be; None for free text."""
+        """The constraint of an example's text; None for free text."""
         constraint: Constraint | None = self.constraint if example.constraint is None else example.constraint
         return constraint
 
@@ -123,7 +123,7 @@ class Task:
         return replace(self, examples=self.examples[:num_examples])
 
     def prompt_of(self, example: Example, *, is_bundled: bool, has_chat_template: bool) -> Prompt:
-        """What a model reads for an example: the prompt, after the instruction unless the model is a bundled one.
+        """The prompt of an example as a model reads it: after the instruction, unless the model is a bundled one.
 
         Args:
             example: of this task.
@@ -275,7 +275,7 @@ class _TaskReader:
         return Example(str(line.get("id", number)), prompt, line.get("reference"), constraint)
 
     def _try(self, number: int, read: Callable[[], Any]) -> Any:
-        """What `read` returns; None, and a fault at the line, if it raises."""
+        """The value of `read`; None, and a fault at the line, if it raises."""
         try:
             return read()
         except DecodekitError as error:
@@ -316,7 +316,7 @@ _SHIPPED: dict[str, Callable[[], Task]] = {
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
-    """What was given as one or as several."""
+    """The values that were given as one or as several."""
     is_several = isinstance(given, Iterable) and not isinstance(given, str | Path | Task)
     return tuple(given) if is_several else (given,)
 

@@ -93,7 +93,7 @@ def hf(
 
 @dataclass(frozen=True)
 class Decoding:
-    """What `hf` makes: called by ``generate`` in place of a loop of its own.
+    """The function that `hf` makes: called by ``generate`` in place of a loop of its own.
 
     Args:
         tokenizer, streamer, assistant_model: as in `hf`.
@@ -133,7 +133,7 @@ class Decoding:
 
     @property
     def __name__(self) -> str:
-        """What `generate` may call it."""
+        """The name by which `generate` may call it."""
         return "decodekit"
 
     def _decoded(self, call: TheirCall) -> Any:

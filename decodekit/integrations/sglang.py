@@ -36,7 +36,7 @@ class SglangProcessor:
 
     @classmethod
     def to_str(cls) -> str:
-        """What a request carries: the name of this class, which the server has to be able to import."""
+        """The argument of a request: the name of this class, which the server has to be able to import."""
         return json.dumps({"callable": pickle.dumps(cls).hex()})
 
     def __call__(self, logits: Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> Tensor:

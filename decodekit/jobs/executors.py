@@ -29,7 +29,7 @@ class DocumentTask:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What came back for a task: a completion, which may carry an error.
+    """The outcome of a task: a completion, which may carry an error.
 
     Attributes:
         seconds: from taking the task up to its end.

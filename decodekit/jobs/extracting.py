@@ -43,7 +43,7 @@ _NAME = "documents"  # the beginning of the places of rows that came from a prog
 
 @dataclass(frozen=True, slots=True)
 class ExtractedRow:
-    """What became of one document.
+    """The outcome of one document.
 
     Attributes:
         id: of the document: its `id_field` (an integer where it is one there), its path, or its number among the
@@ -306,7 +306,7 @@ def _as_rows(
 
 
 def _plain(value: Any) -> Any:
-    """What can stand in a line of JSON: a text or whole number as it is, of anything else what it is."""
+    """A value that can stand in a line of JSON: a text or whole number as it is, of anything else its kind."""
     if isinstance(value, str | bool):
         return value
     if _is_null(value):

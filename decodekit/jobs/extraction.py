@@ -47,7 +47,7 @@ model. The grammar comes first: where it guesses at all, it is nearly always rig
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """What a user chooses for an extraction.
+    """The options that a user chooses for an extraction.
 
     Attributes:
         schema: what to extract.

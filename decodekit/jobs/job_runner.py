@@ -40,7 +40,7 @@ class Observer:
 
 @dataclass
 class RunSummary:
-    """What one run did.
+    """The counts of one run.
 
     Attributes:
         num_documents: documents of the inputs (of the shard and limit, if any).

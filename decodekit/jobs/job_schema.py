@@ -145,7 +145,7 @@ def _reference(value: Any) -> str:
 
 
 def warnings_of(schema: JobSchema) -> list[str]:
-    """What `schema check` would warn of; nothing for a constraint that is not a JSON Schema."""
+    """The warnings of `schema check`; none for a constraint that is not a JSON Schema."""
     constraint = json_schema_in(schema.constraint)
     return [] if constraint is None else coverage.warnings_of(constraint)
 

@@ -74,7 +74,7 @@ class ModelOnWorker:
 
 
 class Worker:
-    """What an actor does: a block of pickled tasks in, their pickled outcomes out.
+    """The work of an actor: a block of pickled tasks in, their pickled outcomes out.
 
     Args:
         load: makes the model.

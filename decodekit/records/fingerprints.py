@@ -19,7 +19,7 @@ def digest(value: object, *, length: int) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], outer: str = "") -> list[str]:
-    """What differs between two sets of settings, each as ``"name was A, now B"``; nested ones by ``name.inner``."""
+    """The differences of two sets of settings, each as ``"name was A, now B"``; nested ones by ``name.inner``."""
     found: list[str] = []
     for name in dict.fromkeys((*old, *new)):
         if name in old and name in new and old[name] == new[name]:

@@ -54,7 +54,7 @@ DOCS: Final = "docs/serve.md of decodekit, and `decodekit serve --help`"
 
 
 class IndexReply(ReplyModel):
-    """What the endpoint is."""
+    """The description of the endpoint."""
 
     about: str
     routes: dict[str, str] = Field(description="What each route does.")
@@ -195,7 +195,7 @@ def _add_reading_routes(app: FastAPI, service: Service, *, has_key: bool) -> Non
     """The routes that tell of the endpoint."""
 
     async def index() -> IndexReply:
-        """What the endpoint is, for whoever opens it in a browser."""
+        """The description of the endpoint, for whoever opens it in a browser."""
         every = ((route, next(iter(route.methods or ("GET",)))) for route in app.routes if isinstance(route, APIRoute))
         routes = {
             f"{method} {route.path_format}": (route.summary or route.description).partition(":")[0]

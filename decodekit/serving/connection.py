@@ -71,7 +71,7 @@ class Connection(H11Protocol):
         return 1 if self.cycle.more_body else 2
 
     def _use(self) -> tuple[int, bool, float]:
-        """What ends first if there are too many has the least."""
+        """The rank of a connection: if there are too many, the least ends first."""
         return self._phase, self.transport.get_write_buffer_size() > 0, self._since
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

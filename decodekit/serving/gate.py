@@ -1,4 +1,4 @@
-"""What every request passes: where it comes from, the key, the counts, and the end of the endpoint."""
+"""The gate that every request passes: its origin, its key, the counts, and the end of the endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an endpoint takes, and what it refuses."""
+"""The limits of an endpoint: what it takes, and what it refuses."""
 
 from __future__ import annotations
 

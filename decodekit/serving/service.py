@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """What the routes of an endpoint share.
+    """The state that the routes of an endpoint share.
 
     Args:
         llm: model and tokenizer.

@@ -1,1 +1,1 @@
-"""What commands share: their options, streams and exit codes."""
+"""The parts that commands share: options, streams and exit codes."""

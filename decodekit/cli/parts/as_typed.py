@@ -1,4 +1,4 @@
-"""What errors say of options, as one types them on the command line: ``--top-p 2`` and not ``top_p=2``."""
+"""Options in errors, as one types them on the command line: ``--top-p 2`` and not ``top_p=2``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _replaced(text: str, names: Sequence[str]) -> str:
 
 
 def as_options(remedy: Remedy, names: Sequence[str], given: Mapping[str, Any]) -> str:
-    """What to write, as options of a command."""
+    """The correction, as options of a command."""
     from decodekit.strategy.options.known_options import Code, shown
     from decodekit.strategy.options.remedies import spelled
 
@@ -145,7 +145,7 @@ def _of_a_strategy(option: str, name: str, typed: Sequence[str], names: Sequence
 
 
 def _fault(strategy: str, options: Mapping[str, Any], name: str) -> OptionError | None:
-    """What speaks against one of the options."""
+    """The fault of one of the options."""
     from decodekit.strategy import resolve_strategy
 
     faults: list[DecodekitError] = []
@@ -156,7 +156,7 @@ def _fault(strategy: str, options: Mapping[str, Any], name: str) -> OptionError 
 
 
 def _value_of(option: str, typed: Sequence[str]) -> Any:
-    """What stands behind an option; True where nothing does."""
+    """The value behind an option; True where there is none."""
     for place, word in enumerate(typed):
         if word == option:
             following = typed[place + 1] if place + 1 < len(typed) else "--"

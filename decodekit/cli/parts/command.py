@@ -1,4 +1,4 @@
-"""What makes a function a command: its options, its exit code, and the answer to an option that it does not have.
+"""Commands made of functions: options, exit codes, and the answer to an option that a command does not have.
 
     @command
     def check(schema: str, *, layout: SchemaOptions, as_json: Json = False) -> int: ...

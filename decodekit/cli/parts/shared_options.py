@@ -135,7 +135,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpeedOptions:
-    """What makes decoding faster."""
+    """Options that make decoding faster."""
 
     speculate: Annotated[
         str | None,

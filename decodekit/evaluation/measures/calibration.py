@@ -97,7 +97,7 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What labels say of decisions.
+    """The calibration of decisions by their labels.
 
     Attributes:
         temperature: that makes the labels likeliest, for ``llm.decide(..., temperature=...)``.

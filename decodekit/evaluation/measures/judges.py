@@ -1,4 +1,4 @@
-"""What other models say of a text: perplexity under a judge, and MAUVE where its package is installed."""
+"""Judgements of other models: perplexity under a judge, and MAUVE where its package is installed."""
 
 from __future__ import annotations
 

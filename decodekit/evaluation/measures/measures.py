@@ -25,7 +25,7 @@ from decodekit.plugins import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """What is judged.
+    """The text that is judged.
 
     Args:
         prompt: what the model read for the example.
@@ -121,7 +121,7 @@ def _own(name: str, function: OwnMetric, answer: JudgedText) -> float | None:
 
 
 def missing_packages(metrics: Sequence[Metric]) -> list[str]:
-    """What is said about measures that this installation cannot compute."""
+    """The words for measures that this installation cannot compute."""
     if has_mauve() or not any(metric.name == "mauve" for metric in metrics):
         return []
     return ["mauve is left out: the package mauve-text is not installed"]
@@ -160,7 +160,7 @@ def _repetition(n: int, answer: JudgedText) -> float | None:
 
 
 def _log_z(answer: JudgedText) -> float | None:
-    """What `Stats` recorded of a text that was decoded under a mask; else there is nothing that Z could be of."""
+    """The record of `Stats` for a text that was decoded under a mask; else there is nothing that Z could be of."""
     return None if answer.stats is None or answer.stats.mask_s is None else answer.stats.log_z
 
 

@@ -1,4 +1,4 @@
-"""What decoding costs: times, rates, forward passes, acceptance of drafts, masks and memory, of one run."""
+"""The cost of decoding: times, rates, forward passes, acceptance of drafts, masks and memory, of one run."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _pictures(comparison: Results, task: str, summaries: list[Summary], anchor: 
 
 
 def _texts(comparison: Results, task: Task) -> str:
-    """What the strategies wrote for the first examples at the first seed."""
+    """The texts of the strategies for the first examples at the first seed."""
     blocks = []
     for number, example in enumerate(task.examples[:MAX_EXAMPLES]):
         lines = [f"<p>{escape(example.id)}</p><pre>{escape(_plain(example.prompt))}</pre>"]

@@ -165,7 +165,7 @@ class Results:
 
 
 def without_speed_options(strategy: Any) -> Any:
-    """What decides the text of a strategy, for comparison: the strategy without a proposer.
+    """The part of a strategy that decides its text, for comparison: the strategy without a proposer.
 
     None if that cannot be told, or if drafts are verified so that they have a say in the text.
     """

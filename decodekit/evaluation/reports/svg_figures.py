@@ -211,7 +211,7 @@ def _frame(across: _Axis, up: _Axis, cost: str, quality: str) -> str:
 
 
 def _stairs(best: Sequence[Point], across: _Axis, up: _Axis, is_higher_better: bool) -> str:
-    """What is best at every time, as the corners of stairs: from the worst quality at the fastest to the right end."""
+    """The best at every time, as the corners of stairs: from the worst quality at the fastest to the right end."""
     x, y = across.at(best[0].cost.value), up.begin if is_higher_better else up.end
     corners = [(x, y)]
     for point in best:

@@ -88,7 +88,7 @@ class Backed(Constraint):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What makes constraints that `peer` follows; see `backend`."""
+    """A backend: it makes constraints that `peer` follows; see `backend`."""
 
     peer: Peer
 

@@ -1,4 +1,4 @@
-"""What a peer has to do to stand in for our engine: compile a constraint, and follow a text token by token."""
+"""The protocol of a peer that stands in for our engine: it compiles a constraint, and follows a text token by token."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Peer(Protocol):
         """How messages call it."""
 
     def compile(self, constraint: Constraint, vocabulary: Vocabulary) -> Callable[[], PeerText]:
-        """What gives a text at its beginning, as often as it is called.
+        """The maker of texts at their beginning, as often as it is called.
 
         Raises:
             ConstraintError: the peer cannot read the constraint, or refuses it.
@@ -66,7 +66,7 @@ def load(module: str, package: str) -> Any:
 
 
 def refused(name: str, error: object) -> ConstraintError:
-    """What a peer said when it refused a constraint, as one of our errors."""
+    """The refusal of a peer, as one of our errors."""
     text = str(error).strip().splitlines()
     return ConstraintError(f"{name} refuses the constraint: {' '.join(text)[:500] or type(error).__name__}")
 

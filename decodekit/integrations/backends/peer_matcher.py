@@ -246,7 +246,7 @@ class PeerMatcher:
         return forced
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
-        """What the peer calls forced; nothing is guessed beyond it."""
+        """The tokens that the peer calls forced; nothing is guessed beyond them."""
         return b"" if self.is_accepting or self.is_terminated else self._text.forced_text()[:MAX_FORCED]
 
     def explain(self, asked: int | str | bytes) -> Explanation:

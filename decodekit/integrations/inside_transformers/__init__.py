@@ -1,1 +1,1 @@
-"""What `generate` of transformers hands over and gets back."""
+"""The arguments that `generate` of transformers hands over, and the outputs that it gets back."""

@@ -1,4 +1,4 @@
-"""What transformers' `generate` hands to a `custom_generate` function, read into what decodekit is asked to do.
+"""The arguments of transformers' `generate` for a `custom_generate` function, read as options of decodekit.
 
     model.generate(**inputs, do_sample=True, temperature=0.7, max_new_tokens=9, custom_generate=dk.hf())
 
@@ -176,13 +176,13 @@ class TheirCall:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """What ends a text; a number below 0 is not a token, and says that nothing does."""
+        """The tokens that end a text; a number below 0 is not a token, and says that there are none."""
         given = _ids(getattr(self.config, "_eos_token_tensor", self.config.eos_token_id))
         return tuple(token for token in given if token >= 0)
 
     @property
     def pad_token_id(self) -> int:
-        """What fills the end of short rows; 0 if there is none and no end of text either."""
+        """The token that fills the end of short rows; 0 if there is none and no end of text either."""
         return (*self._pad_token_ids, *self.eos_token_ids, 0)[0]
 
     @property
@@ -212,7 +212,7 @@ class TheirCall:
         return any(processor is one for one in self.caller.processors)
 
     def faults(self) -> Iterator[DecodekitError]:
-        """What decodekit does not have, and what would be lost."""
+        """The arguments that decodekit does not have, and what would be lost."""
         yield from self._faults_of_rows()
         for name in sorted(set(vars(self.config)) | set(self.caller.options)):
             value = self.caller.options.get(name, getattr(self.config, name, None))

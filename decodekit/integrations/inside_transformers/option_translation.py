@@ -77,7 +77,7 @@ class AllowedByPrefix(LogitsProcessor):
         return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """What the function does not allow is -inf."""
+        """Logits of tokens that the function does not allow become -inf."""
         assert history is not None
         made = torch.full_like(logits, -torch.inf)
         for row, length in enumerate(history.lengths.tolist()):
@@ -112,7 +112,7 @@ class RowRule:
 
 @dataclass
 class Translation:
-    """What a call of ``generate`` with a `Decoding` comes to.
+    """The call of decodekit for a call of ``generate`` with a `Decoding`.
 
     Args:
         call: of `generate`.

@@ -1,4 +1,4 @@
-"""What `generate` of transformers returns, made of the texts that decodekit decoded.
+"""The outputs of transformers' `generate`, made of the texts that decodekit decoded.
 
 Two prompts of three and two tokens, padded on the left, whose texts have two tokens and one::
 
@@ -45,7 +45,7 @@ def sequences_of(call: TheirCall, texts: Sequence[ReturnedText], padding: int) -
 
 
 def tapped_rows(call: TheirCall, texts: Sequence[ReturnedText], taps: Taps, kind: str) -> tuple[Tensor, ...]:
-    """What a tap saw at every step, T tensors float32 [len(texts), V].
+    """The rows that a tap saw at every step, T tensors float32 [len(texts), V].
 
     Behind the end of a text, where the rows of transformers go on unread, its padding token is certain.
 
@@ -68,7 +68,7 @@ def tapped_rows(call: TheirCall, texts: Sequence[ReturnedText], taps: Taps, kind
 
 
 def beam_rows(call: TheirCall, watched: WatchedBeams, num_beams: int, kind: str) -> tuple[Tensor, ...]:
-    """What the hypotheses of every prompt saw at every step, float32 [prompts * num_beams, V].
+    """The rows that the hypotheses of every prompt saw at every step, float32 [prompts * num_beams, V].
 
     Transformers begins with equal hypotheses; a row that has no hypothesis, since its constraint allows no more or its
     prompt is done, is -inf.

@@ -20,7 +20,7 @@ from decodekit.sampling import History, LogitsProcessor, Pipeline, Stage
 
 
 def key_of(prompt: Iterable[int], text: Iterable[int] = ()) -> bytes:
-    """What rows are kept by: the digest of the tokens before them."""
+    """The key of kept rows: the digest of the tokens before them."""
     tokens = torch.tensor([*prompt, *text], dtype=torch.int64).numpy()
     return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
 

@@ -89,7 +89,7 @@ class DocumentRef:
 
 @dataclass(frozen=True, slots=True)
 class Scan(LeftOut):
-    """What the inputs hold.
+    """The contents of the inputs.
 
     Attributes:
         entries: the documents, in order of the inputs.

@@ -116,7 +116,7 @@ class File:
 
 
 def reason(error: Exception) -> str:
-    """What an operating system or gzip has to say."""
+    """The words of an operating system, or of gzip, for an error."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
@@ -144,7 +144,7 @@ def _open_url(url: str) -> BinaryIO:
 
 
 def _asked(url: str, call: Any) -> Any:
-    """What a file system answers. What its package raises, whatever its class, is an OSError with its words."""
+    """The answer of a file system. Whatever its package raises becomes an OSError with its words."""
     try:
         return call()
     except (OSError, JobError):

@@ -79,7 +79,7 @@ def page_words(page: str, place: str) -> str:
 
 
 class _PageText:
-    """What the tags of a page leave of it.
+    """The text of a page without its tags.
 
     Attributes:
         pieces: of the text: words, line feeds around blocks, tabs behind cells.

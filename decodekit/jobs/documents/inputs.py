@@ -82,7 +82,7 @@ class Input:
 
     @property
     def label(self) -> str:
-        """What the ids of its documents begin with."""
+        """The beginning of the ids of its documents."""
         return self.name or (self.path if self.is_remote else Path(self.path).as_posix())
 
     @property
@@ -93,7 +93,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What of the inputs is not a document, or is done once though it was named twice.
+    """The parts of the inputs that are not documents, or are done once though they were named twice.
 
     Attributes:
         skipped: files in folders that are not text files or are excluded, and so are not documents.
@@ -181,7 +181,7 @@ def paths_of(source: Input, found: LeftOut) -> tuple[list[str], bool]:
 
 
 def name_in(source: Input, path: str) -> str:
-    """What a file of an input is called."""
+    """The name of a file of an input."""
     if source.is_remote or Path(path) == source.location:
         return path if source.is_remote else source.label
     return f"{source.label}/{Path(path).relative_to(source.location).as_posix()}"

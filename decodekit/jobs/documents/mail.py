@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
 
 class _PartKind(NamedTuple):
-    """What a part is: ``text/plain``, with what is said of its bytes, or a file."""
+    """The kind of a part: ``text/plain``, with what is said of its bytes, or a file."""
 
     name: str
     is_attached: bool
@@ -129,7 +129,7 @@ class _Reader:
         return self._decoded(body, kind.charset, is_page=kind.name == "text/html")
 
     def _kind(self, part: _Part) -> _PartKind:
-        """What a part says of itself."""
+        """The headers of a part."""
         told = Message()
         for name in ("content-type", "content-disposition"):
             value = part.fields.get(name, "")
@@ -153,7 +153,7 @@ class _Reader:
             raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file")
 
     def _parts(self, body: bytes, boundary: str | None, depth: int) -> Iterator[bytes]:
-        """What stands between the boundaries; the last part may have lost its end."""
+        """The parts between the boundaries; the last one may have lost its end."""
         line = re.escape(f"--{boundary}".encode("utf-8", "surrogateescape"))
         begin = None
         for found in re.finditer(rb"(?m)^" + line + rb"(--)?[ \t]*\r?(?:\n|\Z)", body) if boundary else ():

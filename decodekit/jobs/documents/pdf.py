@@ -76,7 +76,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _asked(process: subprocess.Popen[bytes], data: bytes, max_bytes: int) -> dict[str, Any] | None:
-    """What the process says of a PDF; None if it ends before it has an answer."""
+    """The answer of the process for a PDF; None if it ends before it has one."""
     to, back = cast(BinaryIO, process.stdin), cast(BinaryIO, process.stdout)
     timer = threading.Timer(_WALL * MAX_SECONDS, process.kill)
     timer.daemon = True

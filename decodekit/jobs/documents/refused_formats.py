@@ -1,4 +1,5 @@
-"""What is neither a document nor a table of documents: office files, archives, pictures, and JSON that is not in lines.
+"""Files that are neither documents nor tables of documents: office files, archives, pictures, JSON that is not in
+lines.
 
 A document is a text, an HTML page, a PDF, or a row of a JSONL, CSV or Parquet file. A table that was read as one text
 would give one result for all of its rows, so what is none of these by the ending of its name is looked at, and refused
@@ -42,7 +43,7 @@ _JSON: Final = (
 
 
 def _to_lines(program: str) -> str:
-    """What converts a file with a line of Python."""
+    """A line of Python that converts a file."""
     return f"{_LINES}{_FIELDS}:\n      python -c '{program}' {{file}} > {{stem}}.jsonl"
 
 
@@ -158,7 +159,7 @@ def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -
 
 
 def _kind_of(data: bytes, fields: Collection[str], encoding: str = "utf-8") -> tuple[str, str] | None:
-    """What some bytes are, if they are not plain text."""
+    """The kind of some bytes, if they are not plain text."""
     for beginning, kind in _BY_BEGINNING.items():
         if data.startswith(beginning):
             return kind
@@ -194,7 +195,7 @@ def _is_object(line: str) -> bool:
 
 
 def delimiter_of(lines: Iterable[str], fields: Collection[str]) -> str | None:
-    """What stands between the cells, if the lines of a text are the rows of a table; None if they are not.
+    """The separator of cells, if the lines of a text are the rows of a table; None if they are not.
 
     A letter has commas too. A table has at least three rows, as many cells in each, no blank after a comma or a
     semicolon, and a heading of different short names; one of two columns has a name of a field of documents there.

@@ -104,7 +104,7 @@ def parse_line(data: bytes, place: str, encoding: str = "utf-8") -> dict[str, An
 
 
 def kind_name(value: object) -> str:
-    """What a value is, in words."""
+    """The kind of a value, in words."""
     if value is None:
         return "null"
     names = {bool: "a boolean", int: "a number", float: "a number", str: "an unusable text", list: "an array"}

@@ -39,7 +39,7 @@ _MAX_TEXT: Final = 300
 
 
 class BatchAnswer(NamedTuple):
-    """What came back for a document.
+    """The answer for a document.
 
     Attributes:
         row: the line as a JSON object.
@@ -204,7 +204,7 @@ def _first(choices: Any, place: str) -> Mapping[str, Any]:
 
 
 def _shown(told: Any) -> str:
-    """What an engine said, in short: its message where it has one."""
+    """The words of an engine, in short: its message where it has one."""
     if isinstance(told, dict) and isinstance(told.get("message"), str):
         code = told.get("code")
         return f"{code}: {told['message']}"[:_MAX_TEXT] if code else told["message"][:_MAX_TEXT]

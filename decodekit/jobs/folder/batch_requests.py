@@ -87,7 +87,7 @@ class BatchRequests:
             }
 
     def notes(self) -> list[str]:
-        """What the requests do not say, each in a sentence."""
+        """Options that the requests do not carry, each in a sentence."""
         settings, notes = self.settings, []
         if self.is_chat and not settings.is_chat:
             notes.append("the prompt is sent as a user's message, which the job does not do: texts will differ")
@@ -158,5 +158,5 @@ def _structured_outputs(constraint: Constraint) -> dict[str, Any]:
 
 
 def request_id(settings: JobSettings, entry: DocumentRef) -> str:
-    """What an answer names: the settings, the text, the document."""
+    """The names in an answer: the settings, the text, the document."""
     return f"{settings.fingerprint}:{entry.digest}:{entry.id}"

@@ -1,4 +1,4 @@
-"""What decides the text of a job's results, as one comparable value with a fingerprint.
+"""The settings that decide the text of a job's results, as one comparable value with a fingerprint.
 
 Batch size, sharding, limits and the inputs are not part of it: they decide which documents are done and how fast,
 never what a document's result is.

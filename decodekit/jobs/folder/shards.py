@@ -16,7 +16,7 @@ from decodekit.records.ledger import open_own, replace_file
 
 @dataclass
 class MergeSummary:
-    """What a merge did.
+    """The counts of a merge.
 
     Attributes:
         num_done, num_failed: documents in the merged folder.

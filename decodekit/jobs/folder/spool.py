@@ -1,4 +1,4 @@
-"""What a job was given that is not a file, saved in its folder: standard input, and documents of a program."""
+"""Inputs of a job that are not files, saved in its folder: standard input, and documents of a program."""
 
 from __future__ import annotations
 

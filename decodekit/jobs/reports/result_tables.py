@@ -102,7 +102,7 @@ def properties_of(schema: Any) -> list[str]:
 
 
 def _at(schema: Any, reference: str) -> Any:
-    """What stands at a reference inside a schema; None where nothing does."""
+    """The schema at a reference inside a schema; None where there is none."""
     for step in unquote(reference[1:]).split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):

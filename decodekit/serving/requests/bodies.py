@@ -190,7 +190,7 @@ def fields_of(data: bytes, kind: type[B], most_values: int) -> B:
 
 
 def _fault(faults: Sequence[Any], given: Any) -> InvalidRequestError:
-    """What is wrong, field by field; the place is the first of them."""
+    """The faults, field by field; the place is the first of them."""
     by_field: dict[str, list[str]] = {}
     for one in faults:
         words = _WORDS.get(one["type"]) or _in_english(one["msg"])

@@ -1,4 +1,4 @@
-"""What a request asks of the engine: prompts, options of `generate`, and a constraint."""
+"""A request as the engine is asked: prompts, options of `generate`, and a constraint."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ ResponseFormat: TypeAlias = Annotated[
 
 
 class TextFields(SamplingFields):
-    """What chats and completions share beyond."""
+    """Further fields that chats and completions share."""
 
     n: int | None = Field(None, ge=1, le=128, description="How many texts.")
     max_tokens: int | None = Field(None, ge=1, description="Most tokens of a text.")
@@ -232,7 +232,7 @@ class CallFields(WireModel):
 
 
 class SpokenMessage(WireModel):
-    """What a user, or who instructs the model, has written."""
+    """A message of a user, or of who instructs the model."""
 
     role: Literal["system", "developer", "user"]
     content: str | Listed[ContentPart]
@@ -240,7 +240,7 @@ class SpokenMessage(WireModel):
 
 
 class AssistantMessage(WireModel):
-    """What the model has written."""
+    """A message of the model."""
 
     role: Literal["assistant"]
     content: str | Listed[ContentPart] | None = None
@@ -256,7 +256,7 @@ class AssistantMessage(WireModel):
 
 
 class ToolMessage(WireModel):
-    """What a tool has answered."""
+    """The result of a tool."""
 
     role: Literal["tool"]
     content: str | Listed[ContentPart]
@@ -294,7 +294,7 @@ class UsageReply(ReplyModel):
 
 
 class ErrorFields(ReplyModel):
-    """What went wrong."""
+    """The body of an error."""
 
     message: str
     type: str

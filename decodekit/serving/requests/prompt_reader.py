@@ -172,7 +172,7 @@ class Prompts:
         return self.of_ids(written, at)
 
     def _telling(self, tools: list[dict[str, Any]], options: Mapping[str, Any]) -> Telling:
-        """What the template is told; of tools only one that reads them, since calls are constrained in any case."""
+        """The arguments of the template; tools only for one that reads them, for calls are constrained in any case."""
         tokenizer = self._llm.tokenizer
         refused = next((name for name in options if name in OWN_OPTIONS), None)
         if refused is not None:

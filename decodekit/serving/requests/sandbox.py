@@ -183,7 +183,7 @@ class _Process:
         return self._process.poll() is None
 
     def ask(self, structure: Structure) -> DecodekitError | None:
-        """What is wrong with a constraint; None if nothing is."""
+        """The fault of a constraint; None if there is none."""
         assert self._process.stdin is not None
         self.num_asked += 1
         line = json.dumps({"kind": structure.kind, "value": structure.value}).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""What the text of a request must be: a value of JSON, which a process may look at before an engine does.
+"""The structure of a request's text: a value of JSON, which a process may look at before an engine does.
 
     Structure("json_schema", {"type": "object"}, field="guided_json")
     Structure("tools", {"tools": [...], "tool_choice": "auto", "parallel": None, "format": "hermes"}, field="tools")
@@ -83,7 +83,7 @@ def _size_of(value: Any) -> int:
 
 
 def in_field(error: Exception, field: str) -> DecodekitError:
-    """What is wrong with a constraint, as an error whose place is the field of the request."""
+    """The fault of a constraint, as an error whose place is the field of the request."""
     if not isinstance(error, DecodekitError):
         cause = f"the constraint cannot be read: {type(error).__name__}: {str(error)[:200]}"
         return InvalidConstraintError(cause, at=field)

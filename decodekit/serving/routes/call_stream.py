@@ -40,7 +40,7 @@ class WrittenCall(NamedTuple):
 
 
 class CallPiece(NamedTuple):
-    """What is new of a call: the first piece has its id and its name, and each some of its arguments."""
+    """A piece of a call: the first one has its id and its name, and each some of its arguments."""
 
     number: int
     id: str | None
@@ -99,7 +99,7 @@ class CallSplitter:
         return new
 
     def calls(self, ended: TextEnd | None = None) -> list[CallPiece]:
-        """What is certain of the calls now and was not before; with the end of the text, the rest of them."""
+        """The parts of the calls that have become certain; with the end of the text, the rest of them."""
         pieces = []
         documents: list[Document] = []
         content, calls_at = self._content, None if self._content is None else self._content.calls_at
@@ -163,7 +163,7 @@ class CallSplitter:
 
 
 def _tools_in(constraint: Constraint | None) -> Tools | None:
-    """What a text may call, if it may call something; it may be JSON of a schema instead."""
+    """The tools that a text may call, if it may call some; it may be JSON of a schema instead."""
     options = constraint.options if isinstance(constraint, OneOf) else (constraint,)
     found = (one for one in options if isinstance(one, Tools) and one.choice != "none")
     return next(found, None)

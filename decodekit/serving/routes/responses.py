@@ -81,7 +81,7 @@ class InputCall(WireModel):
 
 
 class InputCallOutput(WireModel):
-    """What a tool has answered."""
+    """The result of a tool."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -98,7 +98,7 @@ class ReasoningPart(WireModel):
 
 
 class InputReasoning(WireModel):
-    """What the model has thought before a message or a call; the chat template says whether it is read."""
+    """The model's thought before a message or a call; the chat template says whether it is read."""
 
     type: Literal["reasoning"]
     summary: EmptyList | None = None

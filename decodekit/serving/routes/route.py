@@ -1,4 +1,4 @@
-"""What a route has to know: how requests are read, and how answers and streams are written."""
+"""A route: how requests are read, and how answers and streams are written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Route(Generic[B]):
         self.service = service
 
     def asked(self, body: B) -> Asked:
-        """What a request asks for; a `DecodekitError` if that cannot be."""
+        """The request, read; a `DecodekitError` if it asks for something that cannot be."""
         raise NotImplementedError
 
     def reply(self, body: B, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:

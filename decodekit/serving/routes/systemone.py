@@ -95,7 +95,7 @@ class ScoreReply(ReplyModel):
 
 
 class DecisionUsageReply(ReplyModel):
-    """What was read."""
+    """The counts of tokens read for a decision."""
 
     input_tokens: int
     output_tokens: int
@@ -120,7 +120,7 @@ def options_of(question: QuestionFields) -> dict[str, Any]:
 
 
 def labels_of(question: QuestionFields) -> list[str]:
-    """What the model writes for each option."""
+    """The text that the model writes for each option."""
     if isinstance(question, NoulFields):
         return ["Yes", "No"]
     return [*string.ascii_uppercase[: len(question.criteria)]]

@@ -26,7 +26,7 @@ class TokenWriter:
         self._names = {token: name for name, token in vocabulary.special_tokens.items()}
 
     def written(self, token: int, as_id: bool) -> str:
-        """What an answer calls a token: its text, which another one may have, too; or its id, as vLLM writes it."""
+        """The name of a token in an answer: its text, which another one may have, too; or its id, as vLLM writes it."""
         return f"token_id:{token}" if as_id else self.text(token)
 
     def text(self, token: int) -> str:

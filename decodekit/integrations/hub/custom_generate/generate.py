@@ -1,4 +1,4 @@
-"""What `model.generate(custom_generate=FOLDER, trust_remote_code=True)` of transformers runs: decodekit."""
+"""The code that `model.generate(custom_generate=FOLDER, trust_remote_code=True)` of transformers runs: decodekit."""
 
 from __future__ import annotations
 
