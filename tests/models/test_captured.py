@@ -12,6 +12,9 @@ import torch
 
 from decodekit.models.runners import captured
 from decodekit.models.runners.captured import CaptureError, CudaCapture, NoWaits, PassLock
+from decodekit.models.runners.ragged import RaggedModel, grouped_products_wait
+from tests.models.architectures import build, tokens
+from tests.models.recording import RecordedCapture
 
 CPU = torch.device("cpu")
 
@@ -181,3 +184,18 @@ def test_passes_of_threads_do_not_overlap() -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "other"]
+
+
+@pytest.mark.parametrize("name", ["mixtral", "llama"])
+def test_experts_of_captured_steps_do_not_wait(name: str) -> None:
+    """The copy multiplies its experts in one batch; the model itself stays, and logits are the same."""
+    model = build(name)
+    implementation = model.config._experts_implementation
+    ahead = RaggedModel(model, use_pages=True, capture=RecordedCapture())
+    plain = RaggedModel(model, use_pages=True)
+    assert grouped_products_wait(model) == (name == "mixtral")
+    assert ahead.module.config._experts_implementation == ("batched_mm" if name == "mixtral" else implementation)
+    assert plain.module.config._experts_implementation == model.config._experts_implementation == implementation
+    new = torch.tensor([tokens(0, 5), tokens(1, 5)])
+    found, expected = (runner.forward(new, [5, 3], runner.new_cache(2, 8), None, "last") for runner in (ahead, plain))
+    assert (found - expected).abs().max() < 1e-4 * expected.std()

@@ -63,6 +63,9 @@ class RaggedModel:
     ) -> None:
         attention.register()
         self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
+        if capture is not None and grouped_products_wait(model):
+            # Another product of the same experts; on the copy, whose configuration is its own.
+            self._module.set_experts_implementation("batched_mm")  # type: ignore[operator]
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
         """Whether the model lies on several devices; then every pass is run by its modules."""
@@ -377,6 +380,21 @@ class RaggedModel:
             out = self._run(tokens, step, past, width - first)
             columns = columns - (width - out.shape[1])
         return out[rows.to(out.device), columns.to(out.device)]
+
+
+def grouped_products_wait(model: nn.Module) -> bool:
+    """Whether the experts of a model are multiplied by `torch._grouped_mm` in a way that waits for the device.
+
+    It falls back to a loop over experts, whose sizes it reads on the host, for other types than bfloat16 and for cards
+    before sm_90 (pytorch#169970). A CPU stands for such a card.
+    """
+    config: Any = model.config
+    if getattr(config, "_experts_implementation", None) != "grouped_mm":
+        return False
+    device = next(model.parameters()).device
+    is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    dtype: Any = model.dtype
+    return not (is_new and dtype is torch.bfloat16)
 
 
 class Recorder:
