@@ -29,7 +29,7 @@ from decodekit.sampling.checks import is_number, require, require_integer
 _CONTEXT: Final = 1024
 LOOP_KERNELS: Final = 2
 """Of a step beside the modules: its inputs, and the draw with the match of drafts. Top-k and top-p take three to five
-more, and each further group of layers with pages of its own takes one."""
+more."""
 FUSED: Final = 1.4
 """Kernels that a compiler makes of a stretch of small ones: one for each product that is not next to a reduction."""
 

@@ -48,7 +48,7 @@ def test_the_operation_has_a_fake_and_a_schema() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton: pip install triton")
-@pytest.mark.parametrize("slots", [(5,), (40, 33)])
+@pytest.mark.parametrize("slots", [(5,), (40, 33), (33, 70, 5)])
 def test_the_kernel_is_its_twin(slots: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.gpu.interpreting import interpreted, interpreter
 
@@ -66,12 +66,13 @@ def test_the_kernel_is_its_twin(slots: tuple[int, ...], monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton: pip install triton")
-def test_it_is_one_launch_for_each_group_and_compiles_for_an_h100() -> None:
+@pytest.mark.parametrize(("slots", "num_launches"), [((4096,), 1), ((4096, 4096), 1), ((64, 64, 64), 2)])
+def test_it_is_one_launch_for_two_groups_and_compiles_for_an_h100(slots: tuple[int, ...], num_launches: int) -> None:
     from decodekit.gpu.kernels import step_inputs_kernel
     from tests.gpu.offline import compiled
 
-    small, tables = drawn(random.Random(2), 2, 4, (4096, 4096))
+    small, tables = drawn(random.Random(2), 2, 4, slots)
     chain = step_inputs_kernel.launches(*small, tables, inputs_of(*small, tables))
-    assert len(chain) == 2
+    assert len(chain) == num_launches
     for _, arguments, constants in chain:
         assert compiled(step_inputs_kernel.gather, arguments, constants, num_warps=4).spilled == 0

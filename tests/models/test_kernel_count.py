@@ -29,7 +29,7 @@ from decodekit.models.runners.ragged import RaggedModel
 from tests.models.architectures import build, tokens
 
 OURS = {"decodekit::take_tokens": 1, "decodekit::step_inputs": 1, "decodekit::paged_attention": 1}
-"""Programs of an operation without top-k and top-p, with one group of layers; tests of `gpu` count them."""
+"""Programs of an operation without top-k and top-p, with one or two groups of layers; tests of `gpu` count them."""
 NOTHING = {"empty", "new_empty", "empty_like", "lift_fresh", "detach", "alias", "is_inference"}
 MOST_OF_A_LAYER, MOST_AROUND = 12, 6
 
