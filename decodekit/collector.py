@@ -57,7 +57,7 @@ def take_over() -> None:
 
 
 def settle() -> None:
-    """What is there now stays: a model has been loaded. Without effect unless the process was taken over."""
+    """Let the objects that are there now stay: a model has been loaded. For a process that was taken over."""
     global _watching
     if not _is_ours:
         return

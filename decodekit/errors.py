@@ -231,7 +231,7 @@ class OutputError(JobError):
 
 
 class InvalidOutputError(JobError):
-    """What the model wrote for a document is not JSON, or breaks the schema."""
+    """The text that the model wrote for a document is not JSON, or breaks the schema."""
 
     code = "DK504"
 

@@ -73,7 +73,7 @@ announcer: Final = Announcer()
 
 
 class AnnouncedCache:
-    """What a dispatcher of numba asks for compiled code; says so when there is none and compiling takes a while.
+    """A cache of compiled code for a dispatcher of numba; it says so when there is none and compiling takes a while.
 
     Args:
         on_disk: a cache of numba, or None where no folder can be written.

@@ -47,7 +47,7 @@ def available(kind: Kind, built_in: Iterable[str] = ()) -> list[str]:
 
 
 def find(kind: Kind, name: str, built_in: Mapping[str, Any] = MappingProxyType({}), *, at: str | None = None) -> Any:
-    """What a name stands for, as it was installed: a value, or the class or function that makes one.
+    """The part that was installed under a name: a value, or the class or function that makes one.
 
     Args:
         kind: of the thing.
@@ -112,7 +112,8 @@ def called(
     *,
     at: str | None = None,
 ) -> Any:
-    """What `factory` makes of the options. Its `DecodekitError` is handed on: that is how it refuses an option.
+    """The value that `factory` makes of the options. Its `DecodekitError` is handed on: that is how it refuses an
+    option.
 
     Raises:
         PluginError: it fails otherwise, or makes no value of the kind.

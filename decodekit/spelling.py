@@ -39,7 +39,7 @@ class SpelledCall:
 
 
 def split(text: str, separator: Literal[",", "+"]) -> list[str]:
-    """What stands between the separators of a text, those within brackets and quotes aside."""
+    """The pieces between the separators of a text, those within brackets and quotes aside."""
     pieces, depth, is_quoted, is_escaped = [""], 0, False, False
     for place, character in enumerate(text):
         if is_quoted:
@@ -107,7 +107,7 @@ def read_value(text: str) -> Any:
 
 
 def arguments(what: str, factory: Callable[..., Any], call: SpelledCall, *, at: str) -> dict[str, Any]:
-    """What `factory` is to be called with, by name: the argument of a call is its first positional one.
+    """The arguments of `factory` by name: the argument of a call is its first positional one.
 
     Args:
         what: the kind of thing that it makes, for errors.

@@ -1,4 +1,4 @@
-"""What is printed for a person: texts of strangers move no cursor, set no title and begin no line of their own.
+"""Output for a person: texts of strangers move no cursor, set no title and begin no line of their own.
 
     one_line("a\\x1b[2J\\nfailed b")   ->   a\\x1b[2J\\nfailed b
 

@@ -35,7 +35,7 @@ class GrowingText:
         self._growing = None if plan.grammar is None else GrowingValue.of(plan.grammar.constraint)
 
     def chunk(self, index: int, update: Update, completion: Completion | None) -> Chunk:
-        """What is new as a chunk; with the completion, the last one."""
+        """The news as a chunk; with the completion, the last one."""
         self.text += update.text
         reasoning, content = self._split.push(update.text, is_last=completion is not None)
         so_far: ValueSoFar | None = None

@@ -89,7 +89,7 @@ _OWN: Final = ("spelling", "temperature", "threshold", "processors")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a model makes of a question.
+    """A model's answer to a question.
 
     Args:
         value: the likeliest choice, of equals the first; None if it is less likely than the threshold.
@@ -224,7 +224,7 @@ class Question:
         return {**self.others, "strategy": self.search, "max_new_tokens": 1}
 
     def decision(self, completion: Completion) -> Decision:
-        """What a completion with these options says.
+        """The decision of a completion with these options.
 
         Raises:
             DecodekitError: the error of the completion.
@@ -249,7 +249,7 @@ def _trie(texts: tuple[str, ...], vocabulary: Vocabulary, canonical: Canonical |
 
 
 def values_of(choices: object) -> dict[str, Any]:
-    """What choices mean, by the texts that the model writes.
+    """The values of choices, by the texts that the model writes.
 
     Raises:
         InvalidConstraintError, ResourceLimitError: as `Question.of`.

@@ -83,7 +83,7 @@ class StepUnderWay(NamedTuple):
 
 
 class EngineLoop:
-    """What the thread of an engine runs: an inbox of what is to be done, and the scheduler.
+    """The loop in the thread of an engine: an inbox of orders, and the scheduler.
 
     Args:
         scheduler: decodes.
@@ -367,7 +367,7 @@ class Engine:
             )
 
     def _request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request | DecodekitError:
-        """What is to be continued; the error if it cannot be read."""
+        """The request to continue; the error if it cannot be read."""
         try:
             with self._reading:  # tokenizers of transformers keep options in the tokenizer
                 return self._llm.request(prompt, plan, seed)
@@ -382,7 +382,7 @@ class Engine:
         return self._loop.state == "open" and os.getpid() == self._pid
 
     def stats(self) -> EngineStats:
-        """What the engine has done up to its last step."""
+        """The counts of the engine up to its last step."""
         return self._loop.stats
 
     def step_under_way(self) -> StepUnderWay | None:

@@ -149,7 +149,7 @@ class LLM:
 
     @property
     def recommended(self) -> dict[str, Any]:
-        """What the generation config of the model recommends to sample with; ``strategy="sample"`` takes it."""
+        """The sampling options that the model's generation config recommends; ``strategy="sample"`` takes them."""
         return read_recommended(getattr(self.model, "generation_config", {}))
 
     @property
@@ -361,7 +361,8 @@ class LLM:
         return [question.decision(one) for one in done] if isinstance(done, list) else question.decision(done)
 
     def question(self, choices: Any, **options: Unpack[DecideKeywords]) -> Question:
-        """What `decide` asks, for an engine: ``question.decision(engine.submit(prompt, **question.options).result())``.
+        """The question of `decide`, for an engine: ``question.decision(engine.submit(prompt,
+        **question.options).result())``.
 
         Arguments and errors are those of `decide`.
         """
@@ -522,7 +523,7 @@ class LLM:
             check_bytes(text, at, most_tokens, most_bytes_per_token(self.tokenizer, self.vocabulary))
 
     def _negative_prompt(self, plan: Plan, index: int) -> list[int]:
-        """What guidance contrasts a prompt with; empty for its last token, or without guidance."""
+        """The prompt with which guidance contrasts a prompt; empty for its last token, or without guidance."""
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
         if given is None:
             return []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class HasRows(Protocol):
-    """What says itself which rows a table of it has, such as a comparison or a row of `extract`."""
+    """An object that knows the rows of its table, such as a comparison or a row of `extract`."""
 
     def table_rows(self) -> list[dict[str, Any]]:
         """The cells of each row by the names of their columns."""

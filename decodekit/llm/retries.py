@@ -165,7 +165,7 @@ def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
 
 
 def told_again(told: Telling) -> Telling:
-    """What the template is told of a further try."""
+    """The arguments of the template for a further try."""
     return replace(told, options=options_again(told.options))
 
 

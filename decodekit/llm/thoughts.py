@@ -71,7 +71,7 @@ class Reasoning:
             object.__setattr__(self, "thought", replace(self.thought, answer=""))
 
     def told(self, told: Telling, prompt: Prompt) -> Telling:
-        """What the chat template is told of a prompt, with the budget of its thought."""
+        """The arguments of the chat template for a prompt, with the budget of its thought."""
         if not self.budget or not is_messages(prompt):
             return told
         return replace(told, options={**told.options, **self.budget})

@@ -1,4 +1,4 @@
-"""What is equal but for rounding is taken for equal: the margin of every truncation, and its side.
+"""Margins: numbers that are equal but for rounding are taken for equal. The margin of every truncation, and its side.
 
 A truncation compares two numbers that follow from the logits, and at some points the two are one number: of two tokens
 the second is exactly two standard deviations below the first, of ten equal tokens three have the share 0.3. Rounding

@@ -57,7 +57,7 @@ Floats = NDArray[np.float32]
 
 
 class Stream(IntEnum):
-    """What a number is for; see the module."""
+    """The purpose of a number; see the module."""
 
     TARGET = 0
     """The token of the place."""

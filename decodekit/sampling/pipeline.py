@@ -1,4 +1,4 @@
-"""What a logits processor is, and pipelines of them, with the constraint mask at the one right place.
+"""Logits processors, and pipelines of them with the constraint mask at the one right place.
 
     pipeline = Temperature(0.8) | TopK(50) | TopP(0.95)
 
@@ -38,7 +38,7 @@ from decodekit.sampling.selectors import is_faulty
 
 
 class Stage(IntEnum):
-    """What a processor does. The constraint mask comes before temperature and truncation, whatever their order."""
+    """The stage of a processor. The constraint mask comes before temperature and truncation, whatever their order."""
 
     BIAS = 0
     """Changes single logits: penalties, biases."""
@@ -219,14 +219,14 @@ class Narrowing(OrderPreserving):
     """Whether `survivors` is of use; otherwise the survivors are found in wide rows only."""
 
     def survivors(self, logits: Tensor) -> Candidates | None:
-        """What the truncation leaves of rows, float32 [N, V]; None where they are too many to be worth it."""
+        """The tokens that the truncation leaves of rows, float32 [N, V]; None where they are too many."""
         return None
 
     @abstractmethod
     def survivors_in_wide(
         self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
     ) -> Candidates | None:
-        """What the truncation leaves of rows divided by a temperature; None where it removes little.
+        """The tokens that the truncation leaves of rows divided by a temperature; None where it removes little.
 
         Args:
             logits: float32 [N, V], wide (see `wide.is_wide`), N at least 1.
@@ -237,7 +237,7 @@ class Narrowing(OrderPreserving):
 
 @dataclass(frozen=True)
 class TraceStep:
-    """What one step of a pipeline left of each row.
+    """The rows behind one step of a pipeline.
 
     Args:
         name: the processor, ``"mask"``, or ``"logits"`` for the start.
@@ -455,7 +455,7 @@ class _Narrowed:
         return None
 
     def candidates(self, rows: Tensor) -> Candidates | None:
-        """What the pipeline leaves of rows [N, V] from `start` on; None where candidates are not worth it."""
+        """The tokens that the pipeline leaves of rows [N, V] from `start` on; None where that is not worth it."""
         if self.temperature is None:
             found = self.truncation.survivors(rows)
         else:

@@ -216,7 +216,7 @@ class _Kind:
 
 
 class _Experience:
-    """What is known of each kind of guess, and how long the proposer has brought nothing.
+    """The experience with each kind of guess, and how long the proposer has brought nothing.
 
     Threads may lose an update to one another, which makes an estimate a little older and no text another.
     """

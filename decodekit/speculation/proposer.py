@@ -1,4 +1,4 @@
-"""What a proposer is: it looks at the texts of a batch and guesses how each goes on.
+"""Proposers: a proposer looks at the texts of a batch and guesses how each goes on.
 
 A draft is a guess, never a decision: `verification` keeps of it what the target takes by itself. So a proposer may be
 wrong, slow or silent, and the text stays the same.
@@ -63,14 +63,15 @@ class Target(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What its tokens are."""
+        """The vocabulary of its tokens."""
 
     @property
     def verify(self) -> Verify:
         """How it verifies drafts: "rejection" asks for tokens that `draw` drew, with their probabilities."""
 
     def take(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
-        """What the target would take if these logits were its own: its processors, its mask, its noise of the place.
+        """The tokens that the target would take if these logits were its own: its processors, its mask, its noise of
+        the place.
 
         Args:
             rows: [R], `Context.row` of each place.
@@ -186,7 +187,7 @@ class ChecksTarget(Protocol):
 
 
 def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-    """What a proposer offers, if it can be looked at at all: a draft for every context, of tokens of the target.
+    """The drafts of a proposer, checked: one for every context, of tokens of the target.
 
     Raises:
         ProposerError: it cannot.
@@ -221,7 +222,7 @@ def _no_draft(proposer: Proposer, what: str, place: int | None = None) -> Propos
 
 
 def source_names(proposers: Sequence[Proposer]) -> list[str]:
-    """What each is called in statistics: its class, or that of the only one inside; a second one has a number."""
+    """The name of each in statistics: its class, or that of the only one inside; a second one has a number."""
     leaves = [each_proposer(proposer) for proposer in proposers]
     names = [
         type(inner[0] if len(inner) == 1 else outer).__name__ for inner, outer in zip(leaves, proposers, strict=True)

@@ -1,4 +1,4 @@
-"""What a caller means by the option `speculate`: names, values, and several of them.
+"""The option `speculate`: names, values, and several of them.
 
 ``"grammar"`` is a proposer by its name, ``"draft-model:tiny-draft,num_tokens=6"`` one with an argument and options (see
 `spelling`). A list of proposers is tried in order (`Chain`); ``"grammar+prompt-lookup"`` joins two in one draft
@@ -19,7 +19,7 @@ from decodekit.spelling import arguments, read_call, split
 
 
 def by_options(kind: type, wrap: Callable[[Any], Proposer] = lambda made: made) -> Callable[..., Proposer]:
-    """What makes a proposer of its options, all by their names, and wraps it."""
+    """The factory of a proposer from its options, all by their names."""
 
     @wraps(kind, updated=())
     def make(**options: Any) -> Proposer:

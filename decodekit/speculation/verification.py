@@ -43,7 +43,7 @@ Verify: TypeAlias = Literal["coupled", "rejection"]
 
 
 def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
-    """What comes out of a draft of k tokens: the target's choices up to the first that is not the draft's.
+    """The tokens that come of a draft of k: the target's choices up to the first that is not the draft's.
 
     Args:
         draft: k tokens.

@@ -79,7 +79,7 @@ class Guidance:
         return None if given is None or is_single(given) else len(given)
 
     def negative_prompt_of(self, index: int) -> Prompt | None:
-        """What the prompt with this number is contrasted with; None for its last token.
+        """The prompt with which the one of this number is contrasted; None for its last token.
 
         Raises:
             OptionError: there are fewer negative prompts.

@@ -1,4 +1,4 @@
-"""What strategies have in common whose prompts are decoded by a search of their own, such as beams."""
+"""The common part of strategies whose prompts are decoded by a search of their own, such as beams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Searching(Strategy):
 
     @abstractmethod
     def policy(self, model: CausalLM, settings: Settings) -> Policy[Any]:
-        """What the rows of a prompt do.
+        """The policy of the rows of a prompt.
 
         Raises:
             ModelError: the model lacks what the search needs.

@@ -33,7 +33,7 @@ class OverSamples(Strategy):
         return self.strategy.pipeline
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
-        """What the strategy of the samples takes."""
+        """The tokens that the strategy of the samples takes."""
         return self.strategy.select(scores, keys)
 
     @property
@@ -58,7 +58,7 @@ class OverSamples(Strategy):
 
     @property
     def contrast(self) -> Contrast | None:  # type: ignore[override]
-        """What the samples are drawn from."""
+        """The contrast from which the samples are drawn."""
         return self.strategy.contrast
 
     def _check(self, number: str, faults: list[DecodekitError]) -> None:

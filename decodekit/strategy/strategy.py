@@ -1,4 +1,4 @@
-"""What a strategy is: a frozen value that says which token is taken.
+"""Strategies: frozen values that say which token is taken.
 
 A strategy is a pipeline of logits processors and a selector. To write one, subclass `Strategy`::
 
@@ -93,7 +93,7 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def pipeline(self) -> Pipeline:
-        """What reshapes the logits first. The constraint's mask is applied inside it, before temperature."""
+        """The pipeline that reshapes the logits. The constraint's mask is applied inside it, before temperature."""
 
     @abstractmethod
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:

@@ -34,7 +34,7 @@ from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_
 
 
 def _over_samples(kind: Callable[..., OverSamples]) -> Callable[..., Strategy]:
-    """What the name of a strategy over samples stands for: its own options and those of `Sample`, side by side.
+    """The strategy over samples of a name: its own options and those of `Sample`, side by side.
 
     Samples of another strategy are asked for by ``strategy=``, with its name in place of the options of `Sample`.
     """
@@ -59,7 +59,7 @@ def _over_samples(kind: Callable[..., OverSamples]) -> Callable[..., Strategy]:
 
 @accepting(*(one for one in inspect.signature(Sample).parameters.values() if one.name != "speculate"))
 def speculative(draft_model: Any = None, num_draft_tokens: int | None = None, **options: Any) -> Strategy:
-    """What ``strategy="speculative"`` stands for: `Greedy`, or `Sample` if there is a temperature, with a proposer.
+    """The strategy ``"speculative"``: `Greedy`, or `Sample` if there is a temperature, with a proposer.
 
     It takes the options of these but ``speculate``, and two of its own.
 
@@ -179,7 +179,7 @@ def _beside(
 
 
 def strategy_factory(name: str) -> Callable[..., Any]:
-    """What makes the strategies of a name; its signature says which options they have.
+    """The factory of the strategies of a name; its signature says which options they have.
 
     Raises:
         UnknownNameError: no strategy of that name is installed.

@@ -1,4 +1,4 @@
-"""What a strategy brings along that the text of its options does not say: code of others, and further models."""
+"""Programs of a strategy: what the text of its options does not say, code of others and further models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KNOWN: Final = ("decodekit", "builtins", "torch", "functools")  # whose version
 
 
 def programs_of(strategy: Any) -> dict[str, str]:
-    """What a strategy brings along that its options name and do not say, each with a digest.
+    """The programs and models that a strategy's options name and do not say, each with a digest.
 
     Classes of installed packages, by their code, and further models that the distribution depends on, by their weights:
     the amateur of a contrast, and with ``verify="rejection"`` whoever guesses ahead. Other guesses never change a text.

@@ -223,7 +223,7 @@ class Mirostat(Drawing, BiasOptions):
 
     @property
     def mirostat(self) -> Truncation:
-        """What truncates after the pipeline."""
+        """The truncation behind the pipeline."""
         return Truncation(self.tau, self.eta, self.version)
 
     @cached_property
@@ -246,7 +246,7 @@ def can_redraw(strategy: Strategy) -> bool:
 
 
 def lead_of(strategy: Strategy) -> Lead | None:
-    """What finds the token that a strategy would take of a whole row; None if its `select` is its own."""
+    """The function that finds the token which a strategy takes of a whole row; None if its `select` is its own."""
     inner: Strategy = getattr(strategy, "strategy", strategy)  # of several samples, that which draws them
     select = type(inner).select
     return lead_greedy if select is Greedy.select else lead_noisy if select is Drawing.select else None

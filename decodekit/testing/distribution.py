@@ -49,7 +49,7 @@ NUM_SHOWN: Final = 6
 
 @dataclass(frozen=True)
 class DistributionReport:
-    """What a test of a distribution found; as text, what it means.
+    """The result of a test of a distribution; as text, its meaning.
 
     Args:
         name: of the sampler.

@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked, and the laws that its protocol states.
+    """The part that is checked, and the laws that its protocol states.
 
     Args:
         value: the processor, strategy or proposer.
@@ -37,7 +37,7 @@ class Subject:
         ) from cause
 
     def run(self, law: str, place: str, call: Callable[[], _Result]) -> _Result:
-        """What a call gives; its exception breaks the law."""
+        """The result of a call; its exception breaks the law."""
         try:
             return call()
         except Exception as error:  # whatever it does wrong
@@ -71,7 +71,8 @@ def check_value(subject: Subject, *, is_hashable: bool = True) -> None:
 
 
 def names_of(value: object) -> dict[str, Any]:
-    """What the `repr` of a value may name: the classes of the value and of all that it holds, and their modules."""
+    """The names that the `repr` of a value may have: the classes of the value and of all that it holds, and their
+    modules."""
     names: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
     for part in _parts(value):
         names |= vars(sys.modules[type(part).__module__])

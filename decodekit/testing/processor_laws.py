@@ -158,7 +158,7 @@ class _ProcessorCase:
         _require_equal(self.subject, "rows", beside[1:], result[1:], self.names[1:], "rows beside one of NaN")
 
     def check_tokens(self, history: History, result: Tensor) -> None:
-        """What may become of single tokens, by the stage of the processor."""
+        """The check of single tokens, by the stage of the processor."""
         removed, left, stage = self.rows == -math.inf, result > -math.inf, self.processor.stage
         self._require("finite", ~(result.isnan() | (result == math.inf)))
         self._require("removed", ~(removed & left))
@@ -219,7 +219,7 @@ class _ProcessorCase:
         _require_equal(self.subject, "history", without, result, self.names, "a call without a history")
 
     def check_sorted(self, processor: OrderPreserving) -> None:
-        """What `on_sorted` makes of the rows in descending order."""
+        """The check of `on_sorted` on rows in descending order."""
         falling = self.rows.sort(dim=-1, descending=True, stable=True).values
         with np.errstate(invalid="ignore"):  # a row without tokens may give NaN on the way
             found = self.subject.run("sorted", "a call", lambda: processor.on_sorted(falling.numpy().copy()))

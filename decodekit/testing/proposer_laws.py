@@ -167,7 +167,7 @@ class _Watched:
 
 
 def _state(context: Context) -> tuple[Any, ...]:
-    """What a proposer may not change of a context."""
+    """The state of a context, which a proposer may not change."""
     matcher = context.matcher
     matched = None if matcher is None else (matcher.num_tokens, matcher.is_accepting, matcher.can_continue)
     return list(context.prompt), list(context.text), matched

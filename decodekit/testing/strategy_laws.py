@@ -45,7 +45,7 @@ PROMPTS: Final = ("abc, the abc, the ", '{"ab": 12} cd', "the cd the cd", "a", '
 def texts_of(
     llm: LLM, strategy: Any, constraint: Any, max_new_tokens: int, batch_size: int, seeds: Sequence[int] | None = None
 ) -> list[Completion]:
-    """What a strategy makes of the prompts."""
+    """The texts that a strategy makes of the prompts."""
     return llm.generate(
         list(PROMPTS),
         strategy=strategy,

@@ -152,7 +152,8 @@ def _probabilities(next_token: Callable[..., Tensor], logits: Tensor, tokens: li
 
 
 class _PipelineLaw:
-    """What the processors of a strategy leave: biases, then the mask, then the others, each called by itself."""
+    """The distribution that the processors of a strategy leave: biases, then the mask, then the others, each called by
+    itself."""
 
     def __init__(self, world: SmallWorld, processors: Sequence[LogitsProcessor]) -> None:
         model = world.model

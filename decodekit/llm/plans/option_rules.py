@@ -103,7 +103,7 @@ class GenerateCall:
 
     @property
     def told(self) -> Telling:
-        """What the chat template is told; without what is a fault."""
+        """The arguments of the chat template, without those that are faults."""
         return telling_of(self.options, [])
 
     @property
@@ -124,7 +124,7 @@ class GenerateCall:
 
     @property
     def stops(self) -> tuple[Any, ...]:
-        """What ends a text, as a tuple: texts, and functions."""
+        """The stops of a text as a tuple: texts, and functions."""
         stop: Any = () if self.options.stop is None else self.options.stop
         return tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
 
@@ -290,7 +290,7 @@ def _search(call: GenerateCall) -> Faults:
 
 
 def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Telling:
-    """What options tell a chat template; `faults` gets what is wrong with them."""
+    """The arguments of a chat template from options; `faults` gets their faults."""
     named: Any = options.chat_template_kwargs
     if named is not None and not (isinstance(named, Mapping) and all(isinstance(name, str) for name in named)):
         cause = f"chat_template_kwargs={named!r:.60} is no mapping of names"

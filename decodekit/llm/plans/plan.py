@@ -1,4 +1,4 @@
-"""What checked options come to: the model, the settings of the loops, and the compiled constraint."""
+"""The plan of a call, made of checked options: the model, the settings of the loops, and the compiled constraint."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Plan:
 
     @property
     def on_length(self) -> OnLength:
-        """What becomes of a text that is cut."""
+        """The treatment of a text that is cut."""
         return self.options.on_length or ("return" if self.grammar is None else "error")
 
     @property

@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 
 class PlansRequests(Protocol):
-    """What an engine needs of an `LLM`."""
+    """The part of an `LLM` that an engine needs."""
 
     @property
     def model(self) -> CausalLM:
@@ -139,7 +139,7 @@ class Preparing:
             return self._prepared.keep(key, made, num_bytes)
 
     def _with_policy(self, plan: Plan) -> tuple[Plan, Policy[Any]]:
-        """What decodes the requests of a plan: one for all single texts of a model, one for each search.
+        """The policy that decodes the requests of a plan: one for all single texts of a model, one for each search.
 
         Equal contrasts have one model, so that their requests share rows.
 

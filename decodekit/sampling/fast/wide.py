@@ -129,7 +129,7 @@ class _Cut:
         _over_rows(kernel, self.rows, self.peaks, self.scale, setting, self.cuts, self.lasts, self.counts)
 
     def candidates(self) -> Candidates:
-        """What is left, in descending order."""
+        """The tokens that are left, in descending order."""
         from decodekit.sampling.fast.cuts import gather
 
         values = np.empty((len(self.rows), max(1, self.counts.max(initial=1))), np.float32)

@@ -184,7 +184,7 @@ class BadWords(LogitsProcessor):
         return self
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """What completes none of them."""
+        """Logits in which no token completes one of them."""
         biases = [-math.inf] * len(self.sequences)
         return apply_sequence_bias(logits, with_history(self, history), self.sequences, biases)
 

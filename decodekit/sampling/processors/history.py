@@ -1,4 +1,4 @@
-"""What the rows of a batch have said so far, as tensors: the input of penalties."""
+"""The history of the rows of a batch, as tensors: the input of penalties."""
 
 from __future__ import annotations
 

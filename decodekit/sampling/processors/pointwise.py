@@ -178,7 +178,7 @@ class MinP(Narrowing):
         return within_min_p(standing, self.min_p)
 
     def floor(self, peaks: Floats) -> Floats:
-        """What is min_p times as likely as the likeliest."""
+        """The logit that is min_p times as likely as the likeliest."""
         if self.min_p == 0.0:
             return np.full_like(peaks, _REMOVED)
         return lowest_kept_of(peaks, widened(-math.log(self.min_p)))
@@ -268,7 +268,7 @@ class RepetitionPenalty(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class _OutputPenalty(LogitsProcessor):
-    """What the penalties of OpenAI's API have in common; see `PresencePenalty`."""
+    """The common part of the penalties of OpenAI's API; see `PresencePenalty`."""
 
     penalty: float
     window: int | None = None

@@ -178,5 +178,5 @@ class NoRepeatNGram(LogitsProcessor):
         require("no_repeat_ngram_size", self.size, is_count(self.size), "an integer of at least 1")
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """What repeats no n-gram."""
+        """Logits in which no token repeats an n-gram."""
         return apply_no_repeat_ngram(logits, with_history(self, history), self.size)

@@ -204,7 +204,7 @@ class PlainFunction(LogitsProcessor):
         return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """What the function gives.
+        """The result of the function.
 
         Raises:
             ProcessorError: it raises, gives something of another shape, or two answers to one question.

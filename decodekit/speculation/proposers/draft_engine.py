@@ -81,7 +81,7 @@ class DraftEngine:
     def write(
         self, contexts: Sequence[Context], texts: Sequence[list[int]], limits: Sequence[int], take: Take
     ) -> list[list[int]]:
-        """What the model writes after each text, one forward pass for every position of all drafts.
+        """The tokens that the model writes after each text, one forward pass for every position of all drafts.
 
         Args:
             texts: [N] what the model must have read, in its own tokens.

@@ -63,7 +63,7 @@ class DraftModel:
         self._loaded().check(vocabulary, is_greedy)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-        """What the model would write; see `Proposer.propose`."""
+        """The tokens that the model would write; see `Proposer.propose`."""
         return self._loaded().drafts(contexts, [min(limit, self.num_tokens) for limit in limits])
 
     def causal_lm(self) -> CausalLM:
@@ -240,7 +240,7 @@ class EarlyExit:
         self._engine(model)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-        """What the layers would write; see `Proposer.propose`."""
+        """The tokens that the layers would write; see `Proposer.propose`."""
         target = contexts[0].target if contexts else None
         if target is None or target.model is None:
             return [Draft()] * len(contexts)

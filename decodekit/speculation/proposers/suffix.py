@@ -284,7 +284,7 @@ class PromptLookup:
             raise OptionError(f"min_ngram={self.min_ngram} is above max_ngram={self.max_ngram}", at="min_ngram")
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-        """What followed the latest occurrence; see `Proposer.propose`."""
+        """The tokens behind the latest occurrence; see `Proposer.propose`."""
         return [self._draft(context, limit) for context, limit in zip(contexts, limits, strict=True)]
 
     def _draft(self, context: Context, limit: int) -> Draft:

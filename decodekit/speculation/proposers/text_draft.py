@@ -39,7 +39,7 @@ class TextDrafts:
         self._canonical = Canonical(partial(encode_plain, tokenizer), vocabulary)
 
     def drafts(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-        """What the model would write, in tokens of the target; none where a text ends inside a character.
+        """The model's text in tokens of the target; none where a text ends inside a character.
 
         Args:
             contexts, limits: as in `Proposer.propose`; the target must be known, and how it divides texts.

@@ -134,7 +134,7 @@ class GenerateKeywords(StrategyKeywords, total=False):
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """What `LLM.generate` is asked to do, beside the prompts.
+    """The options of `LLM.generate`, beside the prompts.
 
     A plain value: it is checked by the call that uses it, together with the model and the prompts, so that all faults
     are reported at once. ``llm.generate(prompts, **options.keywords())`` uses it; `dataclasses.replace` varies it.

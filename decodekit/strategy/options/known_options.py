@@ -41,7 +41,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an option of another library is here.
+    """The option here for an option of another library.
 
     Args:
         write: options of decodekit to write in its place; empty if it is to be left out, None if there is nothing.
@@ -71,7 +71,7 @@ class Known:
     off: tuple[Any, ...]
 
     def answer(self, value: Any) -> Answer:
-        """What to write for a value."""
+        """The text to write for a value."""
         if self.kind == "left_out":
             return Answer({}, self.entry)
         if value is None or any(type(value) is type(one) and value == one for one in self.off):
@@ -85,7 +85,7 @@ class Known:
 
 
 def _filled(written: Any, value: Any) -> Any:
-    """What the table writes, with a value in place of ``{}``; a list holds it as `Code` takes it."""
+    """The text of the table, with a value in place of ``{}``; a list holds it as `Code` takes it."""
     if not isinstance(written, list):
         return written.format(value) if isinstance(written, str) else written
     python, spelled, command = (*written, "", "")[:3]
@@ -120,7 +120,7 @@ def _by_name(entries: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def answer(name: str, value: Any) -> Answer | None:
-    """What to write for an option of another library; None if no library that we know has it."""
+    """The answer for an option of another library; None if no library that we know has it."""
     known = known_options().get(name)
     return None if known is None else known.answer(value)
 

@@ -1,4 +1,4 @@
-"""What a model recommends to sample with: the values in its ``generation_config.json``.
+"""Recommended sampling options of a model: the values in its ``generation_config.json``.
 
     recommended_for("sample", {"top_k": 5}, {"temperature": 0.6, "top_k": 20, "top_p": 0.95})
     # {"temperature": 0.6, "top_p": 0.95}

@@ -1,4 +1,4 @@
-"""What to write in place of an option that a strategy does not have.
+"""Remedies: the call to write in place of one with an option that a strategy does not have.
 
     greedy, num_beams=3      no option of strategy 'greedy'.       try strategy="beam", num_beams=3
     greedy, max_tokens=5     no option 'max_tokens' (vLLM, OpenAI).   try max_new_tokens=5
@@ -92,7 +92,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to write: a strategy, perhaps another one than was asked for, its options, and those of `LLM.generate`."""
+    """A call to write: a strategy, perhaps another one than was asked for, its options, and those of `LLM.generate`."""
 
     strategy: str
     is_other: bool = False
@@ -218,7 +218,7 @@ def _fault(
 
 
 def _meant(write: Mapping[str, Any], site: Site) -> Mapping[str, Any]:
-    """What is left to write where the strategy in question says a part of it by itself, or calls it otherwise."""
+    """The rest of a call to write, where the strategy in question says a part by itself, or calls it otherwise."""
     if "num_return_sequences" in write and "num_return_sequences" not in site.accepted and "n" in site.accepted:
         write = {("n" if name == "num_return_sequences" else name): value for name, value in write.items()}
     if write.keys() != {"strategy"}:
