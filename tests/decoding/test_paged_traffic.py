@@ -10,10 +10,11 @@ import torch
 import transformers
 
 from decodekit import LLM
+from decodekit.errors import CacheFullError
 from decodekit.models.caches.paged_rows import PageGroup
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners.step_state import StepState
-from tests.decoding.traffic import Traffic, small
+from tests.decoding.traffic import SCHEMA, FailsAt, Traffic, small
 from tests.models import architectures
 from tests.models.device_law import DeviceLawError
 from tests.sizes import sized
@@ -96,3 +97,57 @@ def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeyp
     traffic = traffic_of(model, plain, monkeypatch, 1, is_captured=False, fails=False, num_rows=9)
     with pytest.raises((DeviceLawError, AssertionError)):
         run()
+
+
+WALKS: list[dict[str, Any]] = [
+    {"speculate": "grammar", "strategy": "sample", "temperature": 1.3},
+    {"speculate": "grammar", "masks": "always"},
+    {"speculate": "prompt-lookup", "strategy": "sample", "top_p": 0.9},
+]
+"""Drafts under a constraint: a step walks along them with the matcher of the row."""
+
+
+def over_pages(plain: LLM) -> LLM:
+    """The same model over pages."""
+    return LLM(HuggingFaceLM(plain.model.model, tier="paged"), plain.tokenizer)  # type: ignore[attr-defined]
+
+
+def wrong_after_a_fault(llm: LLM, options: dict[str, Any], every: int) -> list[tuple[int, str]]:
+    """Where memory ran out, once in the nth operation for every nth n, and the texts of two prompts became others."""
+    prompts = [[7, 30, 44, 9], [5, 61, 12]]
+
+    def texts() -> list[Any]:
+        wanted: dict[str, Any] = {"constraint": SCHEMA, "max_new_tokens": 12, "on_length": "return", "seed": 2}
+        return [one.token_ids for one in llm.generate(prompts, on_error="raise", **wanted, **options)]
+
+    expected = texts()
+    count = FailsAt(1 << 30, RuntimeError())
+    with count:
+        assert texts() == expected
+    wrong, num_failed = [], 0
+    for number in range(every // 2, (1 << 30) - count.left, every):
+        fault = FailsAt(number, torch.OutOfMemoryError("out of memory (injected)"))
+        with fault:
+            try:
+                found = texts()
+            except (torch.OutOfMemoryError, CacheFullError):  # where there is no other row to make room
+                continue
+        num_failed += bool(fault.where)
+        if found != expected:
+            wrong.append((number, fault.where))
+    assert num_failed > 5
+    return wrong
+
+
+@sized("every", 97, slow=5)
+@pytest.mark.parametrize("options", WALKS, ids=range(len(WALKS)))
+def test_memory_that_runs_out_anywhere_changes_no_text(plain: LLM, options: dict[str, Any], every: int) -> None:
+    """The younger row leaves, the step is made again, and all goes on from where it was."""
+    assert wrong_after_a_fault(over_pages(plain), options, every) == []
+
+
+def test_a_matcher_does_not_stay_where_a_walk_was_broken_off(plain: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by other seeds: memory ran out while a draft was followed, and the text went on one token further."""
+    llm = over_pages(plain)
+    small(monkeypatch, llm.model.paged, is_captured=False)  # type: ignore[attr-defined]
+    Traffic(llm, plain, random.Random(673262668)).run(225)

@@ -239,7 +239,8 @@ def _fill_ahead(position: Position, words: npt.NDArray[np.int32]) -> None:
             matcher.fill_bitmask(words[None], exact=False)
     except DecodekitError:
         words[:] = 0
-    matcher.rollback(matcher.num_tokens - begin)
+    finally:  # memory may have run out: the step is tried again
+        matcher.rollback(matcher.num_tokens - begin)
 
 
 def record(

@@ -127,7 +127,8 @@ def _ask_along(
                 break
     except DecodekitError:  # of a constraint that fails: the row meets it by itself, with its mask
         pass
-    matcher.rollback(matcher.num_tokens - begin)
+    finally:  # memory may have run out: the step is tried again
+        matcher.rollback(matcher.num_tokens - begin)
 
 
 def _asked(

@@ -123,7 +123,8 @@ class StepMasks:
             if num_passed == 0:
                 sequence.error = error
                 words[0], num_passed = 0, 1
-        matcher.rollback(matcher.num_tokens - begin)
+        finally:  # memory may have run out: the step is tried again
+            matcher.rollback(matcher.num_tokens - begin)
         if num_passed > last or sequence.is_waiting:
             return draft
         words[num_passed:] = ALL_ALLOWED

@@ -403,14 +403,16 @@ class RunAhead:
         sequence, matcher, tokens = text.sequence, entry.sequence.matcher, entry.guess.tokens
         assert matcher is not None
         before, status = matcher.num_tokens, text.status
-        for token in tokens:
-            if not self._guarded(text, lambda token=token: matcher.accept(token)):  # type: ignore[misc]
-                break
-            if self.cache.num_rows > 1 and not self._guarded(text, sequence.is_prepared):
-                break
-            if not self._add_mask(text, entry, pool):
-                break
-        matcher.rollback(matcher.num_tokens - before)
+        try:
+            for token in tokens:
+                if not self._guarded(text, lambda token=token: matcher.accept(token)):  # type: ignore[misc]
+                    break
+                if self.cache.num_rows > 1 and not self._guarded(text, sequence.is_prepared):
+                    break
+                if not self._add_mask(text, entry, pool):
+                    break
+        finally:  # memory may have run out: the step is tried again
+            matcher.rollback(matcher.num_tokens - before)
         sequence.is_waiting = False
         text.status = status  # what fails along a draft, the row meets when it comes there
         entry.guess = replace(entry.guess, tokens=tokens[: len(entry.masks) - 1])
