@@ -1,15 +1,13 @@
 """A few rows times a weight matrix, at the speed of memory and in one order of addition.
 
 A decoding step multiplies one row (or those of a small batch, or of a draft) with every weight of a model: it should
-take as long as reading the weights. Libraries of linear algebra are made for large products. Reading 512 x 32,000
-weights on one core of an AMD EPYC takes 2.6 ms as a sum, 2.8 ms here and 6.2 ms by MKL, which goes through several
-rows of weights at once and loses what the processor fetches ahead; with four rows 4.5 beside 14.6 ms.
+take as long as reading the weights. Libraries of linear algebra are made for large products.
 
-    out[r, n] = bias[n] + sum over k of x[r, k] weight[n, k]          n outside, r inside, k innermost
+    out[r, n] = bias[n] + sum over k of x[r, k] weight[n, k]
 
-Every dot product runs the same machine code, so that a row is bit for bit the same whatever rows stand beside it: up to
-`MAX_ROWS`, the products of a draft are those of its tokens one by one. What is larger, of another type, or run by
-several threads, is left to torch.
+On a CPU a row is bit for bit the same whatever rows stand beside it, and whatever threads make it (`cpu_products`): up
+to `MAX_ROWS`, the products of a draft are those of its tokens one by one. What is larger or of another type is left to
+torch.
 
 On CUDA a product is that of `few_rows_kernel` where `MEASURED` says that it is quicker there than torch's, and torch's
 elsewhere. Whoever captures steps has it measured (`measure`), since which one is quicker depends on the device and the
