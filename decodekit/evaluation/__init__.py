@@ -1,8 +1,8 @@
 """Comparing strategies: quality and speed side by side, on the same prompts and seeds.
 
-`compare` runs, `results` holds the rows, `summary` their figures with intervals, and a `Comparison` shows them.
-`texts`, `values` and `intervals` are functions of numbers and texts alone. `calibration` holds the probabilities of
-decisions beside what is right.
+`comparison_run` compares, `result_rows` holds the rows, `reports` their figures with intervals, and a `Comparison`
+shows them. `measures` and `intervals` are functions of numbers and texts alone; `measures.calibration` holds the
+probabilities of decisions beside what is right.
 """
 
 from decodekit.evaluation.comparison import Comparison as Comparison

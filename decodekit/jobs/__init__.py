@@ -10,7 +10,7 @@ What `decodekit extract` does, in Python:
         folder.add_inputs([source])
         summary = extraction.run(folder, scan([source]).entries)
 
-`inputs` names files and folders, `documents` lists what they hold, `schema` and `prompt` say what is asked, `executors`
-decode, `validation` has the last word on every output, `ledger` and `store` keep what came of it, `runner` is the loop
-over all of these; `view`, `figures`, `page` and `report` show it.
+`documents` names files and folders and lists what they hold, `job_schema` and `document_prompt` say what is asked,
+`executors` decode, `validation` has the last word on every output, `folder` keeps what came of it, `job_runner` is the
+loop over all of these; `reports` shows it.
 """

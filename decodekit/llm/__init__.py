@@ -5,10 +5,10 @@
     completion.value
 
 `front` has the class `LLM` and the function `generate`, whose options are `strategy.options.generate_options`.
-`option_rules` says what is wrong with options, `plan` turns them into the settings of the loops, `completions` turns
-results of the loops into completions, `decisions` has those of `LLM.decide`, and `tokenizers` keeps what was read of a
-tokenizer. `engine` takes requests at any time, and `handle` is what it gives for one; `awaited` is what `LLM.agenerate`
-asks of one.
+`plans.option_rules` says what is wrong with options, `plans.plan` turns them into the settings of the loops,
+`completions` turns results of the loops into completions, `decisions` has those of `LLM.decide`, and
+`vocabulary_cache` keeps what was read of a tokenizer. `engine` takes requests at any time, and `handle` is what it
+gives for one; `awaited` is what `LLM.agenerate` asks of one.
 """
 
 from decodekit.decoding.request.completion import Chunk as Chunk

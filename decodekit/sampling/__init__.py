@@ -3,15 +3,15 @@
 pipeline = Temperature(0.8) | TopK(50) | TopP(0.95)
 tokens = sample(pipeline.narrow(logits, mask=mask), seeds, sequences, positions)
 
-- `base`: what a processor is, and pipelines; `orders`: the orders of libraries; `options`: how callers say it
-- `functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`, `mirostat`: tensors to tensors, and processors
-- `processors`: the processors of `functions`; `history`, `margins`, `checks`: what they rely on
-- `foreign`: processors of transformers
+- `pipeline`: processors in order; `orders`: the orders of libraries; `sampler_options`: how callers say it
+- `processors`: tensors to tensors (`functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`), and values that
+  stand for them; those of transformers; `history`, which penalties look at
+- `margins`, `checks`, `scores`, `certificates`: what they rely on; `mirostat`
 - `noise`, `selectors`: from a row of logits to a token
-- `candidates`, `wide`, `blocks`, `cuts`, `draws`: the few tokens that are left of a row, found without sorting it
+- `fast`: the few tokens that are left of a row, found without sorting it
 
 A new processor: a function and a frozen dataclass beside those that are most like it, its name in `orders`, an option
-in `options`, and `testing.check_processor` in its test.
+in `sampler_options`, and `testing.check_processor` in its test.
 """
 
 from decodekit.sampling.fast.candidates import Candidates as Candidates
