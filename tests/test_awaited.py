@@ -17,7 +17,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.errors import DecodekitError, InvalidValueError, OptionError, RequestTimeoutError, UselessOptionError
-from decodekit.llm import LLM, Engine
+from decodekit.llm import LLM, Engine, Handle
 from decodekit.testing.toy import ToyLM, ToyTokenizer, toy_llm
 
 PROMPT = "abc, the abc, the "
@@ -198,13 +198,19 @@ def test_calls_at_once_are_decoded_together(gated: GatedLM) -> None:
 
 def test_a_task_that_is_cancelled_frees_its_rows(gated: GatedLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is decoded, and while it is on its way to the engine."""
-    llm, is_free, submit = LLM(gated, ToyTokenizer()), threading.Event(), Engine.submit
+    llm, is_free, submit, cancel = LLM(gated, ToyTokenizer()), threading.Event(), Engine.submit, Handle.cancel
+    cancelled: set[Handle] = set()
 
     def slowly(self: Engine, prompt: Any, **options: Any) -> Any:
         assert prompt != "cd" or is_free.wait(30)
         return submit(self, prompt, **options)
 
+    def noted(self: Handle) -> Any:
+        cancelled.add(self)
+        return cancel(self)
+
     monkeypatch.setattr(Engine, "submit", slowly)
+    monkeypatch.setattr(Handle, "cancel", noted)
 
     async def ask() -> None:
         tasks = [asyncio.create_task(llm.agenerate(prompt, max_new_tokens=12)) for prompt in ("abc", "the", "cd")]
@@ -215,8 +221,9 @@ def test_a_task_that_is_cancelled_frees_its_rows(gated: GatedLM, monkeypatch: py
             task.cancel()
         done = await asyncio.gather(*tasks[1:], return_exceptions=True)
         assert [type(one) for one in done] == [asyncio.CancelledError] * 2
-        gated.gate.set()
         is_free.set()
+        await until(lambda: len(cancelled) == 2)  # before the gate opens, or a text may end by itself
+        gated.gate.set()
         await until(lambda: engine.stats().finished.get("cancelled") == 2)
         assert (await tasks[0]).error is None
         await until(lambda: engine.stats().running == 0)  # a text is handed out before its row is counted off

@@ -4,8 +4,8 @@ pipeline = Temperature(0.8) | TopK(50) | TopP(0.95)
 tokens = sample(pipeline.narrow(logits, mask=mask), seeds, sequences, positions)
 
 - `pipeline`: processors in order; `orders`: the orders of libraries; `sampler_options`: how callers say it
-- `processors`: tensors to tensors (`functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`), and values that
-  stand for them; those of transformers; `history`, which penalties look at
+- `processors`: tensors to tensors (`functions`, `truncations`, `shapes`, `repeats`, `bans`, `watermark`), and values
+  that stand for them; those of transformers; `history`, which penalties look at
 - `margins`, `checks`, `scores`, `certificates`: what they rely on; `mirostat`
 - `noise`, `selectors`: from a row of logits to a token
 - `fast`: the few tokens that are left of a row, found without sorting it

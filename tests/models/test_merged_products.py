@@ -17,6 +17,7 @@ from decodekit.models.runners.paged import Variant
 from decodekit.models.runners.ragged import RaggedModel
 from decodekit.models.runners.step_state import StepState
 from tests.models.architectures import build, tokens
+from tests.sizes import thinned
 
 MERGED = {
     "llama": [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")],
@@ -159,7 +160,7 @@ def test_who_loads_a_model_to_cuda_lays_its_weights_together(
     assert len({one.untyped_storage().data_ptr() for one in weights}) == num_storages
 
 
-@pytest.mark.parametrize("name", MERGED)
+@thinned("name", MERGED, keep=["llama", "gemma2"])
 def test_a_compiler_sees_one_product(name: str) -> None:
     """Counted in the graph of a layer: four products and the attention; one kind of call is compiled once."""
     seen: list[list[str]] = []

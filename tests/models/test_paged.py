@@ -526,7 +526,7 @@ def test_compiled_layers_that_are_wrong_are_not_used() -> None:
     assert model.paged.variants_now == [paged.MODULES]
 
 
-@pytest.mark.parametrize("is_captured", [False, True])
+@sized("is_captured", True, slow=False)
 def test_a_text_is_read_by_one_kind_of_layers(is_captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that began before layers were compiled stay with the modules, in a pass of their own; new texts do not.
 
