@@ -61,6 +61,7 @@ from decodekit.costs.step_time import device_speed
 from decodekit.decoding.loop.lane import Lane
 from decodekit.decoding.prefixes.row_memory import bytes_per_token
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.products.few_rows import MEASURED
 
 CONTEXT: Final = 1024
 
@@ -92,6 +93,12 @@ class Part:
         self.model = make(self.args.shape, self.device, self.dtype)
         on_cuda = self.device.type == "cuda"
         lm = HuggingFaceLM(self.model, tier="paged" if on_cuda else None, compile_layers=compile_layers and on_cuda)
+        if compile_layers and lm.paged is not None:
+            start = time.perf_counter()
+            is_compiled, paged = lm.paged.compile_layers(), lm.paged
+            row: Row = {"what": "layers compiled", "is_right": is_compiled, "s": time.perf_counter() - start}
+            row |= {"not_compiled": paged.not_compiled, "not_merged": paged.not_merged}
+            self.rows.append(row | {"products": products()})
         error, bound = gate(lm, self.model), BOUNDS[self.dtype]
         self.rows.append({"what": f"gate: {lm.tier}", "value": error, "bound": bound, **self.replays_of(lm)})
         if not error <= bound:
@@ -147,6 +154,16 @@ class Part:
         return not wrong
 
 
+def products() -> list[Row]:
+    """Products of few rows as they were measured before layers were compiled: TB/s of weights, here and by torch."""
+    found = []
+    for shape, seconds in MEASURED.items():
+        size = shape.num_outs * shape.width * shape.dtype.itemsize
+        ours, theirs = (round(size / one / 1e12, 2) for one in seconds)
+        found.append({"rows": shape.num_rows, "weights": [shape.num_outs, shape.width], "ours": ours, "torch": theirs})
+    return found
+
+
 @contextmanager
 def without_preemption() -> Iterator[None]:
     """A measurement whose rows all stay in the batch.
@@ -191,10 +208,12 @@ def kernels(part: Part) -> None:
         cases(part.rows, part.device)
     with part.guarded("texts"):
         part.rows.append(gpu_first.texts(part.device))
-    with part.guarded("kernels of a step"):
-        lm = part.load()
-        for count in part.args.rows:
-            part.rows.append(gpu_first.kernels(lm, part.device, count, part.context))
+    for compiles in (False, True) if part.device.type == "cuda" else (False,):
+        with part.guarded(f"kernels of a step, compile_layers={compiles}"):
+            lm = part.load(compiles)
+            for count in part.args.rows:
+                found = gpu_first.kernels(lm, part.device, count, part.context)
+                part.rows.append({**found, "compile_layers": compiles})
     if part.device.type == "cuda":
         gpu_first.attention_of_changing_shapes(part.rows, part.device, part.args.shape)
 
