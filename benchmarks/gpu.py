@@ -64,6 +64,8 @@ from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.products.few_rows import MEASURED
 
 CONTEXT: Final = 1024
+MOST_SHARE: Final = 1.05
+"""Of the least time: a step that takes less was not measured alone."""
 
 
 class Part:
@@ -256,9 +258,12 @@ def decode(part: Part) -> None:
                     what = f"{spelled}, compile_layers={compiles}"
                     with part.guarded(f"{what}, {count} rows"):
                         rate = tokens_per_second(generate, part.device, count, length)
+                        share = floor * rate / count / 1e3
+                        if share > MOST_SHARE:
+                            raise RefusedError(f"{rate:.0f} tokens/s are {share:.2f} of what memory allows")
                         row = {"what": what, "rows": count, "tokens/s": rate, "ms": 1e3 * count / rate}
                         row |= part.predicted_ms(count, middle, compiles)
-                        part.rows.append({**row, "share": floor * rate / count / 1e3, **part.replays_of(lm)})
+                        part.rows.append({**row, "share": share, **part.replays_of(lm)})
 
 
 def rivals(part: Part) -> None:

@@ -74,8 +74,12 @@ SHAPES: Final = {
 }
 
 
-BOUNDS: Final = {torch.bfloat16: 6e-2, torch.float16: 1e-2, torch.float32: 1e-3}
-"""How far logits may be from those of the modules, root mean square in deviations (`gate`)."""
+BOUNDS: Final = {torch.bfloat16: 8e-2, torch.float16: 1e-2, torch.float32: 1e-3}
+"""How far logits may be from those of the modules, root mean square in deviations (`gate`).
+
+In bfloat16 two right ways to run 32 layers of random weights were seen to differ by 0.057, on an H200; a row that reads
+another one's page differs by 1 and more.
+"""
 
 Row = dict[str, Any]
 
