@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -508,4 +509,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a run that is cut off writes what it has
     sys.exit(main())

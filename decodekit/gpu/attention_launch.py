@@ -123,7 +123,7 @@ def launch_of(
         "DOT": tl.float32 if kernel.IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
         "MANY": next_power_of_2(-(-tiles.queries // group)), "MOST_PARTS": _MOST_PARTS,
-        "ROWS": next((size for size in _ROWS if num_rows <= size), _ROWS[-1]),
+        "ROWS": next((size for size in _ROWS if num_rows <= size and tiles.queries == 16), _ROWS[-1]),
     }  # fmt: skip
     return Launch(size[:2], arguments, constants, tiles.num_warps)
 

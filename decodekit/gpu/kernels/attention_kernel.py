@@ -91,9 +91,7 @@ def attend(
         return
     low, high = split * each, tl.minimum(split * each + each, num_old + num_new)
     key_at, value_at = key + row64 * key_row + head64 * key_head, value + row64 * value_row + head64 * value_head
-    # Behind the walks what it looks up is near, but their sums have the registers that many queries, or scales, need.
-    IS_LATE: tl.constexpr = STORED == 0 and M <= 16
-    if not IS_LATE and split == 0:
+    if split == 0:
         _append(
             key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
             pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset, head,
@@ -121,13 +119,6 @@ def attend(
         key_token, value_token, scale, softcap, window,
         KEY_DIM, VALUE_DIM, STORED, HAS_WINDOW, HAS_SOFTCAP, N, KEY_PAD, KEY_REST, VALUE_PAD, STAGES,
     )  # fmt: skip
-    if IS_LATE and split == 0:
-        _append(
-            key_at, value_at, pages + row64 * pages_width, arenas, out, start, count, block, key_token, value_token,
-            pages_per_arena, page_bytes, key_offset, value_offset, key_scale_offset, value_scale_offset, head,
-            HEADS, GROUP, KEY_DIM, VALUE_DIM, PAGE_SIZE, STORED, M, 2 * KEY_PAD if KEY_REST > 0 else KEY_PAD,
-            VALUE_PAD, KIND, KEY_ALIGN, VALUE_ALIGN, MANY,
-        )  # fmt: skip
     is_last = True
     if used > 1:
         is_last, peak, total, sums = _joined(
