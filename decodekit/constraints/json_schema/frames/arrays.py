@@ -2,7 +2,7 @@
 
 Under `uniqueItems` a state remembers the scalars that were read, by value, and finite sets of them are counted.
 Objects and arrays are not compared here: where two items can be objects, or two of them arrays, that is left to the
-guard of the schema (see `guarding`), and so is the denial of `uniqueItems`.
+guard of the schema (see `schema_guard`), and so is the denial of `uniqueItems`.
 """
 
 from __future__ import annotations

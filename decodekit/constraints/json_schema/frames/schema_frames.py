@@ -20,8 +20,8 @@ from decodekit.constraints.json_schema.frames.arrays import MAX_CONTAINS, SOME_T
 from decodekit.constraints.json_schema.frames.embedded import embedded
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.frames.objects import MAX_CLASSES, SOME_KEY, ObjectPlan, ObjectState, Order
-from decodekit.constraints.json_schema.meaning.branching import may_meet_a_limit
 from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
+from decodekit.constraints.json_schema.meaning.limit_estimate import may_meet_a_limit
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
@@ -59,7 +59,7 @@ _END_OF_NAME: Final = ir.concat(text.QUOTE, ir.accept(_NAME))
 
 
 class Messages(Protocol):
-    """What a schema asks for, in words; the module `describing` is one."""
+    """What a schema asks for, in words; the module `descriptions` is one."""
 
     def expected(self, frame: Frame, move: Move, /) -> tuple[str, ...]:
         """As `Frame.expected`, of a value, an object or an array."""

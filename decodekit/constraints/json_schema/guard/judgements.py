@@ -11,8 +11,7 @@ from collections.abc import Hashable
 from typing import Any, Final, TypeVar
 
 from decodekit.constraints.constraint import Refusal
-from decodekit.constraints.json_schema.guard.guard_rules import Evaluated
-from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.guard_rules import Evaluated, SchemaJudge
 from decodekit.constraints.json_schema.guard.places import Place
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values.instances import Instance

@@ -4,9 +4,9 @@ A mask admits the form. Labels of ASCII are letters, digits and hyphens (RFC 112
 the third and fourth place both are reserved for A-labels such as ``xn--p1ai`` (RFC 5890, section 2.3.1). Labels with
 other characters are made of those that IDNA 2008 lets stand in a label (RFC 5892).
 
-What decides about a label as a whole is left to a guard (see `guarding`): what the Punycode of an A-label stands for
-(here ``рф``), Unicode's form NFC, contextual characters, the Bidi rule, the length as an A-label. As masks these would
-take an automaton for each combination of the Unicode tables, and still cut labels short.
+What decides about a label as a whole is left to a guard (see `schema_guard`): what the Punycode of an A-label stands
+for (here ``рф``), Unicode's form NFC, contextual characters, the Bidi rule, the length as an A-label. As masks these
+would take an automaton for each combination of the Unicode tables, and still cut labels short.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ r"""Regular expressions inside JSON strings: ECMA-262 patterns, over all spellin
 Whether a text is such a pattern (the format ``regex``) is asked when the text is whole. Groups nest, names and numbers
 refer to each other, and counts and ranges are ordered, so the patterns are not a regular language, and a part of them
 as a mask forbids what people write. So the mask admits every text, and a guard asks the parser of `pattern` (see
-`guarding`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and a few
-Unicode properties; and two groups of one name.
+`schema_guard`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and a
+few Unicode properties; and two groups of one name.
 """
 
 from __future__ import annotations
