@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 
+from decodekit.records.strict_json import pointer_of
+
 Json: TypeAlias = dict[str, Any]
 
 ASCII: Final = r"^[\x00-\x7f]*$"
@@ -51,7 +53,7 @@ def marks_of(schema: Any) -> tuple[Any, tuple[AskedValidator, ...]]:
             if asked not in found:
                 found.append(asked)
         below = ((key, one) for key, one in value.items() if key != _MARK)
-        return {key: cleaned(one, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}") for key, one in below}
+        return {key: cleaned(one, pointer + pointer_of([key])) for key, one in below}
 
     return cleaned(schema, "#"), tuple(found)
 

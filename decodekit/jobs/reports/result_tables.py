@@ -28,6 +28,7 @@ from decodekit.jobs.documents.files import needed
 from decodekit.jobs.folder.file_names import TABLES
 from decodekit.jobs.folder.job_folder import read_results
 from decodekit.records.ledger import new_file, open_own, output_error, replace_file
+from decodekit.records.strict_json import path_of
 
 TableFormat: TypeAlias = Literal["csv", "excel", "parquet"]
 
@@ -103,8 +104,7 @@ def properties_of(schema: Any) -> list[str]:
 
 def _at(schema: Any, reference: str) -> Any:
     """The schema at a reference inside a schema; None where there is none."""
-    for step in unquote(reference[1:]).split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
+    for key in path_of(unquote(reference[1:])):
         if isinstance(schema, Mapping):
             schema = schema.get(key)
         elif isinstance(schema, list) and key.isdigit() and int(key) < len(schema):

@@ -18,9 +18,9 @@ import decodekit as dk
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
-from decodekit.constraints.json_schema.guard.judgements import Judgements
 from decodekit.constraints.json_schema.guard.places import Place
 from decodekit.constraints.json_schema.guard.schema_guard import SchemaGuard
+from decodekit.constraints.json_schema.guard.schema_reader import Judgements
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher

@@ -17,14 +17,13 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
-from decodekit.constraints.json_schema.values.inhabited import Ask
-from decodekit.constraints.json_schema.values.kept import kept
+from decodekit.constraints.json_schema.values.inhabited import Ask, have_representatives
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import TRUE, ArraySpec, Contains, Goal, conjunction
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.errors import ResourceLimitError
 
 MAX_CONTAINS: Final = 6

@@ -32,12 +32,11 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.character_search import num_texts, texts
 from decodekit.constraints.json_schema.strings.text import WordTable
-from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
-from decodekit.constraints.json_schema.values.inhabited import Ask
-from decodekit.constraints.json_schema.values.kept import kept
+from decodekit.constraints.json_schema.values.inhabited import Ask, have_representatives
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.errors import ResourceLimitError
 
 Order: TypeAlias = Literal["declared", "any"]

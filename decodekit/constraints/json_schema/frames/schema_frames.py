@@ -30,12 +30,12 @@ from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
-from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec, conjunction
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
 from decodekit.errors import UnsupportedSchemaError
 

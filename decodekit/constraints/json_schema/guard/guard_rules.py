@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_assertion, is_number
-from decodekit.constraints.json_schema.document.loader import Location, escape
+from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.meaning.keywords import UNEVALUATED, is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import string_formats as formats
@@ -36,6 +36,7 @@ from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.json_schema.values.numbers import written
 from decodekit.constraints.work import Work, done
 from decodekit.errors import ResourceLimitError
+from decodekit.records.strict_json import pointer_of
 
 _Answer = TypeVar("_Answer")
 Question: TypeAlias = "tuple[Location, Instance]"
@@ -242,11 +243,6 @@ class Evaluation:
 
 _Rule: TypeAlias = "Callable[[Evaluation, Any], bool | Asking[bool]]"
 """(a value at a schema, value of the keyword) -> whether the keyword holds."""
-
-
-def pointer_of(path: Iterable[str | int]) -> str:
-    """The JSON Pointer that keys and indices make."""
-    return "".join(f"/{escape(str(token))}" for token in path)
 
 
 def equals(value: Instance, constant: JsonValue) -> bool:

@@ -38,7 +38,6 @@ from decodekit.constraints.json_schema.strings import character_search, patterns
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS, Searched
 from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.values.hull import hull
-from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import (
     EVERYTHING,
     FALSE,
@@ -58,6 +57,7 @@ from decodekit.constraints.json_schema.values.shape import (
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.constraints.priority import give_way
 from decodekit.constraints.regex.backtracking import PatternProgram
 from decodekit.constraints.slices import Unfinished, spend

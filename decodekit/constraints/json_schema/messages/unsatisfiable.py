@@ -18,8 +18,8 @@ from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.meaning.keywords import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Properties, conjunction
+from decodekit.constraints.memory_account import kept
 from decodekit.errors import ConstraintError, UnsatisfiableError
 
 MAX_GOALS: Final = 5_000

@@ -45,9 +45,9 @@ from operator import itemgetter
 from typing import Final
 
 from decodekit.constraints.json_schema.strings.text import WordTable
-from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, Transitions
+from decodekit.constraints.memory_account import united
 from decodekit.errors import ResourceLimitError
 
 MAX_DIGITS: Final = 1_000

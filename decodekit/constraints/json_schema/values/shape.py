@@ -15,10 +15,10 @@ from functools import cached_property, lru_cache, reduce
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.strings import text
-from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import united
 from decodekit.constraints.priority import give_way
 from decodekit.errors import ResourceLimitError
 
