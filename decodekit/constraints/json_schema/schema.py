@@ -124,7 +124,7 @@ class JsonSchema(Constraint):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the schema is read and its texts are written: those of `OPTIONS`, by name."""
+        """The values of `OPTIONS`, by name: of how the schema is read and its texts are written."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     def with_options(self, **options: Any) -> JsonSchema:
@@ -167,7 +167,7 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self, notation: Notation = JSON) -> Guard | None:
-        """What judges the keywords that the mask does not say all of; None if it does. See the module `schema_guard`.
+        """The guard for the keywords that the mask does not enforce; None if it enforces all. See `schema_guard`.
 
         Of a Python type also what asks its validators, where these are Pydantic's own (see `validators`). In every
         notation it reads JSON.

@@ -117,7 +117,7 @@ _PREDICATES: Final = {
     "str.islower": "^[^A-Z]*[a-z][^A-Z]*$",
     "str.isupper": "^[^a-z]*[A-Z][^a-z]*$",
 }
-"""What leads to texts that a predicate accepts."""
+"""Patterns of texts that a predicate accepts, by its name."""
 
 _TOLD: Final[dict[str, Callable[[Json, Any], Json]]] = {
     **dict.fromkeys(
@@ -145,7 +145,7 @@ _REFUSED: Final = {
 
 
 def name_of(function: Any) -> str:
-    """What a validator is called."""
+    """The qualified name of a validator, or of its type."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -207,9 +207,10 @@ class Library:
                 stack += reversed([(schema, f"{path}{suffix}", base, dialect) for suffix, schema in below])
 
     def _dialect(self, value: dict[str, JsonValue], default: Dialect, at: str) -> Dialect:
-        """What ``$schema`` says: a draft, or a meta-schema of the registry with its vocabularies.
+        """The dialect that ``$schema`` names: a draft, or a meta-schema of the registry with its vocabularies.
 
-        The meta-schema of a meta-schema says which draft it is; one that is not here leaves the draft as it is.
+        The meta-schema of a meta-schema names its draft; without ``$schema``, or if that names nothing that is here, it
+        is the draft of `default`.
 
         Raises:
             UnsupportedSchemaError: it requires a vocabulary that is not known.

@@ -1,4 +1,4 @@
-"""What of a schema is enforced: a walk over all sub-schemas that can take part, before anything is generated."""
+"""The support of each keyword: a walk over all sub-schemas that can take part, before anything is generated."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _surprises(name: str, location: Location, mode: Formats) -> Iterator[str]:
 
 
 def _unknown(name: str, draft: SchemaDraft) -> str:
-    """What a name is that `draft` does not have as a keyword."""
+    """The warning for a name that is not a keyword of `draft`: of OpenAPI, of another draft, or misspelled."""
     reading = next((reading for reading in KEYWORDS.get(name, ()) if not reading.is_former), None)
     if reading is None and name in _OPENAPI:
         said = f'"{name}" is a keyword of OpenAPI, in {draft.label} it is an annotation'

@@ -41,7 +41,7 @@ SOME_TEXT: Final[Scalar] = ("string", "\ud800")
 
 @dataclass(frozen=True)
 class ArrayState:
-    """What has been read of an array.
+    """The state of an array behind the items that were read.
 
     Attributes:
         num_items, counted: the number of items and, for each `contains`, how many of them counted. Both stop growing
@@ -60,7 +60,7 @@ class ArrayState:
 
 @dataclass(frozen=True)
 class NextItem:
-    """What the next item may be.
+    """A set of values that the next item may have, with the state behind it.
 
     Attributes:
         goal: what it satisfies. `after`: the state after it.
@@ -88,7 +88,7 @@ def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
 
 
 class ArrayPlan:
-    """How the arrays of one spec are written. An item counts for a `contains` or does not; both ways are tried.
+    """The transitions of the arrays of one spec. An item counts for a `contains` or does not; both ways are tried.
 
     Args:
         spec: the conditions.
@@ -130,7 +130,7 @@ class ArrayPlan:
         return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
     def items(self, state: ArrayState, ask: Ask) -> Iterable[NextItem]:
-        """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
+        """The choices for the next item after which the array can still be closed. `ask` gives final answers."""
         return self._told_items(state, ask) if state.owed or self.spec.is_unique else self._plain_items(state, ask)
 
     @kept

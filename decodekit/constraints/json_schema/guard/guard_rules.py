@@ -45,7 +45,7 @@ Asking: TypeAlias = "Generator[Question | int, Evaluated | None, _Answer]"
 
 
 class Evaluated(NamedTuple):
-    """What a schema that holds has evaluated of a value: keys of its properties, and numbers of its items."""
+    """The properties, by key, and the items, by index, that a schema has evaluated of a value that is valid by it."""
 
     keys: AbstractSet[str]
     items: AbstractSet[int]
@@ -97,7 +97,7 @@ class SchemaJudge:
         return done(self.judging(location, value))
 
     def judging(self, location: Location, value: Instance) -> Work[Evaluated | None]:
-        """What a schema evaluates of a value; None if the value is not valid.
+        """The properties and items that a schema evaluates of a value; None if the value is not valid.
 
         Goes on after a keyword that fails, so that all repetitions are found.
 
@@ -144,7 +144,7 @@ class SchemaJudge:
         return answer
 
     def known_of(self, value: Instance) -> dict[Any, Evaluated | None]:
-        """What is known of a value, by schema and by what counts as an error."""
+        """The evaluations of a value so far, by schema and by whether failures count as errors; writable."""
         found = self._known.get(id(value))
         if found is None:  # kept with the value, whose id would be given to another one
             found = self._known[id(value)] = value, {}
@@ -203,7 +203,7 @@ class Evaluation:
     items: set[int] = field(default_factory=set)
 
     def result(self) -> Evaluated:
-        """What was evaluated."""
+        """The properties and items that were evaluated so far."""
         return Evaluated(self.keys, self.items) if self.keys or self.items else NOTHING
 
     def below(self, *tokens: str | int, value: Instance | None = None) -> Asking[Evaluated | None]:

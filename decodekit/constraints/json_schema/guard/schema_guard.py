@@ -1,4 +1,4 @@
-"""The guard of a schema: what no mask can tell. Three things are left to it.
+"""The guard of a schema: the check of what no mask can tell. Three things are left to it.
 
 * `uniqueItems` where items may be objects or arrays. The mask admits all arrays there, repeated items or not, whether
   the keyword is asserted or denied.
@@ -209,7 +209,7 @@ class TypeGuard:
 
 
 def _inside(value: Instance, path: Sequence[int | str]) -> Instance:
-    """What lies at a path, as far as it leads; names of alternatives are not part of the value."""
+    """The value at a path, as far as it leads; names of alternatives are not part of the value."""
     for step in path:
         if value.kind == "object" and step in value.members:
             value = value.members[str(step)]

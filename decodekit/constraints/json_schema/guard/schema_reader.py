@@ -61,7 +61,7 @@ class RememberingJudge(SchemaJudge):
     """
 
     def known_of(self, value: Instance) -> dict[Any, Evaluated | None]:
-        """What is known of a value, by schema and by what counts as an error."""
+        """As in `SchemaJudge`, kept by the instance itself."""
         if value.known is None:
             value.known = {}
         return value.known
@@ -250,7 +250,7 @@ class SchemaReader(WorkingReader):
 
     @property
     def watch(self) -> Watch | bool:
-        """Which tokens may be refused."""
+        """A description of the tokens that may be refused here; True for any, False for none."""
         self._renew()
         if self._refusal is not None:
             return True

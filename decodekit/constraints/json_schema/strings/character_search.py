@@ -55,7 +55,7 @@ MAX_LEVELS: Final = 500
 """Levels of path lengths that are made until they go round; graphs whose levels do not are left to others."""
 
 _State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
-"""What the rest of a text belongs to, and what it does not belong to."""
+"""The languages that the rest of a text belongs to, and those that it does not belong to."""
 _Search: TypeAlias = Generator[None, None, int]
 """A search for texts, which stops before each state that it looks at; in the end their number, or whether there is one.
 
@@ -213,7 +213,7 @@ def _following(state: _State) -> set[_State]:
 
 
 def _followed(state: _State) -> dict[Targets, int]:
-    """What follows each condition of a state, in its order, with the number of the characters that lead there."""
+    """The derivatives of the conditions of a state, in its order, each with its number of characters."""
     give_way()
     found: dict[Targets, int] = {}
     for low, high, targets in aligned(state[0], state[1]):  # some language is always asked for
@@ -230,7 +230,7 @@ def _after(state: _State, targets: Targets) -> _State | None:
 
 
 class _Work:
-    """What one question may still cost: a number of states, and of the conditions and alternatives in them."""
+    """The budget of one question: a number of states, and of the conditions and alternatives in them."""
 
     def __init__(self, least: int, share: int = 1) -> None:
         self.num_lengthy = min(least, MAX_LENGTHY) // share
@@ -469,7 +469,7 @@ def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search
 
 
 def _rank(state: _State, length: int, least: int) -> tuple[int, int, int]:
-    """What seems best comes first: few conditions not met, then few bytes over all of them, then many open ways."""
+    """The sort key of a state; the best is least: few unmet conditions, then few bytes, then many open ways."""
     num_bytes = num_ways = num_open = 0
     for node in state[0]:
         num_open += not node.is_nullable

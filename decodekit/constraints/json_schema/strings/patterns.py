@@ -41,7 +41,7 @@ _ALIKE: Final = (
     (r"\(\?[a-z]*i|\(\?<?[!]", r"[^\u0130\u0131\u017f\u212a]*"),
     (r"\(\?[a-z]*m|\(\?<?[!]", r"[^\r\u2028\u2029]*"),
 )
-"""What in a pattern Rust's `regex`, `re` and ECMA-262 do not read alike, with the texts in which that is no matter."""
+"""Parts of patterns that Rust's `regex`, `re` and ECMA-262 read differently, with the texts where it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)

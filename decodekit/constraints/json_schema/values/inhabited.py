@@ -1,4 +1,4 @@
-"""Which goals some value satisfies: a least fixpoint over the goals that depend on each other.
+"""Emptiness of goals: a least fixpoint over the goals that depend on each other.
 
 A goal is inhabited if its shape has a scalar, or an object or array whose required parts are inhabited. Recursive
 schemas make goals depend on themselves; a value is finite, so the least solution is the right one. Goals are explored
@@ -17,7 +17,7 @@ from decodekit.constraints.slices import Unfinished
 from decodekit.errors import ResourceLimitError
 
 Leave: TypeAlias = Callable[[ResourceLimitError], None]
-"""What is told of a limit that was met; raises the error if nothing else takes care of it."""
+"""A handler of a limit that was met; it raises the error if nothing else takes care of it."""
 Ask: TypeAlias = Callable[[Goal], bool]
 """Whether a goal is known to be inhabited by now. Grows from False to True only."""
 
