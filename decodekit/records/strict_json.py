@@ -64,6 +64,18 @@ def path_of(pointer: str) -> list[str]:
     return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
 
 
+def value_at(value: Any, pointer: str) -> Any:
+    """The value at a JSON Pointer inside of a value; None where there is none."""
+    for token in path_of(pointer):
+        if isinstance(value, Mapping):
+            value = value.get(token)
+        elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return None
+    return value
+
+
 def validator_of(schema: Mapping[str, Any] | bool, documents: Iterable[tuple[str, Any]] = ()) -> Any:
     """The validator of the package `jsonschema`, in the draft that ``$schema`` names (2020-12 when it names none).
 

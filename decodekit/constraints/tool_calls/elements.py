@@ -36,7 +36,7 @@ from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
 from decodekit.constraints.work import Work, done
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
-from decodekit.records.strict_json import path_of, pointer_of
+from decodekit.records.strict_json import pointer_of, value_at
 
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf", "if", "then", "else")
 """Keywords whose schemas may declare properties of the same object."""
@@ -181,10 +181,7 @@ def _parts(
     yield at, schema
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
-        target: Any = root
-        for name in path_of(unquote(reference)):
-            target = target.get(name) if isinstance(target, dict) else None
-        yield from _parts(target, reference, seen, keywords, root)
+        yield from _parts(value_at(root, unquote(reference)), reference, seen, keywords, root)
     for keyword in keywords:
         branch = schema.get(keyword)
         if isinstance(branch, list):
