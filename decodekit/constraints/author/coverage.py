@@ -12,9 +12,8 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.support import Finding, Status
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
-from decodekit.constraints.json_schema.guard import guarding
+from decodekit.constraints.json_schema.guard import schema_guard
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
-from decodekit.constraints.json_schema.messages.warnings import surprises
 from decodekit.constraints.json_schema.schema import JsonSchema
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED, JSON_STRING, Formats
 from decodekit.constraints.matching.compiler import compile
@@ -161,7 +160,7 @@ def warnings_of(constraint: JsonSchema) -> list[str]:
 
 def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
     left = dict(network.semantics.left)
-    by_guard = guarding.guarded_locations(network.semantics)
+    by_guard = schema_guard.guarded_locations(network.semantics)
 
     def status(finding: Finding) -> Status:
         name, location = finding.keyword, finding.location
@@ -185,7 +184,7 @@ def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCove
 
 
 def _warnings(found: list[Finding], format: Formats, keywords: tuple[KeywordCoverage, ...]) -> list[str]:
-    warnings = surprises(found, format)
+    warnings = support.surprises(found, format)
     guarded: dict[str | None, list[str]] = {}
     for entry in keywords:
         if entry.status == "guard":

@@ -36,6 +36,7 @@ from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
 from decodekit.constraints.work import Work, done
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
+from decodekit.records.strict_json import pointer_of, value_at
 
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf", "if", "then", "else")
 """Keywords whose schemas may declare properties of the same object."""
@@ -153,7 +154,7 @@ def _parameters(elements: Elements) -> tuple[_Parameter, ...]:
     places: dict[str, list[str]] = {}
     for at, part in _parts(schema, "#", set()):
         for name in part.get("properties", {}):
-            places.setdefault(name, []).append(f"{at}/properties/{_escaped(name)}")
+            places.setdefault(name, []).append(at + pointer_of(["properties", name]))
     required = {name for _, part in _parts(schema, "#", set(), ("allOf",)) for name in part.get("required", ())}
     for name in required:
         if name not in places:
@@ -169,10 +170,6 @@ def _parameters(elements: Elements) -> tuple[_Parameter, ...]:
     return tuple(found)
 
 
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 def _parts(
     schema: object, at: str, seen: set[str], keywords: tuple[str, ...] = _BRANCHES, root: Any = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -184,11 +181,7 @@ def _parts(
     yield at, schema
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
-        target: Any = root
-        for key in reference.split("/")[1:]:
-            name = unquote(key).replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, dict) else None
-        yield from _parts(target, reference, seen, keywords, root)
+        yield from _parts(value_at(root, unquote(reference)), reference, seen, keywords, root)
     for keyword in keywords:
         branch = schema.get(keyword)
         if isinstance(branch, list):

@@ -3,8 +3,8 @@ r"""Regular expressions inside JSON strings: ECMA-262 patterns, over all spellin
 Whether a text is such a pattern (the format ``regex``) is asked when the text is whole. Groups nest, names and numbers
 refer to each other, and counts and ranges are ordered, so the patterns are not a regular language, and a part of them
 as a mask forbids what people write. So the mask admits every text, and a guard asks the parser of `pattern` (see
-`guarding`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and a few
-Unicode properties; and two groups of one name.
+`schema_guard`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and a
+few Unicode properties; and two groups of one name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ALIKE: Final = (
     (r"\(\?[a-z]*i|\(\?<?[!]", r"[^\u0130\u0131\u017f\u212a]*"),
     (r"\(\?[a-z]*m|\(\?<?[!]", r"[^\r\u2028\u2029]*"),
 )
-"""What in a pattern Rust's `regex`, `re` and ECMA-262 do not read alike, with the texts in which that is no matter."""
+"""Parts of patterns that Rust's `regex`, `re` and ECMA-262 read differently, with the texts where it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
