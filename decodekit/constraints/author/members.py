@@ -25,7 +25,7 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import Final, TypeVar
 
-from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser

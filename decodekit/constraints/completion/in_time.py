@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
@@ -104,7 +104,7 @@ class InTime:
             row: where to write.
             num_tokens: how many may come after the token.
             state: what the token is read in.
-            left_out: tokens that no completion may have; see `closing`.
+            left_out: tokens that no completion may have; see `shortest_completions`.
         """
         may_end = self._recogniser.states.is_accepting(state) and num_tokens >= 0
         row[:] = self._eos_words if may_end else 0

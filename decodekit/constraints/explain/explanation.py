@@ -19,7 +19,7 @@ from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.trace import Origin, Trace
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.language.wording import expectations, listed, printable, show
+from decodekit.constraints.language.phrases import expectations, listed, printable, show
 from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text
 from decodekit.errors import ResourceLimitError

@@ -17,7 +17,7 @@ from decodekit.constraints.grammar.linear import Heads, Item, LinearForms
 from decodekit.constraints.grammar.rules import RuleRef, Rules, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.language.wording import expectations
+from decodekit.constraints.language.phrases import expectations
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import UnsatisfiableError
 

@@ -5,7 +5,7 @@ r"""The JSON in a text while it grows, divided by its constraint.
     the value so far                PartialInvoice(number='A-1', total=None)
 
 A composition may divide a text in several ways, and which one counts may show late. So all divisions of the text so far
-are followed side by side, character by character, in the order in which `splitting` tries them; a part has begun, or
+are followed side by side, character by character, in the order in which `split` tries them; a part has begun, or
 has ended, when all of them say so. Most of the time there is one. JSON that it is in is read in large pieces.
 
 The arguments of a call are a document like any other, with the name of the tool. Where they are not written as JSON,
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodekit.constraints.composition.splitting import Close, FirstBytes, HasParts, Round, Split, Todo
+from decodekit.constraints.composition.split import Close, FirstBytes, HasParts, Round, Split, Todo
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import (
     Alternatives,

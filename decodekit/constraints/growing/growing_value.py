@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodekit.constraints.composition.splitting import HasParts
+from decodekit.constraints.composition.split import HasParts
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated
 from decodekit.constraints.growing.growing_split import Document, GrowingSplit, inner

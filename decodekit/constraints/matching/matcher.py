@@ -79,7 +79,7 @@ class Matcher(Protocol):
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them; no guard is asked.
 
-        A function of the text and `left_out` alone, tokens that it must not have. See the module `closing` for how few.
+        A function of the text and `left_out` alone, tokens that it must not have; how few: see `shortest_completions`.
 
         Raises:
             ConstraintError: no completion was found within bounds, or the vocabulary has none.

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, Literal, NoReturn, TypeAlias
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
-from decodekit.constraints.regex import casefolding, charclasses
+from decodekit.constraints.regex import case_rules, charclasses
 from decodekit.constraints.regex.tree import Assertion, Chars, Reference, Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
 
@@ -122,8 +122,8 @@ class PatternReader:
         if "i" not in self.flags:
             return ranges
         if self.is_ecma:
-            return casefolding.close(ranges, "ecma unicode" if self.is_strict else "ecma")
-        return casefolding.close(ranges, "ascii" if "a" in self.flags else "python")
+            return case_rules.close(ranges, "ecma unicode" if self.is_strict else "ecma")
+        return case_rules.close(ranges, "ascii" if "a" in self.flags else "python")
 
     def word(self) -> Ranges:
         r"""What ``\w`` is here, and what ``\b`` asks for."""

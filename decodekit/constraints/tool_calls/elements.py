@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote
 
 from decodekit.constraints.composition.composed import Composed, row
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema

@@ -18,7 +18,7 @@ from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import remembered
 from decodekit.constraints.regex import regex, supersets, syntax
-from decodekit.constraints.regex.backtracking import PatternProgram, PatternSearch
+from decodekit.constraints.regex.pattern_search import PatternProgram, PatternSearch
 from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse_groups
 from decodekit.constraints.work import Work
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError

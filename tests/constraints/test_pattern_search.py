@@ -10,12 +10,12 @@ import pytest
 
 from decodekit.constraints.json_schema.strings import patterns, text
 from decodekit.constraints.regex import supersets, syntax
-from decodekit.constraints.regex.backtracking import PatternSearch
+from decodekit.constraints.regex.pattern_search import PatternSearch
 from decodekit.constraints.regex.syntax import parse_groups
 from decodekit.constraints.regex.tree import has_references
 from decodekit.constraints.work import done
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError
-from tests.reference import backtracking as slow
+from tests.reference import pattern_search as slow
 
 WORDS = ["".join(letters) for count in range(6) for letters in itertools.product("ab", repeat=count)]
 AS_IN_RE = [
