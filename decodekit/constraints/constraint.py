@@ -1,4 +1,4 @@
-"""What a constraint is, and the guard that a constraint may have.
+"""Constraints, and the guards that they may have.
 
 A mask decides byte by byte. A few requirements are decided on a whole value only: that the objects of an array are
 distinct, that a function of the user says yes. A constraint names them as its guard; the matcher asks the guard where
@@ -221,7 +221,7 @@ class Constraint(ABC):
         return 0
 
     def guard(self) -> Guard | None:
-        """What a whole text must satisfy beyond the language of `root`; None if the language says it all."""
+        """The judge of whole texts beyond the language of `root`; None if the language says it all."""
         return None
 
     def special_tokens(self) -> frozenset[str | int]:

@@ -90,7 +90,7 @@ def make_room() -> None:
 
 
 class Memo(dict[K, V]):
-    """What a function gives for each key: made when it is asked for first, and kept; of `most`, those made last.
+    """The values of a function by key, each made when it is first asked for, and kept: the last `most`, or all.
 
     A method is held weakly, so that who keeps a memo of a method of its own goes as soon as nobody else holds it.
     """

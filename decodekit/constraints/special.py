@@ -64,7 +64,7 @@ def with_names(path: bytes) -> bytes:
 
 
 def token_texts(vocabulary: Vocabulary, asked: Set[SpecialName] = frozenset()) -> tuple[bytes | None, ...]:
-    """What each token adds to a text: its bytes; of a special token how it was asked for, else its first name.
+    """The text of each token: its bytes; of a special token how it was asked for, else its first name.
 
     None for what cannot be asked for: end-of-sequence tokens, and tokens without bytes and without a name.
 

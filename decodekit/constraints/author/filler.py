@@ -1,4 +1,4 @@
-r"""What of a JSON text says nothing: the white space between its tokens, escapes in its strings, digits without end.
+r"""The filler of a JSON text: white space between its tokens, escapes in its strings, digits without end.
 
 A model that may write either as it likes can spend its whole budget on them (``"\u006c\u006f…"``, a page of blanks),
 and the text that is cut shows it. `remark` says so, and names the option that forbids it.
@@ -59,7 +59,7 @@ def filler_of(text: str) -> Filler:
 
 
 def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
-    """What a text that was cut is mostly made of, and what to do about it; None if it is made of something else."""
+    """The filler that most of a text that was cut consists of, and the option against it; None if no kind is most."""
     from decodekit.constraints.wire import json_schema_in  # which brings the grammars along
 
     schema = json_schema_in(constraint)

@@ -161,7 +161,7 @@ def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> It
 
 @lru_cache(maxsize=8)
 def _engine(rule: Constraint) -> tuple[Recogniser, Completions]:
-    """What reads the texts of a constraint; a vocabulary need not have its special tokens."""
+    """The recogniser of a constraint and its completions in bytes; special tokens need not be in a vocabulary."""
     recogniser = Recogniser(rule.root(), shared_automaton())
     check_satisfiable(rule, recogniser)
     return recogniser, Completions(recogniser, byte_vocabulary())

@@ -1,4 +1,4 @@
-"""What all compositions share: a text is that of an expression over parts, and so are its value and its guard."""
+"""The base of all compositions: a text is that of an expression over parts, and so are its value and its guard."""
 
 from __future__ import annotations
 

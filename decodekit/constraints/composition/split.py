@@ -98,7 +98,7 @@ class FirstBytes(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Todo:
-    """What is still to be matched: a linked list, one object for equal content.
+    """The items that are still to be matched: a linked list, one object for equal content.
 
     Attributes:
         owner: the expression that a mark stands for, by which marks are told apart.
@@ -157,7 +157,7 @@ class Split:
         return [event for event in self._events() if isinstance(event, Leaf)]
 
     def value(self) -> object:
-        """What the text stands for, if it is whole.
+        """The value of the whole text, made of those of its parts.
 
         Of a terminal and of a special token that is its text; of a constraint its value; of a sequence a list; of
         alternatives the number of the chosen one and its value; of a repetition a list.

@@ -1,4 +1,4 @@
-"""What depends on a tokenizer alone, kept on disk between processes: a folder of files that hold named arrays.
+"""A store on disk, between processes, of what depends on a tokenizer alone: a folder of files with named arrays.
 
 The folder is ``DECODEKIT_CACHE``, or ``decodekit`` in the user's cache folder; ``DECODEKIT_CACHE=off`` keeps nothing.
 Nothing here is needed: a file that is missing, damaged or of another version is made anew, and where the folder cannot

@@ -1,4 +1,4 @@
-"""What a vocabulary means to the engine: the tries of its tokens, and walks of lexical states over them, kept.
+"""The index of a vocabulary: the tries of its tokens, and the walks of lexical states over them, kept.
 
 Example: the walk of "inside of a JSON string" over the tokens ``a``, ``"``, ``",`` and ``é"}`` is kept as
 
@@ -72,7 +72,7 @@ class WayOut:
 
 @dataclass(slots=True)
 class Walk:
-    """What a lexical state means for a vocabulary.
+    """The walk of a lexical state over the tokens of a vocabulary.
 
     Attributes:
         inside: tokens after which the lexeme goes on, int32 [words]; None if there are none.
@@ -99,7 +99,7 @@ class Walk:
         self.num_bytes = 256 + inside + sum(128 + array.nbytes for array in arrays)
 
     def to_arrays(self) -> dict[str, Int32Array]:
-        """What `from_arrays` makes the same walk of, complete and with one label set at most; its number aside."""
+        """The arrays for `from_arrays`, of a complete walk with one label set at most; the number of that set aside."""
         return {
             "inside": NO_NODES if self.inside is None else self.inside,
             "before": np.concatenate([NO_NODES, *self.before.values()]),

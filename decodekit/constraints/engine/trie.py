@@ -80,7 +80,7 @@ class TokenTrie:
         return tries
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """What `from_arrays` makes the same trie of, in few bytes."""
+        """The arrays for `from_arrays`, in few bytes."""
         return {
             "byte": self.byte,
             "depth": narrow(self.depth),

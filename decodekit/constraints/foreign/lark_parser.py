@@ -215,7 +215,7 @@ def _refuse_unknown(parser: lark.Lark) -> None:
 
 
 def _scanner(lexer: Any) -> Scanner:
-    """What a basic lexer of Lark does, as a value."""
+    """The terminals of a basic lexer of Lark in its order, each with those that its callback gives instead."""
     scanner = lexer.scanner  # which makes the callbacks
     instead = {
         name: tuple(str(one.name) for one in callback.scanner.terminals) for name, callback in lexer.callback.items()

@@ -68,7 +68,7 @@ MAX_WORK: Final = 2_000_000
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """What stands behind the dot of a rule: a symbol and what follows it; None is nothing. `LinearForms` interns it."""
+    """The symbols behind the dot of a rule, as a linked list; None is the empty one. `LinearForms` interns them."""
 
     symbol: Symbol
     then: Item | None
@@ -374,7 +374,7 @@ class LinearForms:
         return () if least else (then,)
 
     def _going_up(self, symbol: Ascent, then: Item | None) -> list[Item | None]:
-        """What may come when a text of a left recursive rule is done."""
+        """The items that may come when a text of a left recursive rule is done."""
         ways = [then] if symbol.done == symbol.goal else []
         for above in self.corners[symbol.goal]:
             up = self.item(Ascent(above, symbol.goal), then)

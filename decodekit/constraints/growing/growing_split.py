@@ -258,7 +258,7 @@ class GrowingSplit(Split):
         return one.item is None or self._reader_of(one.item)[0].states.is_accepting(one.state)
 
     def _rest(self, one: _Division) -> Todo | None:
-        """What comes behind the part that a division is in, if that ends here."""
+        """The items behind the part that a division is in, if that ends here."""
         return one.then if one.start == self.num_read else self._after_reading(one.then)
 
     def _ended(self, one: _Division) -> _Event | None:
@@ -446,7 +446,7 @@ def _is_told_whole(item: Inline | Terminal) -> bool:
 
 
 def _translation_of(part: Constraint | None) -> GrowingTranslation | None:
-    """What reads a part that is neither JSON nor a string as it is."""
+    """The translation to JSON of a part in another notation; None for JSON, and for a string written as it is."""
     if not isinstance(part, Notated) or _is_raw(part):
         return None
     return GrowingTranslation(part.values.outside, part.values.inside)

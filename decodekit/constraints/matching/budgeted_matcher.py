@@ -39,7 +39,7 @@ class BudgetedMatcher:
 
     @property
     def token_texts(self) -> Sequence[bytes | None]:
-        """What each token adds to the text."""
+        """As in `Matcher`."""
         return self.inner.token_texts
 
     @property

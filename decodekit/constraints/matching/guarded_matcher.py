@@ -75,7 +75,7 @@ class GuardedMatcher:
 
     @property
     def token_texts(self) -> Sequence[bytes | None]:
-        """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+        """As in `Matcher`."""
         return self._inner.token_texts
 
     @property
@@ -144,7 +144,7 @@ class GuardedMatcher:
         return self._judged(bytes(self._text) + (self.token_texts[token] or b""))
 
     def _judged(self, text: bytes) -> Refusal | None:
-        """What the guard says about a whole text.
+        """The guard's refusal of a whole text; None if it accepts it.
 
         Raises:
             ResourceLimitError: judging what this text could become takes too many steps.
@@ -155,7 +155,7 @@ class GuardedMatcher:
         return verdict.found
 
     def _whole(self, text: bytes) -> Work[GuardAnswer]:
-        """What the guard says about a whole text; asked about the same text again, its steps do not count again."""
+        """The guard's answer to a whole text; for the text of the last answer, its steps do not count again."""
         verdict = self._verdicts.of(text)
         if text != self._paid:
             self._check()
@@ -168,7 +168,7 @@ class GuardedMatcher:
         return verdict
 
     def _beginning(self, data: bytes) -> Work[None]:
-        """What the reader of the guard has to know before it goes on with the bytes of a token."""
+        """The judgements that the reader of the guard needs before it goes on with the bytes of a token."""
         if isinstance(self._reader, WorkingReader):
             self._check()
             yield from self._checked(self._reader.judging(data), is_counted=True)
@@ -285,7 +285,7 @@ class GuardedMatcher:
         return True
 
     def _judging(self, token: int) -> Work[None]:
-        """What the guard and its reader are asked about a token."""
+        """The judgements of the guard and its reader that a token needs."""
         data = self.token_texts[token] or b""
         if token in self._verdicts.vocabulary.eos_token_ids:
             if self._inner.is_accepting:

@@ -46,7 +46,7 @@ class Matcher(Protocol):
 
     @property
     def token_texts(self) -> Sequence[bytes | None]:
-        """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+        """The text of each token: its bytes; of a special token its name; None for one that adds nothing."""
 
     @property
     def num_tokens(self) -> int:
@@ -163,7 +163,7 @@ class GrammarMatcher:
     )
 
     token_texts: Sequence[bytes | None]
-    """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+    """The text of each token: its bytes; of a special token its name; None for one that adds nothing."""
 
     def __init__(
         self,

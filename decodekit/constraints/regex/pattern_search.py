@@ -127,7 +127,7 @@ class _Rounds(NamedTuple):
 
 
 class _ReadGroup(NamedTuple):
-    """What a group holds, once more. `groups`: their registers."""
+    """A back-reference: the text of a group once more. `groups`: the registers of the groups it may be."""
 
     groups: tuple[int, ...]
     fold: Callable[[Ranges], Ranges] | None
@@ -468,7 +468,7 @@ def _weaker(tree: Tree, groups: dict[int, Tree]) -> Tree:
 
 
 def _plain(tree: Tree) -> Tree:
-    """What a group may hold: its texts, whatever stands around them."""
+    """The texts that a group may hold, whatever stands around them."""
     match tree:
         case Capture(item):
             return _plain(item)

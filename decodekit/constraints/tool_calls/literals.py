@@ -69,7 +69,7 @@ def mark(name: str, are_special: bool | None) -> Expression:
 
 
 def beginning(text: str, marks: Iterable[str]) -> str:
-    """What a text begins with behind its first blanks, whatever others are left out: a mark, or a part without blanks.
+    """The beginning of a text behind its first blanks: a mark, or a part without blanks, whatever else is left out.
 
     It never ends as it begins (as ``aba`` does), so what is found of it first, in a text without it that it follows, is
     where that text ends. Empty if nothing but blanks stands there.

@@ -69,7 +69,7 @@ Source of the names and their meaning: https://github.com/lark-parser/lark/blob/
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """What the names in one grammar mean.
+    """The scope of the names in one grammar.
 
     Attributes:
         source: the text that they stand in.
@@ -156,7 +156,7 @@ class Definitions:
         self._load(module, self.scope, ("",))
 
     def look_up(self, item: Name | Usage, scope: Scope) -> GrammarSymbol:
-        """What a name stands for. Where that is nothing, the error has the nearest name."""
+        """The rule or terminal of a name. Where there is none, the error has the nearest name."""
         entry = self.entries.get(scope.qualified(item.name))
         if entry is None:
             kind = "terminal" if is_terminal_name(item.name) else "rule"

@@ -105,7 +105,7 @@ class Ranks:
 
 
 def key_of(item: Term) -> tuple[str, str, str] | None:
-    """What makes two terminals without a name the same one: how they are written. None if they are made of parts."""
+    """A key that equal terminals without a name share: how they are written. None for one that is made of parts."""
     if isinstance(item, Quoted):
         return "text", item.text, "i" * item.ignores_case
     if isinstance(item, Pattern):

@@ -83,7 +83,7 @@ class Opening:
 
 
 class Network:
-    """What the frames of one grammar share: `openings` says how a stack may go on. Compared by identity."""
+    """The network of one grammar, shared by its frames: `openings` says how a stack may go on. Compared by identity."""
 
     def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
         self.known = KnownStates(rules, lexer)
