@@ -70,7 +70,7 @@ def has_room() -> bool:
 
 
 def share(most: int, parts: int) -> int:
-    """How much one cache may keep: `most`, or that part of the limit if it is less."""
+    """The bytes that one cache may keep: `most`, or that part of the limit if it is less."""
     return most if _limit is None else min(most, _limit // parts)
 
 

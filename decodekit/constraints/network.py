@@ -73,7 +73,7 @@ class Frame(ABC):
         return ()
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """Why the text cannot go on, in words; None if this state knows no more than its languages.
+        """The reason why the text cannot go on, in words; None if this state knows no more than its languages.
 
         ``text[:start]`` led to this state, ``text[:stop]`` can be read, and ``text[stop]`` cannot; with
         ``stop == len(text)`` the text is to end there and cannot.

@@ -87,7 +87,7 @@ class Coverage:
         return tuple(entry for entry in self.keywords if entry.status == "refused")
 
     def num_keywords(self, status: Status) -> int:
-        """How many keywords have a status."""
+        """The number of keywords that have a status."""
         return sum(entry.status == status for entry in self.keywords)
 
     def __str__(self) -> str:

@@ -78,7 +78,7 @@ class TokenClass:
 
 
 class InTime:
-    """Which tokens leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
+    """The tokens that leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
 
     Args:
         recogniser, masks, completions: of the grammar.

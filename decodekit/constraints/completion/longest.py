@@ -1,4 +1,4 @@
-"""How long a text of a constraint can get: the longest word of its frames, None where there is none."""
+"""The most bytes of a text of a constraint: those of the longest word of its frames, None where there is none."""
 
 from __future__ import annotations
 

@@ -246,14 +246,14 @@ class Recogniser:
         return self._fresh[key]
 
     def first_bytes(self, configurations: Iterable[Configuration]) -> UInt8Array:
-        """Which bytes may follow in any of the configurations, selections aside, uint8 [256] of 0 and 1."""
+        """The bytes that may follow in any of the configurations, selections aside, uint8 [256] of 0 and 1."""
         first = np.zeros(256, np.uint8)
         for lexical, *_ in configurations:
             first |= self.automaton.first_bytes(lexical)
         return first
 
     def following_bytes(self, state: State) -> bytes:
-        """Which bytes may follow a state, ascending.
+        """The bytes that may follow a state, ascending.
 
         Above 64 candidates this over-approximates; callers only test for a single forced byte.
         """
@@ -380,7 +380,7 @@ class Recogniser:
         return number
 
     def _selection(self, permitted: bytes) -> int:
-        """Where the running counts of a selection begin."""
+        """The index at which the running counts of a selection begin."""
         begin = self._selections.get(permitted)
         if begin is None:
             begin = self._selections[permitted] = self._num_counts

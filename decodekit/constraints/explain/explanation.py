@@ -1,4 +1,4 @@
-"""Why a constraint refuses a text, in words: how far it goes, what may come there, and what stands against it.
+"""Explanations of refused texts, in words: how far a text goes, what may come there, and what stands against it.
 
     >>> print(matcher.explain("}"))
     refused at '}': the object still needs "name" (required); expected '"'

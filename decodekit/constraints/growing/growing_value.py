@@ -19,7 +19,7 @@ _LOCK: Final = threading.Lock()  # chunks may be shared between threads; one loc
 
 
 def num_values(expression: Expression) -> int:
-    """How many values of JSON a text may hold, the calls of tools together being one; 2 for more."""
+    """The number of JSON values that a text may hold, the calls of tools together being one; 2 for more."""
     if isinstance(expression, Inline):
         part = inner(expression.constraint)
         if isinstance(part, JsonSchema | Tools):

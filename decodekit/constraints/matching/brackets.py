@@ -26,7 +26,7 @@ _ESCAPE: Final = 2
 
 
 class Nesting(NamedTuple):
-    """Where a JSON text has got to.
+    """The nesting at a place of a JSON text.
 
     Attributes:
         mode: outside or inside a string, or behind its backslash. `depth`: number of open brackets.

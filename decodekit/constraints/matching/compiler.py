@@ -98,7 +98,7 @@ class CompiledGrammar:
             del self._recogniser, self._masks, self._completions, self._in_time, self._verdicts
 
     def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
-        """How many tokens suffice for some text of the language, those of the end of the text not counted.
+        """The number of tokens that suffice for some text of the language, those of the end of the text not counted.
 
         The fewest that `shortest_completions` finds; a guard is not asked.
 
@@ -137,7 +137,7 @@ class CompiledGrammar:
         return compile(saved.load(path, vocabulary), vocabulary)
 
     def most_tokens(self) -> int | None:
-        """How many tokens a text of the language has at most, every byte a token; None if there is no bound.
+        """The most tokens of a text of the language, every byte a token; None if there is no bound.
 
         Raises:
             ResourceLimitError: the search exceeds `longest.MAX_STEPS`.

@@ -1,4 +1,4 @@
-"""Where one sequence stands in its constraint: which tokens may follow, and the way back."""
+"""The state of one sequence in its constraint: which tokens may follow, and the way back."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Matcher(Protocol):
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]; without `exact`, the guard is not asked."""
 
     def refusal(self, token: int) -> Refusal | None:
-        """Why the guard refuses the text that `token`, allowed by the inexact mask, ends, or all that begin with it."""
+        """The guard's refusal of the text that `token`, of the inexact mask, ends, or of all that begin with it."""
 
     def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
         """All tokens of the inexact mask that the guard refuses, with the reason.
@@ -111,7 +111,7 @@ class Matcher(Protocol):
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
 
     def validate(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
 
     def rollback(self, num_tokens: int) -> None:
         """Forget the last tokens.
@@ -216,7 +216,7 @@ class GrammarMatcher:
 
     @property
     def num_continuing(self) -> int:
-        """How many tokens are allowed that are not end-of-sequence tokens."""
+        """The number of allowed tokens that are not end-of-sequence tokens."""
         state = self._path[-1]
         if not self._recogniser.states.configurations[state]:
             return 0
@@ -272,7 +272,7 @@ class GrammarMatcher:
         return True
 
     def validate(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
         state: State | None = self._path[-1]
         for count, token in enumerate(tokens):
             assert state is not None
@@ -302,7 +302,7 @@ class GrammarMatcher:
 
     @property
     def recogniser(self) -> Recogniser:
-        """Where the states come from."""
+        """The recogniser of the states."""
         return self._recogniser
 
     @property

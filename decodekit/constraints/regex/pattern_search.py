@@ -74,7 +74,7 @@ class _Either(NamedTuple):
     second: int
 
     def ways(self, registers: _Registers) -> list[tuple[int, _Registers]]:
-        """How it may go on, with the registers then."""
+        """The ways to go on, with the registers then."""
         return [(self.first, registers), (self.second, registers)]
 
 
@@ -111,7 +111,7 @@ class _Rounds(NamedTuple):
     then: int
 
     def ways(self, registers: _Registers) -> list[tuple[int, _Registers]]:
-        """How it may go on, with the registers then: one more round, the end."""
+        """The ways to go on, with the registers then: one more round, the end."""
         number = registers[self.rounds] or 0
         assert isinstance(number, int)
         own = () if self.progress < 0 else (self.progress,)

@@ -1,4 +1,4 @@
-r"""How a family of models writes calls of tools: one description, from which masks, parsers and pages are made.
+r"""The format in which a family of models calls tools: one description, from which masks, parsers and pages are made.
 
     Qwen3                    call "<tool_call>\n{"name": "" NAME "", "arguments": " ARGUMENTS "}\n</tool_call>"
                              separator "\n"
@@ -304,7 +304,7 @@ class ToolFormat:
         return tuple(sorted({*marks_of(texts, self.marks), form.end.strip(BLANKS) or form.end}))
 
     def fault_of(self, name: str) -> str | None:
-        """Why the name of a tool cannot be written; None if it can."""
+        """The reason why the name of a tool cannot be written; None if it can."""
         try:
             name.encode()
         except UnicodeEncodeError:

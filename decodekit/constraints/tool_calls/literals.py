@@ -99,7 +99,7 @@ def marks_of(texts: Iterable[str], marks: Iterable[str]) -> Iterator[str]:
 
 
 def read(text: str, fixed: str) -> tuple[int, bool] | None:
-    """How many characters of `text` are `fixed`, blanks of which may be missing, and whether it is there as a whole.
+    """The number of characters of `text` that are `fixed`, some blanks missing perhaps; and whether all of it is there.
 
     None if the text begins otherwise.
     """
@@ -137,7 +137,7 @@ def _is_loose(character: str) -> bool:
 
 
 def _places(text: str, marks: Iterable[str]) -> list[tuple[int, int]]:
-    """Where marks stand; of two that overlap, the one that begins first, or is longer."""
+    """The places of marks; of two that overlap, the one that begins first, or is longer."""
     names = sorted(marks, key=len, reverse=True)
     return [found.span() for found in re.finditer("|".join(map(re.escape, names)), text)] if names else []
 

@@ -48,7 +48,7 @@ _NOT_KEPT: Final[_Key] = (0, b"", (), False)
 
 @dataclass(frozen=True, slots=True)
 class _LongRun:
-    """Where a run goes on that was stopped in the middle: the arrays of `gpu.Work`, as far as they are filled.
+    """A run that was stopped in the middle: the arrays of `kernels.Work`, as far as they are filled.
 
     `words` has the tokens of this run alone: what else is in a mask differs from one mask to the next.
     """

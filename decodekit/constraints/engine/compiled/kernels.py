@@ -184,7 +184,7 @@ def _add_tokens_of(trie: Trie, node: Int, words: Int32Array) -> None:
 
 @part
 def _slot(key: Int, size: Int) -> Int:
-    """Where the search for a key begins in a table of open addressing."""
+    """The slot where the search for a key begins in a table of open addressing."""
     return (key ^ key >> 29) * 0x9E3779B1 & size - 1
 
 

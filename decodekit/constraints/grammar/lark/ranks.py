@@ -1,4 +1,4 @@
-"""Which terminal a lexer takes where several have the same word: an order of Lark's terminals.
+"""The order of Lark's terminals, by which a lexer takes one where several have the same word.
 
 By priority (``NAME.2``), strings before patterns, and then as Lark's basic lexer does: first the terminal that can
 match more characters, then the one with the longer pattern, as Lark writes it, then by name.

@@ -135,7 +135,7 @@ class Lexer:
         return sum(mask for mask, _ in self._rows_of[shadow])  # rows are disjoint
 
     def end(self, state: int, shadow: int) -> int | None:
-        """How a lexeme ends in a state, if it does; `shadow` is what is left of the shadows of earlier ones."""
+        """The number of a lexeme's end in a state, if any; `shadow` is the rest of the shadows of earlier ones."""
         terminal = self._terminal[state]
         if terminal < 0:
             return None

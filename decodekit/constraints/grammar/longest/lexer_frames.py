@@ -65,7 +65,7 @@ def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """How a stack may go on before anything is read.
+    """The moves of a stack before anything is read.
 
     Attributes:
         reads: by terminal, the stacks behind it; ignored terminals are not among them.
