@@ -72,7 +72,7 @@ def has_room() -> bool:
 
 
 def share(most: int, parts: int) -> int:
-    """How much one cache may keep: `most`, or that part of the limit if it is less."""
+    """The bytes that one cache may keep: `most`, or that part of the limit if it is less."""
     return most if _limit is None else min(most, _limit // parts)
 
 
@@ -92,7 +92,7 @@ def make_room() -> None:
 
 
 class Memo(dict[K, V]):
-    """What a function gives for each key: made when it is asked for first, and kept; of `most`, those made last.
+    """The values of a function by key, each made when it is first asked for, and kept: the last `most`, or all.
 
     A method is held weakly, so that who keeps a memo of a method of its own goes as soon as nobody else holds it.
     """

@@ -11,7 +11,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints import Guarded, JsonSchema, Regex, compile
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.constraint import Refusal, judging_of
 from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.values import instances, numbers

@@ -1,4 +1,4 @@
-"""What decoding enforces of a schema, keyword by keyword, before a model is loaded."""
+"""The coverage of a schema, keyword by keyword: what decoding enforces of it, told before a model is loaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class KeywordCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What `check` found.
+    """The coverage of one schema, as `check` reports it.
 
     Attributes:
         draft: the draft of the schema, such as "draft 2020-12".
@@ -86,7 +86,7 @@ class Coverage:
         return tuple(entry for entry in self.keywords if entry.status == "refused")
 
     def num_keywords(self, status: Status) -> int:
-        """How many keywords have a status."""
+        """The number of keywords that have a status."""
         return sum(entry.status == status for entry in self.keywords)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Coverage:
 def check(
     schema_or_type: object, format: Formats = "annotate", registry: object = None, tokenizer: object = None
 ) -> Coverage:
-    """What of a schema, or of a Python type, decoding enforces, and how many tokens its texts have.
+    """The coverage of a schema, or of a Python type, and bounds on the tokens of its texts.
 
     Args:
         schema_or_type, format, registry: as for `JsonSchema`; a `JsonSchema` is taken with its own options. Also the
@@ -198,7 +198,7 @@ def _warnings(found: list[Finding], format: Formats, keywords: tuple[KeywordCove
 
 
 def _json_schema(value: object, format: Formats, registry: object) -> tuple[JsonSchema, list[str]]:
-    """What is to be checked, with the options of `check` where it has none of its own; names of functions around it."""
+    """The schema to check, with the options of `check` where it has none itself; the names of the guards around it."""
     if not isinstance(value, str | Mapping | Constraint):
         return JsonSchema(value, format=format, registry=registry), []
     given = as_constraint(value)

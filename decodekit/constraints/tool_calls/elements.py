@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote
 
 from decodekit.constraints.composition.composed import Composed, row
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema
@@ -124,7 +124,7 @@ class Elements(Composed):
         return literal(text, self.marks, self.are_special, before=before, after=after)
 
     def element(self, name: str, ways: Iterable[tuple[str, list[Constraint], str]]) -> Expression | None:
-        """What stands behind a key; of each way what leads to values, the values, and what ends them. None for none."""
+        """The element behind a key, in one of some ways: a text, the values, an end. None if no way has values."""
         beside = "" if self.form.values.is_quoted else TEXT
         found = [
             row(
@@ -192,7 +192,7 @@ def _parts(
 
 
 def _content(elements: Elements, root: dict[str, Any], name: str, places: list[str]) -> Expression | None:
-    """What stands behind the key of a parameter; None if it has no values that can be written."""
+    """The element of a parameter behind its key; None if it has no values that can be written."""
     form = elements.form
     at = places[0]
     around = form.middle.strip(BLANKS)[:1] + "<>" + BLANKS

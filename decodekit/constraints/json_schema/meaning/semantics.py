@@ -59,7 +59,7 @@ from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import kept
 from decodekit.constraints.priority import give_way
-from decodekit.constraints.regex.backtracking import PatternProgram
+from decodekit.constraints.regex.pattern_search import PatternProgram
 from decodekit.constraints.slices import Unfinished, spend
 from decodekit.constraints.work import Work
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError

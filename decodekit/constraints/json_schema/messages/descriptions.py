@@ -32,7 +32,7 @@ from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Go
 from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.language.wording import listed
+from decodekit.constraints.language.phrases import listed
 from decodekit.constraints.network import Call, Frame, Lexeme, Move, Read
 from decodekit.errors import ConstraintError
 

@@ -17,8 +17,8 @@ from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import remembered
-from decodekit.constraints.regex import regex, supersets, syntax
-from decodekit.constraints.regex.backtracking import PatternProgram, PatternSearch
+from decodekit.constraints.regex import regex, syntax
+from decodekit.constraints.regex.pattern_search import PatternProgram, PatternSearch, regular_superset
 from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse_groups
 from decodekit.constraints.work import Work
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
@@ -118,7 +118,7 @@ def _superset(pattern: str) -> Node | None:
     except ConstraintError:
         return None
     try:
-        return regex.search_of(supersets.regular(tree), text.encode)
+        return regex.search_of(regular_superset(tree), text.encode)
     except ConstraintError:
         return text.BODY
 
