@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.nn.functional import linear
 
 from decodekit.gpu.triton_programs import missing, next_power_of_2, on
@@ -131,5 +132,5 @@ _library: Final[Any] = torch.library.Library("decodekit", "FRAGMENT")  # type: i
 _library.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 _library.impl("few_rows_linear", _on_cpu, "CPU")
 # Dynamo would trace what a Python frame calls, and compile the program anew without knowing what 16 divides: slower.
-_library.impl("few_rows_linear", torch._disable_dynamo(_on_cuda), "CUDA")  # type: ignore[no-untyped-call]
+_library.impl("few_rows_linear", _disable_dynamo(_on_cuda), "CUDA")
 _library.impl("few_rows_linear", linear, "CompositeExplicitAutograd")
