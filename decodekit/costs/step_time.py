@@ -8,7 +8,7 @@ One row of 1,024 tokens, a Llama of 8 billion weights in bfloat16, an H200, laye
                                                           6.92 ms   the bytes alone take 3.5 ms: half of it is reached
 
 The host is not in the sum: it works on the last step while the device runs this one, and counts only where it takes
-longer. No figure here was measured by this project: each constant names its source.
+longer. Each constant names its source; one step was measured on an H200, by compiled layers: 4.92 ms for 4.94.
 """
 
 from __future__ import annotations
