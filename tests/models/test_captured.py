@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import transformers
 
 from decodekit.models.runners import captured
-from decodekit.models.runners.captured import CaptureError, CudaCapture, NoWaits, PassLock
-from decodekit.models.runners.ragged import RaggedModel, grouped_products_wait
-from tests.models.architectures import build, tokens
+from decodekit.models.runners.captured import CaptureError, CudaCapture, NoWaits, PassLock, grouped_products_wait
+from decodekit.models.runners.ragged import RaggedModel, experts_wait
+from decodekit.models.runners.step_state import StepState
+from tests.models.architectures import COMMON, VOCAB_SIZE, build, tokens
 from tests.models.recording import RecordedCapture
 
 CPU = torch.device("cpu")
@@ -186,16 +189,69 @@ def test_passes_of_threads_do_not_overlap() -> None:
     assert order == ["first", "other"]
 
 
-@pytest.mark.parametrize("name", ["mixtral", "llama"])
-def test_experts_of_captured_steps_do_not_wait(name: str) -> None:
+def qwen3_moe() -> Any:
+    config = transformers.Qwen3MoeConfig(
+        **COMMON, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16
+    )
+    return transformers.Qwen3MoeForCausalLM(config).eval()
+
+
+def llava_of_mixtral() -> Any:
+    """Experts of a text model inside of another one, whose own configuration says nothing of them."""
+    text = transformers.MixtralConfig(**COMMON, num_local_experts=4)
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+    )
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB_SIZE - 1)
+    return transformers.LlavaForConditionalGeneration(config).eval()
+
+
+EXPERTS: dict[str, Callable[[], Any]] = {
+    "mixtral": lambda: build("mixtral"),
+    "qwen3_moe": qwen3_moe,
+    "llava": llava_of_mixtral,
+}
+
+
+def implementations(model: Any) -> set[str]:
+    """How the layers of experts of a model are multiplied."""
+    return {
+        module.config._experts_implementation for module in model.modules() if type(module).__name__.endswith("Experts")
+    }
+
+
+def read_without_waits(model: RaggedModel) -> torch.Tensor:
+    """Logits of a first pass over two rows, as the last run before a capture makes them."""
+    assert model.paged is not None
+    cache: Any = model.new_cache(2, 8)
+    state = StepState(cache.rows, 2, 3)
+    cache.reach([3, 3], None)
+    state.fill(cache.places, [0, 0], [3, 3], np.array([tokens(0, 3), tokens(1, 3)], dtype=np.int32) % (VOCAB_SIZE - 1))
+    with torch.inference_mode(), NoWaits(CPU):
+        return model.paged.read(state)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_of_captured_steps_do_not_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy multiplies its experts in one batch; the model itself stays, and logits are the same."""
-    model = build(name)
-    implementation = model.config._experts_implementation
-    ahead = RaggedModel(model, use_pages=True, capture=RecordedCapture())
-    plain = RaggedModel(model, use_pages=True)
-    assert grouped_products_wait(model) == (name == "mixtral")
-    assert ahead.module.config._experts_implementation == ("batched_mm" if name == "mixtral" else implementation)
-    assert plain.module.config._experts_implementation == model.config._experts_implementation == implementation
-    new = torch.tensor([tokens(0, 5), tokens(1, 5)])
-    found, expected = (runner.forward(new, [5, 3], runner.new_cache(2, 8), None, "last") for runner in (ahead, plain))
+    model = EXPERTS[name]()
+    plain, ahead = (RaggedModel(model, use_pages=True, capture=one) for one in (None, RecordedCapture()))
+    assert implementations(model) == implementations(plain.module) == {"grouped_mm"}
+    assert implementations(ahead.module) == {"batched_mm"}
+    with pytest.raises(CaptureError, match="_grouped_mm in a captured pass"):  # the control
+        read_without_waits(plain)
+    found = read_without_waits(ahead)
+    monkeypatch.setattr(captured, "grouped_products_wait", lambda *_: False)
+    expected = read_without_waits(plain)
     assert (found - expected).abs().max() < 1e-4 * expected.std()
+
+
+def test_only_products_of_experts_that_wait_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not experts_wait(build("llama")) and experts_wait(build("mixtral", torch.bfloat16))
+    for capability, dtype, waits in (
+        ((9, 0), torch.bfloat16, False),
+        ((9, 0), torch.float16, True),
+        ((8, 0), torch.bfloat16, True),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert grouped_products_wait(dtype, torch.device("cuda")) == waits

@@ -35,12 +35,22 @@ NUM_WARMUPS: Final = 3
 
 WAITS: Final = frozenset(
     {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
-    | {"unique_consecutive", "bincount"}
+    | {"unique_consecutive", "bincount", "grouped_mm_fallback"}
 )
 """Operations that wait for the device: their value, or the shape of their result, goes to the host."""
 UPLOADS: Final = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
 """Operations that make a tensor of numbers of the host."""
 COPIES: Final = frozenset({"copy_", "_to_copy", "_copy_from"})
+
+
+def grouped_products_wait(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether products of groups of rows, such as those of experts, wait for the device (`torch._grouped_mm`).
+
+    They fall back to a loop over groups, whose sizes they read on the host, for other types than bfloat16 and for cards
+    before sm_90 (pytorch#169970). A CPU stands for such a card.
+    """
+    is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return not (is_new and dtype is torch.bfloat16)
 
 
 class CaptureError(Exception):
@@ -62,6 +72,8 @@ class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name.partition("::")[2]
         given = {one.device.type for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
         waits = name in WAITS or _asks_where(name, args)
+        if name == "_grouped_mm":  # one operation to a mode, whatever it reads inside
+            waits = grouped_products_wait(args[0].dtype, args[0].device)
         if (self._kind in given and waits) or (self._kind == "cpu" and name in UPLOADS):
             raise CaptureError(f"{name} in a captured pass")
         out = func(*args, **(kwargs or {}))

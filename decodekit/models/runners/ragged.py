@@ -24,7 +24,7 @@ from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_row_layers import with_few_rows
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
 from decodekit.models.runners import attention
-from decodekit.models.runners.captured import StepCapture
+from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
 from decodekit.models.runners.replay import MAX_WIDTH, Replays, Run
 from decodekit.products.cpu_products import MAX_ROWS
@@ -63,7 +63,7 @@ class RaggedModel:
     ) -> None:
         attention.register()
         self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
-        if capture is not None and grouped_products_wait(model):
+        if capture is not None and experts_wait(model):
             # Another product of the same experts; on the copy, whose configuration is its own.
             self._module.set_experts_implementation("batched_mm")  # type: ignore[operator]
         self._own_attention = own_attention
@@ -382,19 +382,16 @@ class RaggedModel:
         return out[rows.to(out.device), columns.to(out.device)]
 
 
-def grouped_products_wait(model: nn.Module) -> bool:
-    """Whether the experts of a model are multiplied by `torch._grouped_mm` in a way that waits for the device.
+def experts_wait(model: nn.Module) -> bool:
+    """Whether the experts of a model are multiplied in a way that waits for the device.
 
-    It falls back to a loop over experts, whose sizes it reads on the host, for other types than bfloat16 and for cards
-    before sm_90 (pytorch#169970). A CPU stands for such a card.
+    Each layer of experts looks at its own configuration, which may be the text model's inside of another model's.
     """
-    config: Any = model.config
-    if getattr(config, "_experts_implementation", None) != "grouped_mm":
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    if all(getattr(config, "_experts_implementation", None) != "grouped_mm" for config in configs):
         return False
-    device = next(model.parameters()).device
-    is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     dtype: Any = model.dtype
-    return not (is_new and dtype is torch.bfloat16)
+    return grouped_products_wait(dtype, next(model.parameters()).device)
 
 
 class Recorder:
