@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -154,6 +156,40 @@ def test_a_capture_that_fails_leaves_all_as_it_was(cuda: FakeCuda) -> None:
     second = capture(fine)
     assert cuda.pools == [1, 1, 2]
     assert torch.equal(first(), second())
+
+
+class FakeGraph:
+    """A graph that can be replayed, and seen by a weak reference."""
+
+    def replay(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_graph_dies_with_its_pass(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
+    """Nothing else holds it, nor what was captured; a pass that is kept is the control."""
+    made = list[weakref.ref[Any]]()
+
+    def new_graph() -> FakeGraph:
+        graph = FakeGraph()
+        made.append(weakref.ref(graph))
+        return graph
+
+    def run() -> torch.Tensor:
+        return fine()
+
+    made.append(weakref.ref(run))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", new_graph)
+    capture = CudaCapture(CPU)
+    replayed = capture(run)
+    made.append(weakref.ref(replayed()))
+    kept = replayed if is_kept else None
+    del run, replayed
+    gc.collect()
+    assert [one() is not None for one in made] == [False, is_kept, is_kept]
+    del kept
+    gc.collect()
+    assert all(one() is None for one in made) and capture._pool == 1
 
 
 def test_a_scalar_of_the_host_is_no_wait_of_a_device() -> None:

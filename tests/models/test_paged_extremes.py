@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
+from decodekit.decoding.loop.device_step import DecodeStep
 from decodekit.decoding.loop.run_ahead import RunAhead
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners import paged
@@ -97,31 +101,128 @@ def dies(reference: weakref.ref[Any], tries: int = 20) -> bool:
     return False
 
 
-@sized("is_compiled", False, slow=True)
-def test_nothing_is_held(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables, arenas, captured steps, mask pools, states and compiled copies die with their model."""
-    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
-    torch._dynamo.reset()
-    monkeypatch.setattr(paged, "PROOFS", paged.PROOFS[:2])  # one kind of calls is enough here
-    lm = HuggingFaceLM(build("llama"), tier="paged")
-    runner = lm.runner
-    assert isinstance(runner, RaggedModel) and runner.paged is not None
-    runner.paged.capture = RecordedCapture()
+class SeenSteps(paged.Steps):
+    """Steps that a weak reference can see."""
+
+
+class SeenCaptured(paged._Captured):
+    """A captured step that a weak reference can see."""
+
+
+class OnDevice(torch.Tensor):
+    """The result of a step on a device that is not there."""
+
+    is_cuda = True
+
+
+def things_of(lm: Any, is_compiled: bool = False) -> dict[str, Any]:
+    """All that decoding makes beside a model, by name; after steps that were captured, of the model and of the loop."""
+    model = lm.runner if isinstance(lm, HuggingFaceLM) else lm
+    model.paged.capture = RecordedCapture()
     if is_compiled:
-        runner.paged._compiler = lambda graph, inputs: graph.forward
-        assert runner.paged.compile_layers(), runner.paged.not_compiled
+        model.paged._compiler = lambda graph, inputs: graph.forward
+        assert model.paged.compile_layers(), model.paged.not_compiled
     cache: Any = lm.new_cache(2, 64)
     for step in range(3):
-        lm.forward(torch.full((2, 1), step), [1, 1], cache)
-    ahead = RunAhead(lm, runner.paged, cache)
-    pool = ahead._pool()
-    [captured] = [one for one in runner.paged.steps_over(cache.rows).captured.values() if one is not None]
-    compiled = runner.paged._variants[Variant(is_compiled)]
-    things = [cache.rows, cache.rows.groups[0].store.arenas[0], captured.state, pool, compiled, runner.paged, lm.model]
-    references = [weakref.ref(thing) for thing in things]
-    kept = cache.rows
-    del things, captured, pool, ahead, cache, runner, lm, compiled
+        lm.forward(torch.full((2, 1), step), [1, 1], cache, rows=None, logits="last")
+    cache.reset([0, 1])
+    ahead = RunAhead(lm, model.paged, cache)
+    assert ahead.warm_up(2, 1, False)
+    ahead._download(torch.zeros(2, 4, dtype=torch.int32).as_subclass(OnDevice))
+    steps = model.paged.steps_over(cache.rows)
+    [captured] = [one for one in steps.captured.values() if one is not None]
+    [decoding] = [one for one in steps.programs.values() if isinstance(one, DecodeStep)]
+    return {
+        "model": lm.model if isinstance(lm, HuggingFaceLM) else lm,
+        "modules": model.paged._variants[Variant(is_compiled)],
+        "over pages": model.paged,
+        "tables": cache.rows,
+        "arena": cache.rows.groups[0].store.arenas[0],
+        "steps": steps,
+        "captured step": captured,
+        "graph": captured.run,
+        "state": captured.state,
+        "buffer of a state": captured.state._buffers[0],
+        "decoding step": decoding,
+        "graph of a decoding step": decoding._run,
+        "buffer of a decoding step": decoding.state._buffers[0],
+        "mask pool": ahead._pool(),
+        "run ahead": ahead,
+        "buffer of what comes back": ahead._there[4][0],
+    }
+
+
+def left_of(make: Callable[[], dict[str, Any]], kept: str | None = None) -> set[str]:
+    """The names of things that are still there when all of them were let go but one."""
+    things = make()
+    references = {name: weakref.ref(thing) for name, thing in things.items()}
+    held = things.get(kept or "")
+    things.clear()
     torch._dynamo.reset()  # what was compiled is of the process
-    assert not dies(references[0], 1)  # the control: tables that somebody holds
-    del kept
-    assert [dies(reference) for reference in references] == [True] * len(references)
+    found = {name for name, reference in references.items() if not dies(reference, 20 if held is None else 1)}
+    del held
+    return found
+
+
+@pytest.fixture
+def quick_collections() -> Iterator[None]:
+    """The collector looks at what the test makes alone."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch, quick_collections: None) -> None:
+    """Steps are captured at once, weak references see all parts, and what comes back is brought by buffers."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    monkeypatch.setattr(paged, "PROOFS", paged.PROOFS[:2])  # one kind of calls is enough here
+    monkeypatch.setattr(paged, "Steps", SeenSteps)
+    monkeypatch.setattr(paged, "_Captured", SeenCaptured)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(torch.cuda, "Event", MagicMock())
+    monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
+
+
+@sized("is_compiled", False, slow=True)
+def test_nothing_is_held(is_compiled: bool, seen: None) -> None:
+    """Tables, arenas, captured steps, their buffers, mask pools and compiled copies die with their model."""
+    torch._dynamo.reset()
+    assert left_of(lambda: things_of(HuggingFaceLM(build("llama"), tier="paged"), is_compiled)) == set()
+
+
+def test_each_thing_that_is_held_is_seen(seen: None) -> None:
+    """Negative control: one thing alone is held, each in its turn."""
+
+    def make() -> dict[str, Any]:
+        return things_of(RaggedModel(build("llama"), use_pages=True))
+
+    names = list(make())
+    assert {name: name in left_of(make, name) for name in names} == dict.fromkeys(names, True)
+
+
+def test_a_thread_that_compiles_lets_its_model_go(monkeypatch: pytest.MonkeyPatch, quick_collections: None) -> None:
+    """It holds the model while it compiles, which is the control, and nothing afterwards."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def compiled_copy(*_: object) -> Any:
+        begun.set()
+        goes_on.wait(30)
+        raise RuntimeError("nothing compiles here")
+
+    monkeypatch.setattr(paged, "compiled_copy", compiled_copy)
+    before = threading.enumerate()
+    model = RaggedModel(build("llama"), use_pages=True, compiler="eager")
+    assert model.paged is not None
+    monkeypatch.setattr(RaggedModel, "device", torch.device("cuda"))
+    model.paged._num_steps = paged.COMPILE_AFTER - 1
+    model.paged.note_step()
+    [thread] = [one for one in threading.enumerate() if one not in before]
+    references = [weakref.ref(one) for one in (thread, model, model.paged, model.module)]
+    del thread, model
+    try:
+        assert begun.wait(30) and not any(dies(reference, 1) for reference in references)
+    finally:
+        goes_on.set()
+    assert [dies(reference, 100) for reference in references] == [True] * len(references)
