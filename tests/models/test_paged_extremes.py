@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -17,6 +17,7 @@ from decodekit.decoding.loop.device_step import DecodeStep
 from decodekit.decoding.loop.run_ahead import RunAhead
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners import paged
+from decodekit.models.runners.captured import Run
 from decodekit.models.runners.paged import Variant
 from decodekit.models.runners.ragged import RaggedModel
 from tests.models.architectures import build, tokens
@@ -40,31 +41,74 @@ def first_tokens(num_rows: int) -> torch.Tensor:
     return torch.tensor([[tokens(row, 1)[0] % 60] for row in range(num_rows)])
 
 
-@sized("most", 160, slow=1024)
-def test_any_number_of_rows_is_captured(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In steps of 1, 2, 4 ... 256, 320 ... rows; a row is what it is alone."""
-    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
-    model = RaggedModel(longest(64), use_pages=True, capture=RecordedCapture())
-    assert model.paged is not None
-    alone = model.new_cache(1, 8)
-    expected: list[list[torch.Tensor]] = []
-    for row in range(most):
-        alone.reset([0])
-        first = first_tokens(row + 1)[row:]
-        expected.append([model.forward(first + step, [1], alone, None, "last")[0] for step in range(2)])
-    counts = [count for count in (1, 2, 3, 5, 33, 100, 160, 256, 257, 320, 700, 1024) if count <= most]
+def sizes_captured(model: RaggedModel) -> set[int]:
+    """For how many rows steps were captured."""
+    assert model.paged is not None and model.paged._rows is not None
+    captured = model.paged.steps_over(model.paged._rows).captured
+    return {num_rows for (_, num_rows, _), one in captured.items() if one is not None}
+
+
+def replays_of(
+    model: RaggedModel, counts: Sequence[int], expected: Sequence[Sequence[torch.Tensor]]
+) -> tuple[dict[int, int], set[int]]:
+    """How many of two steps of so many rows were replayed, and for how many rows steps were captured.
+
+    Args:
+        expected: the logits of each row alone.
+    """
+    sizes = set[int]()
+    found = {}
     for count in counts:
+        assert model.paged is not None
+        before = model.paged.num_replays
         cache = model.new_cache(count, 8)
         first = first_tokens(count)
         for step in range(2):
-            found = model.forward(first + step, [1] * count, cache, None, "last")
+            out = model.forward(first + step, [1] * count, cache, None, "last")
             wanted = torch.stack([rows[step] for rows in expected[:count]])
-            assert torch.allclose(found, wanted, atol=1e-4), count
-        assert not torch.allclose(found[: count // 2], wanted.roll(1, 0)[: count // 2], atol=1e-4) or count < 4
+            assert torch.allclose(out, wanted, atol=1e-4), count
+        assert not torch.allclose(out[: count // 2], wanted.roll(1, 0)[: count // 2], atol=1e-4) or count < 4
         del cache
-    sizes = {size for rows in [model.paged.steps_over(model.paged._rows)] for _, size, _ in rows.captured}
-    assert sizes <= {paged.row_bucket(count) for count in range(1, most + 1)}
-    assert model.paged.not_captured == [] and model.paged.num_replays > 0
+        found[count] = model.paged.num_replays - before
+        sizes |= sizes_captured(model)  # beyond 256 rows each count has new tables
+    return found, sizes
+
+
+def alone(model: RaggedModel, num_rows: int) -> list[list[torch.Tensor]]:
+    """The logits of two steps of each row, in a cache of its own."""
+    cache = model.new_cache(1, 8)
+    found = []
+    for row in range(num_rows):
+        cache.reset([0])
+        first = first_tokens(row + 1)[row:]
+        found.append([model.forward(first + step, [1], cache, None, "last")[0] for step in range(2)])
+    return found
+
+
+@sized("most", 160, slow=1024)
+def test_any_number_of_rows_is_captured(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In steps of 1, 2, 4 ... 256, 320 ... rows, each replayed at once; a row is what it is alone."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model = RaggedModel(longest(64), use_pages=True, capture=RecordedCapture())
+    counts = [count for count in (1, 2, 3, 5, 33, 100, 160, 256, 257, 320, 700, 1024) if count <= most]
+    sizes = {1, 2, 4, 8, 64, 128, 192} | ({256, 320, 704, 1024} if most == 1024 else set())
+    assert replays_of(model, counts, alone(model, most)) == (dict.fromkeys(counts, 2), sizes)
+    assert model.paged is not None and model.paged.not_captured == []
+
+
+def test_a_size_that_is_not_captured_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: the second capture, of two rows, fails."""
+
+    class Once(RecordedCapture):
+        def __call__(self, run: Run) -> Run:
+            if len(self.num_operations) == 1:
+                self.num_operations.append(0)
+                raise RuntimeError("not now")
+            return super().__call__(run)
+
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model = RaggedModel(longest(64), use_pages=True, capture=Once())
+    assert replays_of(model, (1, 2, 3), alone(model, 3)) == ({1: 2, 2: 0, 3: 2}, {1, 4})
 
 
 def test_a_long_row_beside_a_short_one() -> None:
