@@ -31,7 +31,7 @@ def longest(num_tokens: int) -> Any:
 
     config = transformers.LlamaConfig(
         hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        vocab_size=64, max_position_embeddings=num_tokens,
+        vocab_size=64, max_position_embeddings=num_tokens, initializer_range=0.3,
     )  # fmt: skip
     torch.manual_seed(0)
     return transformers.LlamaForCausalLM(config).eval()
@@ -111,21 +111,38 @@ def test_a_size_that_is_not_captured_would_be_seen(monkeypatch: pytest.MonkeyPat
     assert replays_of(model, (1, 2, 3), alone(model, 3)) == ({1: 2, 2: 0, 3: 2}, {1, 4})
 
 
-def test_a_long_row_beside_a_short_one() -> None:
-    """One step over rows of 10 and of very many tokens is that of each alone; and so is a draft."""
-    length = 100_000
+def long_beside_short(length: int) -> tuple[RaggedModel, list[Any], Any, torch.Generator]:
+    """A model with caches of a row of 10 tokens and of one of very many, and a cache of both.
+
+    Random keys and values take the place of a prompt, which would take minutes here.
+    """
     model = RaggedModel(longest(length + 64), use_pages=True)
     generator = torch.Generator().manual_seed(1)
     caches: list[Any] = [model.new_cache(1, length + 64) for _ in range(2)]
     both: Any = model.new_cache(2, length + 64)
     for row, (cache, count) in enumerate(zip(caches, (10, length), strict=True)):
-        cache.reach([count], None)  # random keys and values take the place of a prompt, which would take minutes here
-        for group in cache.rows.groups:
-            for page in group.rows[cache.places[0]]:
-                if page >= 0:
-                    group.bytes_of(page).view(torch.float32).normal_(generator=generator)
+        cache.reach([count], None)
+        for numbers in numbers_of(cache, 0):
+            numbers.normal_(generator=generator)
         cache.commit([count], None)
         both.begin_with(row, cache.keep(0, count), count)
+    return model, caches, both, generator
+
+
+def numbers_of(cache: Any, row: int) -> list[torch.Tensor]:
+    """Keys and values of each page of a row."""
+    return [
+        group.bytes_of(page).view(torch.float32)
+        for group in cache.rows.groups
+        for page in group.rows[cache.places[row]]
+        if page >= 0
+    ]
+
+
+def test_a_long_row_beside_a_short_one() -> None:
+    """One step over rows of 10 and of very many tokens is that of each alone; and so is a draft."""
+    length = 100_000
+    model, caches, both, generator = long_beside_short(length)
     for width in (1, 4):
         new = torch.randint(64, (2, width), generator=generator)
         found = model.forward(new, [width] * 2, both, None, "last")
@@ -133,6 +150,27 @@ def test_a_long_row_beside_a_short_one() -> None:
             alone = model.forward(new[row : row + 1], [width], cache, None, "last")[0]
             assert torch.allclose(found[row], alone, atol=1e-5), (row, width)
     assert both.row_lengths == (15, length + 5)
+
+
+def test_a_page_of_a_long_row_that_is_another_would_be_seen() -> None:
+    """Negative control: one of three thousand pages, wherever it is."""
+    length = 100_000
+    model, _, both, generator = long_beside_short(length)
+    new = torch.randint(64, (2, 1), generator=generator)
+
+    def logits() -> torch.Tensor:
+        both.truncate([10, length])
+        return model.forward(new, [1, 1], both, None, "last")
+
+    expected, pages = logits(), numbers_of(both, 1)
+    assert len(pages) > 3000
+    for place in (0, len(pages) // 2, -2):  # the last one has room for the new token alone
+        kept = pages[place].clone()
+        pages[place].normal_(generator=generator)
+        found = logits()
+        pages[place].copy_(kept)
+        assert torch.equal(found[0], expected[0]) and not torch.allclose(found[1], expected[1], atol=1e-4), place
+    assert torch.equal(logits(), expected)
 
 
 def dies(reference: weakref.ref[Any], tries: int = 20) -> bool:
