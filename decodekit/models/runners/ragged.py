@@ -109,7 +109,7 @@ class RaggedModel:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
         self._long: RaggedModel | None = None
-        """What runs rows beyond the limit of LongRoPE over a rectangle."""
+        """The runner of rows of a rectangle beyond the limit of LongRoPE; None if there is no such limit."""
         if long_module is not None:
             self._long = copy.copy(self)
             self._long._module, self._long._longrope_limit, self._long._replays = long_module, None, None
