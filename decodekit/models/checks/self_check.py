@@ -115,12 +115,16 @@ class SelfCheck:
 
         In full precision: products of ten bits (TF32), which a user may have asked for, differ by more than a fault.
         """
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
+        # By backend: the common setting cannot be read once somebody has set one backend alone.
+        backends: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+        before = [backend.fp32_precision for backend in backends]
         try:
+            for backend in backends:
+                backend.fp32_precision = "ieee"
             return self._verdict(make, runner)
         finally:
-            torch.set_float32_matmul_precision(precision)
+            for backend, precision in zip(backends, before, strict=True):
+                backend.fp32_precision = precision
 
     def _verdict(self, make: Callable[[nn.Module], Runner], runner: Runner) -> Verdict:
         twin_error = None
