@@ -148,7 +148,7 @@ def tiles_of(
     if is_big or (is_wide and pad > 256):
         most, most_tokens = 16, 16 if is_wide else 32
     elif is_wide:
-        most, most_tokens = 32, 16 if pad > 128 else 32
+        most, most_tokens = 32, 32 if card.has_wide_products or pad <= 128 else 16
     elif stored:
         most, most_tokens = (64 if card.has_wide_products else 32) if pad <= 256 else 32, 32 if pad <= 256 else 16
     else:
