@@ -116,7 +116,8 @@ class SelfCheck:
         In full precision: products of ten bits (TF32), which a user may have asked for, differ by more than a fault.
         """
         # By backend: the common setting cannot be read once somebody has set one backend alone.
-        backends: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+        onednn: Any = torch.backends.mkldnn
+        backends = torch.backends.cuda.matmul, onednn.matmul
         before = [backend.fp32_precision for backend in backends]
         try:
             for backend in backends:
