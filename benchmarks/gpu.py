@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -61,8 +62,11 @@ from decodekit.costs.step_time import device_speed
 from decodekit.decoding.loop.lane import Lane
 from decodekit.decoding.prefixes.row_memory import bytes_per_token
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.products.few_rows import MEASURED
 
 CONTEXT: Final = 1024
+MOST_SHARE: Final = 1.05
+"""Of the least time: a step that takes less was not measured alone."""
 
 
 class Part:
@@ -92,6 +96,12 @@ class Part:
         self.model = make(self.args.shape, self.device, self.dtype)
         on_cuda = self.device.type == "cuda"
         lm = HuggingFaceLM(self.model, tier="paged" if on_cuda else None, compile_layers=compile_layers and on_cuda)
+        if compile_layers and lm.paged is not None:
+            start = time.perf_counter()
+            is_compiled, paged = lm.paged.compile_layers(), lm.paged
+            row: Row = {"what": "layers compiled", "is_right": is_compiled, "s": time.perf_counter() - start}
+            row |= {"not_compiled": paged.not_compiled, "not_merged": paged.not_merged}
+            self.rows.append(row | {"products": products()})
         error, bound = gate(lm, self.model), BOUNDS[self.dtype]
         self.rows.append({"what": f"gate: {lm.tier}", "value": error, "bound": bound, **self.replays_of(lm)})
         if not error <= bound:
@@ -147,6 +157,16 @@ class Part:
         return not wrong
 
 
+def products() -> list[Row]:
+    """Products of few rows as they were measured before layers were compiled: TB/s of weights, here and by torch."""
+    found = []
+    for shape, seconds in MEASURED.items():
+        size = shape.num_outs * shape.width * shape.dtype.itemsize
+        ours, theirs = (round(size / one / 1e12, 2) for one in seconds)
+        found.append({"rows": shape.num_rows, "weights": [shape.num_outs, shape.width], "ours": ours, "torch": theirs})
+    return found
+
+
 @contextmanager
 def without_preemption() -> Iterator[None]:
     """A measurement whose rows all stay in the batch.
@@ -191,10 +211,12 @@ def kernels(part: Part) -> None:
         cases(part.rows, part.device)
     with part.guarded("texts"):
         part.rows.append(gpu_first.texts(part.device))
-    with part.guarded("kernels of a step"):
-        lm = part.load()
-        for count in part.args.rows:
-            part.rows.append(gpu_first.kernels(lm, part.device, count, part.context))
+    for compiles in (False, True) if part.device.type == "cuda" else (False,):
+        with part.guarded(f"kernels of a step, compile_layers={compiles}"):
+            lm = part.load(compiles)
+            for count in part.args.rows:
+                found = gpu_first.kernels(lm, part.device, count, part.context)
+                part.rows.append({**found, "compile_layers": compiles})
     if part.device.type == "cuda":
         gpu_first.attention_of_changing_shapes(part.rows, part.device, part.args.shape)
 
@@ -237,9 +259,12 @@ def decode(part: Part) -> None:
                     what = f"{spelled}, compile_layers={compiles}"
                     with part.guarded(f"{what}, {count} rows"):
                         rate = tokens_per_second(generate, part.device, count, length)
+                        share = floor * rate / count / 1e3
+                        if share > MOST_SHARE:
+                            raise RefusedError(f"{rate:.0f} tokens/s are {share:.2f} of what memory allows")
                         row = {"what": what, "rows": count, "tokens/s": rate, "ms": 1e3 * count / rate}
                         row |= part.predicted_ms(count, middle, compiles)
-                        part.rows.append({**row, "share": floor * rate / count / 1e3, **part.replays_of(lm)})
+                        part.rows.append({**row, "share": share, **part.replays_of(lm)})
 
 
 def rivals(part: Part) -> None:
@@ -484,4 +509,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a run that is cut off writes what it has
     sys.exit(main())

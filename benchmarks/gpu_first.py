@@ -64,7 +64,7 @@ def texts(device: torch.device) -> Row:
 
 
 def kernels(lm: Any, device: torch.device, num_rows: int, context: int) -> Row:
-    """Kernels and copies of one decoding step, by the profiler."""
+    """Kernels and copies of one decoding step, by the profiler; those that take longest by name."""
     from torch.profiler import ProfilerActivity, profile
 
     cache = lm.new_cache(num_rows, context + 16)
@@ -77,7 +77,20 @@ def kernels(lm: Any, device: torch.device, num_rows: int, context: int) -> Row:
     with profile(activities=activities) as seen:
         lm.forward(ids[:, :1], [1] * num_rows, cache)
         synchronise(device)
-    names = [event.name for event in seen.events() if event.device_type != torch._C._autograd.DeviceType.CPU]
+    on_device = [event for event in seen.events() if event.device_type != torch._C._autograd.DeviceType.CPU]
+    names = [event.name for event in on_device]
+    took: dict[str, list[float]] = {}
+    for event in on_device:
+        number, microseconds = took.get(event.name, (0, 0.0))
+        took[event.name] = [number + 1, round(microseconds + event.time_range.elapsed_us(), 1)]
+    longest = {name[:100]: took[name] for name in sorted(took, key=lambda one: -took[one][1])[:16]}
     copies = {kind: sum(kind in name for name in names) for kind in ("HtoD", "DtoH")}
     launches = sum(event.name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch")) for event in seen.events())
-    return {"what": "kernels of a step", "rows": num_rows, "kernels": len(names), "launches": launches, **copies}
+    return {
+        "what": "kernels of a step",
+        "rows": num_rows,
+        "kernels": len(names),
+        "launches": launches,
+        **copies,
+        "longest": longest,
+    }

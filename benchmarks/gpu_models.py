@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from decodekit import LLM
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.modules.merged_products import lay_together
 
 KIT: Final = Path("kit")
 """What a machine without a network is brought: `packages`, and Tekken in `tekken`."""
@@ -73,8 +74,12 @@ SHAPES: Final = {
 }
 
 
-BOUNDS: Final = {torch.bfloat16: 6e-2, torch.float16: 1e-2, torch.float32: 1e-3}
-"""How far logits may be from those of the modules, root mean square in deviations (`gate`)."""
+BOUNDS: Final = {torch.bfloat16: 8e-2, torch.float16: 1e-2, torch.float32: 1e-3}
+"""How far logits may be from those of the modules, root mean square in deviations (`gate`).
+
+In bfloat16 two right ways to run 32 layers of random weights were seen to differ by 0.057, on an H200; a row that reads
+another one's page differs by 1 and more.
+"""
 
 Row = dict[str, Any]
 
@@ -138,12 +143,15 @@ def environment(device: torch.device) -> Row:
 
 
 def build(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
-    """A model of random weights, made on the device."""
+    """A model of random weights, made on the device; its weights lie as `LLM.load` lays them."""
     config = SHAPES[shape].config(1536 if shape == "tiny" else VOCAB_SIZE)
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return model.eval().requires_grad_(False)
+    model = model.eval().requires_grad_(False)
+    if device.type == "cuda":
+        lay_together(model)
+    return model
 
 
 def weight_bytes(model: nn.Module, *, with_embeddings: bool = False) -> int:

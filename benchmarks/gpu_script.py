@@ -25,6 +25,7 @@ from transformers import LlamaForCausalLM
 from benchmarks.gpu_models import SHAPES, VOCAB_SIZE, prompts
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching.compiler import compile
+from decodekit.models.modules.merged_products import lay_together
 
 SCHEMA: Final = {
     "type": "object",
@@ -144,7 +145,10 @@ class ScriptedModel:
             model = ScriptedLlama._from_config(config, dtype=dtype)
             model.script.fill_(-1)
         model.script[:, : self.script.shape[1]] = self.script.to(device)
-        return model.eval().requires_grad_(False)
+        model = model.eval().requires_grad_(False)
+        if device.type == "cuda":
+            lay_together(model)
+        return model
 
     def prompts(self, count: int, vocab_size: int) -> list[list[int]]:
         """Prompts of random tokens, each as long as its text wants."""

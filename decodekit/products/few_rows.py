@@ -130,5 +130,6 @@ def _on_cuda(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 _library: Final[Any] = torch.library.Library("decodekit", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("few_rows_linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 _library.impl("few_rows_linear", _on_cpu, "CPU")
-_library.impl("few_rows_linear", _on_cuda, "CUDA")
+# Dynamo would trace what a Python frame calls, and compile the program anew without knowing what 16 divides: slower.
+_library.impl("few_rows_linear", torch._disable_dynamo(_on_cuda), "CUDA")  # type: ignore[no-untyped-call]
 _library.impl("few_rows_linear", linear, "CompositeExplicitAutograd")

@@ -13,6 +13,7 @@ download. `make fuzz` runs the traffic with other seeds: ``python -m tests.decod
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import random
 import sys
@@ -253,17 +254,23 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--events", type=int, default=400, help="of a round")
+    parser.add_argument("--device", default="cpu", help="cuda: nothing fails, and what lies there is not looked at")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    plain = LLM.load("tiny", device="cpu")
+    plain, on_cpu = LLM.load("tiny", device="cpu"), options.device == "cpu"
+    own: Any = plain.model
+    modules = own.model if on_cpu else copy.deepcopy(own.model).to(options.device)
     until, seed = time.monotonic() + 60 * options.minutes, options.seed
     while time.monotonic() < until:
-        model: Any = HuggingFaceLM(plain.model.model, tier="paged")  # type: ignore[attr-defined]
+        model: Any = HuggingFaceLM(modules, tier="paged", compile_layers=None if on_cpu else seed % 3 == 0)
+        if not on_cpu:
+            model.paged.compile_layers()
         with pytest.MonkeyPatch.context() as patch:
-            small(patch, model.paged, is_captured=seed % 2 == 1)
+            small(patch, model.paged, is_captured=on_cpu and seed % 2 == 1)
             print(f"--seed {seed} --events {options.events}", end="  ", flush=True)
-            device_law.watch(patch)
-            traffic = Traffic(LLM(model, plain.tokenizer), plain, random.Random(seed))
+            if on_cpu:
+                device_law.watch(patch)
+            traffic = Traffic(LLM(model, plain.tokenizer), plain, random.Random(seed), fails=on_cpu)
             traffic.run(options.events)
         print(dict(traffic.counts))
         seed += 1

@@ -86,6 +86,23 @@ def test_a_prompt_in_blocks_of_queries(kernel: Any, stored: Stored) -> None:
     assert_same(kernel, World([37, 3], [17, 40], width=40, group=2, num_heads=1, window=9, stored=stored))
 
 
+def test_every_number_of_float8_is_kept_as_torch_keeps_it(kernel: Any) -> None:
+    """All 253 numbers, those between two of them, those beside these, and what rounds to a zero that has a sign."""
+    bits = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    exact = bits[bits.isfinite()].unique()
+    halves = (exact[1:] + exact[:-1]) / 2
+    tiny = torch.tensor([-1e-4, 1e-4, -6e-8, -0.0])
+    numbers = torch.cat([exact, halves, halves * (1 - 2e-3), halves * (1 + 2e-3), tiny])
+    vectors = torch.nn.functional.pad(numbers, (0, -len(numbers) % 127)).view(-1, 127)
+    vectors = torch.cat([torch.full((len(vectors), 1), 448.0), vectors], dim=1)  # so that the scale is 1
+    fixed: dict[str, Any] = {"num_heads": 1, "key_dim": 128, "value_dim": 16, "width": len(vectors), "page_size": 16}
+    world = World([0], [len(vectors)], stored=Stored.FLOAT8, dtype=torch.float16, scale=1e-4, **fixed)
+    world.key[0, :, 0] = vectors.half()
+    assert_same(kernel, world)
+    _, scales = paged_attention.quantised(world.key, Stored.FLOAT8)
+    assert (scales == 1).all()
+
+
 def test_wide_heads(kernel: Any) -> None:
     """Latent attention over its latent, a key of 512 and 64 numbers; and keys of which the second part is padded."""
     latent: dict[str, Any] = {"num_heads": 1, "key_dim": 576, "value_dim": 512, "page_size": 16, "scale": 0.05}

@@ -189,6 +189,22 @@ def test_captured_steps_are_taken_and_their_texts_are_those_of_a_cpu(compiler: s
     assert there.model.paged.not_captured == []
 
 
+def test_a_step_of_compiled_layers_is_few_kernels() -> None:
+    """As `test_kernel_count` counts them without a GPU, 12 a layer and 6 around them; a copy of the logits, too."""
+    from benchmarks import gpu_first, gpu_models
+    from decodekit.models.huggingface import HuggingFaceLM
+
+    device = torch.device("cuda")
+    model = gpu_models.build("tiny", device, torch.bfloat16)
+    counts = {}
+    for compiles in (False, True):
+        lm = HuggingFaceLM(model, tier="paged", compile_layers=compiles)
+        assert lm.paged is not None and lm.paged.compile_layers() == compiles, lm.paged.not_compiled
+        counts[compiles] = gpu_first.kernels(lm, device, 2, 64)["kernels"]
+        assert lm.paged.not_captured == []
+    assert counts[True] <= 12 * gpu_models.SHAPES["tiny"].layers + 6 + 2 < counts[False], counts
+
+
 @pytest.mark.parametrize("width", [1, 2, 4, 16])
 def test_the_end_of_a_step_is_its_twin(width: int) -> None:
     draw = random.Random(width)

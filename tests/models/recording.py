@@ -41,7 +41,7 @@ class RecordedCapture:
     def __init__(self) -> None:
         self.num_operations: list[int] = []
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: Run, plain: Run | None = None) -> Run:
         with Recorder() as recorder:
             result = run()
         operations = recorder.operations

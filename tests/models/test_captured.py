@@ -139,6 +139,28 @@ def test_without_the_run_that_refuses_a_wait_opens_one(cuda: FakeCuda, monkeypat
     assert cuda.pools == [1]
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+def test_what_is_compiled_stays_compiled_behind_a_capture(cuda: FakeCuda, is_given: bool) -> None:
+    """`torch.compile` gives a function up that it meets under a mode: without the plain pass it is (control)."""
+    calls: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return lambda *given: (calls.append(1), graph.forward(*given))[1]
+
+    def plain() -> torch.Tensor:
+        return numbers + 1
+
+    numbers = torch.ones(2)
+    torch._dynamo.reset()
+    compiled = torch.compile(plain, backend=backend)
+    with torch.inference_mode():
+        CudaCapture(CPU)(compiled, plain if is_given else None)
+        before = len(calls)
+        assert before >= captured.NUM_WARMUPS
+        compiled()
+    assert len(calls) == before + is_given
+
+
 def test_a_capture_that_fails_leaves_all_as_it_was(cuda: FakeCuda) -> None:
     """Pool, generator and stream; captures before and behind it are as without it."""
     capture, runs = CudaCapture(CPU), [0]
@@ -146,7 +168,7 @@ def test_a_capture_that_fails_leaves_all_as_it_was(cuda: FakeCuda) -> None:
 
     def fails_at_last() -> torch.Tensor:
         runs[0] += 1
-        if runs[0] > captured.NUM_WARMUPS:
+        if runs[0] > captured.NUM_WARMUPS + 1:
             raise RuntimeError("operation not permitted when stream is capturing")
         return fine()
 

@@ -303,7 +303,7 @@ def test_a_capture_without_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch
         class FailsOnce(RecordedCapture):
             failure: Exception | None = error
 
-            def __call__(self, run: Any) -> Any:
+            def __call__(self, run: Any, plain: Any = None) -> Any:
                 failure, self.failure = self.failure, None
                 if failure is not None:
                     raise failure
@@ -486,7 +486,7 @@ def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
     torch._dynamo.reset()
 
-    def capture(run: Run) -> Run:
+    def capture(run: Run, plain: Run | None = None) -> Run:
         run()  # a compiler leaves alone what is recorded: it is called before, as before the capture of a graph
         return RecordedCapture()(run)
 

@@ -14,7 +14,9 @@ same rows go on without drafts. Down comes `out`, with what a constraint is to b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -89,12 +91,12 @@ class DecodeStep:
         """Whether it is captured, or will not be."""
         return self.is_captured or self._is_refused
 
-    def run(self) -> Tensor:
-        """`out` of a pass."""
-        return self._choose(self._logits(0))
+    def run(self, variant: Variant | None = None) -> Tensor:
+        """`out` of a pass, by default by the modules of `shape`."""
+        return self._choose(self._logits(0, variant))
 
-    def _logits(self, num_seen: int) -> Tensor:
-        return self._model.read(self.state, num_seen, self.shape.variant)
+    def _logits(self, num_seen: int, variant: Variant | None = None) -> Tensor:
+        return self._model.read(self.state, num_seen, variant or self.shape.variant)
 
     def _choose(self, logits: Tensor) -> Tensor:
         """`out` of logits [>= B * W, V]; the inputs move on."""
@@ -121,7 +123,7 @@ class DecodeStep:
             if self._proof.is_proven:
                 self._read, self._run = None, self._captured(self.run)
             elif self._read is None:
-                self._read = self._captured(lambda: self._logits(0))
+                self._read = self._captured(partial(self._logits, 0))
         if self._run is not None:
             self._run()
         elif self._read is None:
@@ -139,10 +141,10 @@ class DecodeStep:
         if self._proof.is_refused:
             self._read, self._is_refused = None, True
 
-    def _captured(self, run: Run) -> Run | None:
+    def _captured(self, run: Callable[[Variant], Tensor]) -> Run | None:
         """The pass captured; None if it cannot be, and then the modules go on."""
         try:
-            return self._model.captured(self.state, run)
+            return self._model.captured(self.state, run, self.shape.variant)
         except Exception as error:  # whatever a model does that cannot be captured
             if is_out_of_memory(error):
                 self._num_runs = -TRY_AGAIN_AFTER

@@ -300,11 +300,11 @@ def _kept(values: tl.tensor, scales: tl.tensor, STORED: tl.constexpr) -> tl.tens
         ratios = (ratios + _ROUNDER) - _ROUNDER
     else:
         bits = ratios.to(tl.int32, bitcast=True)
-        bits = (
-            bits + 0x7FFFF + ((bits >> 20) & 1)
-        ) & -0x100000  # 3 bits of mantissa, to the nearest, of equals to even
-        coarse = (ratios + _STEP_ROUNDER) - _STEP_ROUNDER  # below 2^-6 multiples of 2^-9
-        ratios = tl.where(tl.abs(ratios) < 0.015625, coarse, bits.to(tl.float32, bitcast=True))
+        coarse = (tl.abs(ratios) + _STEP_ROUNDER) - _STEP_ROUNDER  # below 2^-6 multiples of 2^-9
+        coarse = coarse.to(tl.int32, bitcast=True) | (bits & -0x80000000)  # of a small negative number -0
+        # 3 bits of mantissa, to the nearest, of equals to even
+        fine = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
+        ratios = tl.where(tl.abs(ratios) < 0.015625, coarse, fine).to(tl.float32, bitcast=True)
     return ratios
 
 

@@ -119,5 +119,5 @@ def launched(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times weight [N, K], and a bias [N]; up to 16 rows."""
     grid, arguments, constants, out = launch_of(x.reshape(-1, x.shape[-1]).contiguous(), weight, bias)
     with on(x.device):
-        multiply[grid](*arguments, **constants, num_warps=4)
+        multiply[grid](*arguments, **constants, num_warps=4 if constants["N"] == _WIDE else 2)
     return out.view(*x.shape[:-1], -1)

@@ -9,8 +9,11 @@ What `run` reads of the host while it is captured is baked in; so it must be a f
 
 A capture that fails is not harmless: some versions of PyTorch leave its memory pool "being recorded", and the random
 generators of the device registered with its graph, so that later captures and draws in the same process raise
-(pytorch#172390, #176752, #180395). So the last run before a capture refuses what a capture would (`NoWaits`): most
-passes that cannot be captured never open one. After one that fails all the same, pool, stream and generators are new.
+(pytorch#172390, #176752, #180395). So a run before a capture refuses what a capture would (`NoWaits`): most passes
+that cannot be captured never open one. After one that fails all the same, pool, stream and generators are new.
+
+That run is one of modules that are not compiled. `torch.compile` does not run under a mode that looks at operations: a
+function that it meets there is never compiled again, and would be captured operator by operator.
 
 Source: CUDA graphs, https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
@@ -30,8 +33,8 @@ from torch.utils._pytree import tree_leaves
 Run: TypeAlias = Callable[[], Tensor]
 """A pass; its inputs and outputs lie at fixed addresses."""
 
-NUM_WARMUPS: Final = 3
-"""Runs before the capture: libraries choose kernels, compilers compile, workspaces are allocated."""
+NUM_WARMUPS: Final = 2
+"""Runs before the one that refuses waits: libraries choose kernels, compilers compile, workspaces are allocated."""
 
 WAITS: Final = frozenset(
     {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
@@ -133,8 +136,12 @@ class PassLock:
 class StepCapture(Protocol):
     """Makes a pass that is replayed of one that is run."""
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: Run, plain: Run | None = None) -> Run:
         """The same pass, captured; its result is overwritten by the next replay.
+
+        Args:
+            run: the pass.
+            plain: what the pass is by modules that are not compiled; None if `run` is that.
 
         Raises:
             Exception: the pass waits for the device, or does something else that cannot be captured. Then everything
@@ -154,7 +161,7 @@ class CudaCapture:
         self._pool: Any = None
         self._stream: Any = None
 
-    def __call__(self, run: Run) -> Run:
+    def __call__(self, run: Run, plain: Run | None = None) -> Run:
         """See `StepCapture`."""
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
@@ -163,10 +170,10 @@ class CudaCapture:
             try:
                 # Around the capture, too: one that fails leaves its stream the current one.
                 with torch.cuda.stream(side):
-                    for _ in range(NUM_WARMUPS - 1):
+                    for _ in range(NUM_WARMUPS):
                         run()
-                    with NoWaits(self._device):
-                        run()
+                    with NoWaits(self._device):  # behind a first run, which may make what is kept
+                        (plain or run)()
                     graph, out = self._captured(run, side)
             finally:
                 current.wait_stream(side)  # what ran there wrote into the state, which the caller puts right again

@@ -477,15 +477,16 @@ class PagedModel:
         with while_compiling():
             return self._read_by(self._variants[variant], state, 0)
 
-    def captured(self, state: StepState, run: Run) -> Run:
-        """A pass over a state, captured; meanwhile it reads and writes no row.
+    def captured(self, state: StepState, run: Callable[[Variant], Tensor], variant: Variant) -> Run:
+        """A pass over a state by a variant, captured; meanwhile it reads and writes no row.
 
         Raises:
             Exception: it cannot be captured.
         """
         assert self.capture is not None
+        plain = variant._replace(is_compiled=False)
         with state.emptied():
-            return self.capture(run)
+            return self.capture(lambda: run(variant), lambda: run(plain))
 
     def _captured(self, steps: Steps, rows: PagedRows, variant: Variant, num_rows: int, width: int) -> _Captured | None:
         """The captured step for so many rows and columns; None if there is none (yet)."""
@@ -499,7 +500,7 @@ class PagedModel:
                 return None
             state = StepState(rows, *key[1:])
             try:
-                run = self.captured(state, lambda: self.read(state, 0, variant))
+                run = self.captured(state, lambda variant: self.read(state, 0, variant), variant)
                 steps.captured[key] = _Captured(state, variant, run, new_proof())
             except Exception as error:  # whatever a model does that cannot be captured: its modules go on running it
                 if is_out_of_memory(error):
