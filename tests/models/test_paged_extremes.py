@@ -100,7 +100,7 @@ def test_a_size_that_is_not_captured_would_be_seen(monkeypatch: pytest.MonkeyPat
     """Negative control: the second capture, of two rows, fails."""
 
     class Once(RecordedCapture):
-        def __call__(self, run: Run) -> Run:
+        def __call__(self, run: Run, plain: Run | None = None) -> Run:
             if len(self.num_operations) == 1:
                 self.num_operations.append(0)
                 raise RuntimeError("not now")
