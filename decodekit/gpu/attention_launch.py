@@ -149,7 +149,7 @@ def tiles_of(
     if is_big or (is_wide and pad > 256):
         most, most_tokens = 16, 16 if is_wide else 32
     elif is_wide:
-        most, most_tokens = 32, 32 if card.has_wide_products or pad <= 128 else 16
+        most, most_tokens = 32, 16 if pad > 128 else 32
     elif stored:
         most, most_tokens = (64 if card.has_wide_products else 32) if pad <= 256 else 32, 32 if pad <= 256 else 16
     else:
@@ -168,9 +168,9 @@ def tiles_of(
     tokens = max(32 if is_big and not is_wide else 16, min(most_tokens, _MOST_TOKENS, tokens))
     stages = max(1, min(3 if pad <= 128 else 2, room // tokens - ahead))
     in_registers = queries * pad
-    is_shared_out = queries > 16 if is_wide else in_registers > 1 << 13 if stored else in_registers >= 1 << 14
-    # Where little is multiplied, fewer threads have less to exchange: of 256 rows of 1,024 tokens two warps take 0.70 of
-    # the time of four, of one row 0.88 (an H200).
+    is_shared_out = not is_wide and (in_registers > 1 << 13 if stored else in_registers >= 1 << 14)
+    # Where little is multiplied, fewer threads have less to exchange: of 256 rows of 1,024 tokens two warps take 0.70
+    # of the time of four, of one row 0.88 (an H200).
     is_small = queries == 16 and not (stored or is_wide) and pad == 256
     return Tiles(queries, tokens, stages, 8 if is_big or is_shared_out else 2 if is_small else 4)
 

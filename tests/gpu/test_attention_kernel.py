@@ -294,13 +294,11 @@ def test_tiles_fit_every_card(capability: int, monkeypatch: pytest.MonkeyPatch) 
             assert tiles.tokens >= 16 and tiles.queries >= 16 and tiles.stages >= 1
 
 
-@pytest.mark.parametrize(
-    ("capability", "num_queries", "tokens"), [(90, 4, 32), (90, 64, 32), (89, 4, 16), (89, 64, 16)]
-)
-def test_blocks_of_float32_fit_the_registers(capability: int, num_queries: int, tokens: int) -> None:
-    """With Triton 3.6 blocks of 16 tokens spill 48 to 72 bytes on an H100, and blocks of 32 spill 1,156 on a 4090."""
-    tiles = attention_launch.tiles_of(num_queries, 128, 128, torch.float32, torch.float32, CARDS[capability])
-    assert tiles.tokens == tokens
+@pytest.mark.parametrize("num_queries", [4, 64])
+def test_programs_of_float32_have_four_warps(num_queries: int) -> None:
+    """With eight, Triton 3.6 spills 72 bytes of a prompt on an H100."""
+    tiles = attention_launch.tiles_of(num_queries, 128, 128, torch.float32, torch.float32, CARDS[90])
+    assert (tiles.tokens, tiles.num_warps) == (16, 4)
 
 
 def test_a_prompt_has_the_tiles_of_any_longer_one() -> None:
