@@ -116,8 +116,7 @@ class SelfCheck:
         In full precision: products of ten bits (TF32), which a user may have asked for, differ by more than a fault.
         """
         # By backend: the common setting cannot be read once somebody has set one backend alone.
-        onednn: Any = torch.backends.mkldnn
-        backends = torch.backends.cuda.matmul, onednn.matmul
+        backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
         before = [backend.fp32_precision for backend in backends]
         try:
             for backend in backends:

@@ -47,13 +47,11 @@ COPIES: Final = frozenset({"copy_", "_to_copy", "_copy_from"})
 
 
 def grouped_products_wait(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products of groups of rows, such as those of experts, wait for the device (`torch._grouped_mm`).
+    """Whether products of groups of rows, `torch._grouped_mm`, read the sizes of groups on the host (pytorch#169970).
 
-    They fall back to a loop over groups, whose sizes they read on the host, for other types than bfloat16 and for cards
-    before sm_90 (pytorch#169970). A CPU stands for such a card.
+    They do but for bfloat16 from sm_90 on. A CPU stands for an older card.
     """
-    is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return not (is_new and dtype is torch.bfloat16)
+    return device.type != "cuda" or dtype is not torch.bfloat16 or torch.cuda.get_device_capability(device) < (9, 0)
 
 
 class CaptureError(Exception):
@@ -74,9 +72,8 @@ class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
         given = {one.device.type for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-        waits = name in WAITS or _asks_where(name, args)
-        if name == "_grouped_mm":  # one operation to a mode, whatever it reads inside
-            waits = grouped_products_wait(args[0].dtype, args[0].device)
+        waits = name in WAITS or _asks_where(name, args)  # products in groups are one operation to a mode
+        waits |= name == "_grouped_mm" and grouped_products_wait(args[0].dtype, args[0].device)
         if (self._kind in given and waits) or (self._kind == "cpu" and name in UPLOADS):
             raise CaptureError(f"{name} in a captured pass")
         out = func(*args, **(kwargs or {}))

@@ -383,15 +383,10 @@ class RaggedModel:
 
 
 def experts_wait(model: nn.Module) -> bool:
-    """Whether the experts of a model are multiplied in a way that waits for the device.
-
-    Each layer of experts looks at its own configuration, which may be the text model's inside of another model's.
-    """
+    """Whether products of a model's experts wait for the device; each layer looks at a configuration of its own."""
     configs = [getattr(module, "config", None) for module in model.modules()]
-    if all(getattr(config, "_experts_implementation", None) != "grouped_mm" for config in configs):
-        return False
-    dtype: Any = model.dtype
-    return grouped_products_wait(dtype, next(model.parameters()).device)
+    is_grouped = any(getattr(config, "_experts_implementation", None) == "grouped_mm" for config in configs)
+    return is_grouped and grouped_products_wait(model.dtype, next(model.parameters()).device)  # type: ignore[arg-type]
 
 
 class Recorder:
