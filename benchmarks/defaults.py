@@ -28,7 +28,7 @@ from rich.table import Table
 import decodekit as dk
 from benchmarks import record
 from benchmarks.own_schemas import DOCUMENTS, SCHEMAS
-from decodekit.constraints.author.filling import filling
+from decodekit.constraints.author.filler import filler_of
 
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "defaults": {},
@@ -173,7 +173,7 @@ def of_random(name: str, llm: dk.LLM, way: str, num_texts: int) -> dict[str, Any
 
 
 def _told(done: Sequence[dk.Completion]) -> dict[str, Any]:
-    filled = [filling(one.text) for one in done]
+    filled = [filler_of(one.text) for one in done]
     characters = max(1, sum(len(one.text) for one in done))
     whole = [one.text for one in done if one.finish_reason != "length"]
     return {

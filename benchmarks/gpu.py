@@ -248,6 +248,7 @@ def decode(part: Part) -> None:
             for count in part.args.rows:
                 given = prompts(count, part.context, llm.model.vocab_size)
                 middle = part.context + length // 2
+                llm.warm_up(batch_size=count, drafts=False)  # no capture in the middle of a measured text
                 floor = part.floor_ms(lm, count, middle)
                 for spelled, options in strategies.items():
 

@@ -36,7 +36,7 @@ _PUBLIC: dict[str, str] = {
     "decodekit.costs": "Estimate estimate",
     "decodekit.integrations.hf": "hf",
     "decodekit.integrations.mask_processor": "processor",
-    "decodekit.jobs.extracting": "ExtractedRow extract",
+    "decodekit.jobs.extracted_rows": "ExtractedRow extract",
     "decodekit.errors": "DecodekitError",
     "decodekit.integrations.backends": "backend",
     "decodekit.vocabulary": "Vocabulary",
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from decodekit.integrations.backends import backend as backend
     from decodekit.integrations.hf import hf as hf
     from decodekit.integrations.mask_processor import processor as processor
-    from decodekit.jobs.extracting import ExtractedRow as ExtractedRow
-    from decodekit.jobs.extracting import extract as extract
+    from decodekit.jobs.extracted_rows import ExtractedRow as ExtractedRow
+    from decodekit.jobs.extracted_rows import extract as extract
     from decodekit.llm import LLM as LLM
     from decodekit.llm import Chunk as Chunk
     from decodekit.llm import Completion as Completion

@@ -163,7 +163,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def num_slips(one: str, other: str) -> int:
-    """How many letters must be added, left out, replaced or exchanged with their neighbour to turn one into the other.
+    """The number of letters to add, leave out, replace or exchange with their neighbour to turn one into the other.
 
     The distance of Damerau and Levenshtein, where no letter is touched twice.
     """
@@ -187,6 +187,6 @@ def near_or_first(name: str, names: Sequence[str]) -> str:
 
 
 def _origin(entry: importlib.metadata.EntryPoint) -> str:
-    """Where an entry point comes from: ``module:attr``, and the package that says so where it is known."""
+    """The origin of an entry point: ``module:attr``, and the package that says so where it is known."""
     package = entry.dist
     return entry.value if package is None else f"{entry.value} of {package.name} {package.version}"

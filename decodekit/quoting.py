@@ -109,7 +109,7 @@ def encode_quoted(
 
 
 def _breaks(text: QuotedText, controls: Controls) -> list[int]:
-    """Where spellings that are quoted, or partly so, are to be broken: after their first characters."""
+    """The places where spellings that are quoted, or partly so, are to be broken: after their first characters."""
     if controls.pattern is None:
         return []
     found, spans = [], iter(text.spans)

@@ -285,7 +285,7 @@ def _read_backend(tokenizer: Any, backend: Any, special_ids: Iterable[int]) -> t
 
 
 def _decoder_map(tokenizer: object, decoder: Any) -> Callable[[str], bytes]:
-    """How the decoder turns one token into bytes; refuses a decoder that looks at the neighbours of a token.
+    """The decoder's map from one token to bytes; refuses a decoder that looks at the neighbours of a token.
 
     The steps are those of https://github.com/huggingface/tokenizers (src/decoders). What only touches the start of the
     whole text (Strip after Fuse, Metaspace at the first token) is left out: it is not part of any token's bytes.

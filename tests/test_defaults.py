@@ -19,7 +19,7 @@ from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.cli.parts.shared_options import parse_whitespace
 from decodekit.constraints import as_constraint, explain
-from decodekit.constraints.author.filling import Filling, filling, remark
+from decodekit.constraints.author.filler import Filler, filler_of, remark
 from decodekit.constraints.grammar.rules import Inline
 from decodekit.constraints.wire import json_schema_in
 from decodekit.errors import LengthError, OptionError
@@ -141,12 +141,12 @@ def test_random_models_write_no_run_of_blanks_and_no_needless_escape(name: str, 
             for constraint, text in written(models[name], schema, "defaults", 2):
                 assert is_valid(constraint, text), text
                 assert layout_of(text) is not None, text
-                assert filling(text).needless == 0, text
+                assert filler_of(text).needless == 0, text
 
 
 def test_negative_control_with_any_they_do(models: dict[str, dk.LLM]) -> None:
     texts = [text for _, text in written(models["LlamaForCausalLM"], "people", "any", 4)]
-    assert any(layout_of(text) is None for text in texts) and any(filling(text).needless for text in texts)
+    assert any(layout_of(text) is None for text in texts) and any(filler_of(text).needless for text in texts)
 
 
 def test_the_bundled_model_finishes_what_it_was_not_trained_on(tiny: dk.LLM) -> None:
@@ -167,16 +167,16 @@ def test_the_bundled_model_finishes_ninety_of_a_hundred(tiny: dk.LLM) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"a": "\\u006c\\/\\u00e9"', Filling(1, 14, 0)),
-        ('{  "a  b":\n\t1', Filling(4, 0, 0)),
-        ('["\\n\\"\\u001f\\u0022\\u005C\\\\"]', Filling(0, 0, 24)),
-        ('{"a": "b\\u00', Filling(1, 0, 4)),  # an escape that has begun may be a needed one
-        ('{"a": "b\\u006', Filling(1, 5, 0)),
-        ("12", Filling()),
+        ('{"a": "\\u006c\\/\\u00e9"', Filler(1, 14, 0)),
+        ('{  "a  b":\n\t1', Filler(4, 0, 0)),
+        ('["\\n\\"\\u001f\\u0022\\u005C\\\\"]', Filler(0, 0, 24)),
+        ('{"a": "b\\u00', Filler(1, 0, 4)),  # an escape that has begun may be a needed one
+        ('{"a": "b\\u006', Filler(1, 5, 0)),
+        ("12", Filler()),
     ],
 )
-def test_what_says_nothing_is_counted(text: str, found: Filling) -> None:
-    assert filling(text) == found
+def test_what_says_nothing_is_counted(text: str, found: Filler) -> None:
+    assert filler_of(text) == found
 
 
 def test_a_text_that_was_cut_says_what_it_is_made_of(tiny: dk.LLM) -> None:

@@ -16,9 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 REPEATED_NAMES = 1
 """How many file names occur more than once, beside `__init__` and `__main__`: transformers asks for a `generate`."""
-QUESTIONS = 199
-"""How many docstrings may begin with "What". The number only falls."""
-VERBS = 15
+VERBS = 2
 """How many file names may be verbs in -ing. The number only falls."""
 NOUNS = {"loading", "padding", "quoting", "spelling", "stopping"}
 """Names in -ing that are the field's nouns."""
@@ -66,8 +64,7 @@ def test_file_names_are_nouns() -> None:
 def test_docstrings_begin_with_their_noun() -> None:
     opening = [text.splitlines()[0] for path in FILES for text in docstrings(path.read_text(encoding="utf-8"))]
     questions = [line for line in opening if line.split()[0] == "What"]
-    assert len(questions) <= QUESTIONS, questions
-    assert len(questions) > QUESTIONS - 20, f"fewer: lower QUESTIONS to {len(questions)}"
+    assert questions == []
 
 
 def test_no_noun_is_negated() -> None:

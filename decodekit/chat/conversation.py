@@ -270,7 +270,7 @@ def _texts_of(value: Any) -> list[str]:
 
 
 def _spelled(controls: Controls, texts: Sequence[str]) -> dict[int, list[int]]:
-    """Where control tokens are spelled: by number of the text, the places behind their first characters.
+    """The places of spelled control tokens: by number of the text, those behind their first characters.
 
     A template may trim texts and put them side by side, so a spelling may begin in one and go on in another.
     """

@@ -218,7 +218,7 @@ class ThoughtSplit:
 
 
 class ThoughtTokens:
-    """How many of the tokens of a text stand before its answer, where it has a thought.
+    """A counter of the tokens of a text that stand before its answer, where it has a thought.
 
     Args:
         thought: of the text; None for a text that is all answer.
@@ -230,7 +230,7 @@ class ThoughtTokens:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def push(self, tokens: Sequence[int]) -> int:
-        """How many of the next tokens do."""
+        """The number of the next tokens that do."""
         number, content = 0, ""
         while number < len(tokens) and not self._split.is_answering:
             _, content = self._split.push(self._decode(self._texts[tokens[number]] or b""))

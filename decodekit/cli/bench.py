@@ -27,7 +27,7 @@ _LINE_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExampleOptions:
-    """Which examples are decoded."""
+    """The options that choose the examples."""
 
     tasks: Annotated[
         list[str],

@@ -154,7 +154,7 @@ def _conflicts() -> list[str]:
 
 
 def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
-    """Where another package pins what decodekit shares with it to a version that is not the installed one."""
+    """The pins of another package on what decodekit shares with it, to versions that are not the installed ones."""
     from packaging.requirements import Requirement
 
     problems = []
@@ -190,14 +190,14 @@ def _kernels() -> dict[str, str]:
 
 
 def _looked_at(name: str) -> dict[str, Any]:
-    """How a model is run, and how it calls tools; no estimate."""
+    """The report on how a model is run and how it calls tools; no estimate."""
     from decodekit.llm import LLM
 
     return _told(name, LLM.load(name))
 
 
 def _examined(name: str, batch: int, context: int | None, device: str | None) -> dict[str, Any]:
-    """How a model is run and how it calls tools, if it has weights; and its estimate as `found`."""
+    """The report on how a model is run and how it calls tools, if it has weights; and its estimate as `found`."""
     from decodekit.costs import estimate
     from decodekit.llm import LLM
 
@@ -220,7 +220,7 @@ def _told(name: str, llm: LLM) -> dict[str, Any]:
 
 
 def _tool_calls(llm: LLM) -> dict[str, Any]:
-    """How a model calls tools, and whether what its chat template writes is accepted token by token and read back."""
+    """The report on how a model calls tools, and whether its template's calls are accepted by tokens and read back."""
     from decodekit.chat.format_check import faults_in
     from decodekit.chat.tool_format import read
     from decodekit.chat.tools import told_of

@@ -23,7 +23,7 @@ _of_texts = partial(typer.Option, rich_help_panel="Texts")
 
 @dataclass(frozen=True, slots=True)
 class AddressOptions:
-    """Where the endpoint listens, and to whom."""
+    """The options of the endpoint's address and of its clients."""
 
     host: Annotated[str, _of_address(help="Address to listen at; 0.0.0.0 for all. TLS is left to a proxy.")] = (
         "127.0.0.1"
@@ -81,7 +81,7 @@ class LimitOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServedOptions:
-    """How texts are read and written."""
+    """The options of reading and writing texts."""
 
     name: Annotated[str | None, _of_texts(help="Name of the model for clients; by default as --model.")] = None
     chat_template: Annotated[Path | None, _of_texts(help="A file with a chat template.")] = None

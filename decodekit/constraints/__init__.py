@@ -20,9 +20,8 @@ from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint, EarlyGuard, Guard, GuardReader, Refusal, TextReader
 from decodekit.constraints.engine.bitmask import allocate_bitmask, bitmask_from_ids, ids_from_bitmask
 from decodekit.constraints.explain.explanation import Explanation
-from decodekit.constraints.matching.batches import fill_bitmasks
 from decodekit.constraints.matching.compiler import CompiledGrammar, compile
-from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.matching.matcher import Matcher, fill_bitmasks
 from decodekit.constraints.memory_account import memory_in_use, memory_limit, set_memory_limit
 from decodekit.constraints.wire import as_constraint
 

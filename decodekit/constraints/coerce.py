@@ -1,4 +1,4 @@
-"""Which values are taken as a constraint: constraints, names, schemas, types and objects of other packages.
+"""The values that are taken as a constraint: constraints, names, schemas, types and objects of other packages.
 
 `coerce` is what compositions ask; `wire.as_constraint`, which everybody else asks, knows the forms of OpenAI's and
 vLLM's requests as well.

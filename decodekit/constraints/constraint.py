@@ -1,4 +1,4 @@
-"""What a constraint is, and the guard that a constraint may have.
+"""Constraints, and the guards that they may have.
 
 A mask decides byte by byte. A few requirements are decided on a whole value only: that the objects of an array are
 distinct, that a function of the user says yes. A constraint names them as its guard; the matcher asks the guard where
@@ -22,7 +22,7 @@ from decodekit.constraints.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a text is refused, and what of it can stay.
+    """The refusal of a text: the reason, and the part that can stay.
 
     Attributes:
         keep: number of leading bytes of the text that can stay; what follows them is drawn again. The whole length says
@@ -47,7 +47,7 @@ class Guard(Protocol):
     """
 
     def refuses(self, text: bytes) -> Refusal | None:
-        """Why `text`, which the language of the constraint accepts, is refused all the same; None if it is not."""
+        """The refusal of `text`, which the language of the constraint accepts; None if it is accepted."""
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ class CompoundGuard(Guard, Protocol):
 
 
 class Watch(NamedTuple):
-    """Which tokens may make a JSON text one that a reader refuses, told by what they complete.
+    """The tokens that may make a JSON text one that a reader refuses, told by what they complete.
 
     Attributes:
         mode: where the text has got to: 0 outside of strings, 1 inside of one, 2 behind its backslash.
@@ -106,7 +106,7 @@ class GuardReader(Protocol):
 
     @property
     def watch(self) -> Watch | bool:
-        """Which tokens it may refuse now: those that close something of a JSON text; True if any, False if none."""
+        """The tokens that it may refuse now: those that close something of a JSON text; True if any, False if none."""
 
     def read(self, data: bytes) -> Refusal | None:
         """Go on with the bytes of a token; or why no text goes on so, and then nothing changes."""
@@ -221,7 +221,7 @@ class Constraint(ABC):
         return 0
 
     def guard(self) -> Guard | None:
-        """What a whole text must satisfy beyond the language of `root`; None if the language says it all."""
+        """The judge of whole texts beyond the language of `root`; None if the language says it all."""
         return None
 
     def special_tokens(self) -> frozenset[str | int]:

@@ -1,4 +1,4 @@
-"""What a constraint is, as a JSON value: written in `job.json`, and compared when a job goes on.
+"""The description of a constraint as a JSON value: written in `job.json`, and compared when a job goes on.
 
     described(dk.Guarded(Invoice, is_balanced))
     # {"Guarded": {"constraint": {"JsonSchema": {...}}, "function": {"function": "is_balanced", "code": "3fa2c1d0..."}}}
@@ -133,7 +133,7 @@ def _of_file(module: ModuleType) -> str:
 
 
 def _enclosed(thing: object) -> dict[str, object]:
-    """What a function reads from the one around it."""
+    """The values that a function reads from the one around it, by name."""
     code, cells = getattr(thing, "__code__", None), getattr(thing, "__closure__", None) or ()
     found = {}
     for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=False):

@@ -11,18 +11,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from types import MethodType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from decodekit.constraints.priority import give_way
 from decodekit.errors import OptionError
 
 K = TypeVar("K")
 V = TypeVar("V")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 DEFAULT_LIMIT: Final = 1 << 30
+_UNKNOWN: Final = object()
 
 _lock = threading.RLock()  # reentrant: an account may be closed by a garbage collection within
 _limit: int | None = DEFAULT_LIMIT
@@ -70,7 +72,7 @@ def has_room() -> bool:
 
 
 def share(most: int, parts: int) -> int:
-    """How much one cache may keep: `most`, or that part of the limit if it is less."""
+    """The bytes that one cache may keep: `most`, or that part of the limit if it is less."""
     return most if _limit is None else min(most, _limit // parts)
 
 
@@ -90,7 +92,7 @@ def make_room() -> None:
 
 
 class Memo(dict[K, V]):
-    """What a function gives for each key: made when it is asked for first, and kept; of `most`, those made last.
+    """The values of a function by key, each made when it is first asked for, and kept: the last `most`, or all.
 
     A method is held weakly, so that who keeps a memo of a method of its own goes as soon as nobody else holds it.
     """
@@ -109,6 +111,30 @@ class Memo(dict[K, V]):
         while self._most is not None and len(self) > self._most:
             self.pop(next(iter(self)), None)
         return value
+
+
+def kept(method: _Method) -> _Method:
+    """A method that answers each question once in the life of its object; its arguments are hashable."""
+    name = f"_answers_of_{method.__name__}"
+
+    @wraps(method)
+    def answer(owner: object, *asked: Hashable) -> Any:
+        answers = vars(owner).get(name)
+        if answers is None:
+            answers = vars(owner)[name] = {}  # with no reference to the object, which would be a circle
+        key = asked[0] if len(asked) == 1 else asked  # a tuple is one object more for the garbage collector
+        found = answers.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            give_way()
+            found = answers[key] = method(owner, *asked)
+        return found
+
+    return cast("_Method", answer)
+
+
+def united(one: frozenset[K], other: frozenset[K]) -> frozenset[K]:
+    """The union: one of the two where it is that, as mostly. Another set is one more for the garbage collector."""
+    return one if one >= other else other if other >= one else one | other
 
 
 MOST_REMEMBERED: Final = 512

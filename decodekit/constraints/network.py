@@ -36,7 +36,7 @@ class Frame(ABC):
 
     @abstractmethod
     def moves(self) -> tuple[Move, ...]:
-        """What may happen in this state. Never empty for a frame that can be completed."""
+        """The moves that this state offers. Never empty for a frame that can be completed."""
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The states to go on with when a `Read` of this frame ends with `label`.
@@ -48,7 +48,7 @@ class Frame(ABC):
         raise NotImplementedError(f"{type(self).__name__} offers no Read")
 
     def fresh(self, label: Label) -> Fresh | None:
-        """What all but a few captured texts have in common; None if every text has to be asked for. See `Fresh`.
+        """The common continuation of all captured texts but a few; None if every text has to be asked for. See `Fresh`.
 
         Raises:
             TextNeeded: this frame follows a text that is not known, and that matters here.
@@ -65,15 +65,15 @@ class Frame(ABC):
     # What a message says of a state. Nothing of it decides what is allowed.
 
     def title(self) -> str | None:
-        """What this state is a part of, such as ``"rule statement"``; None if there is no name for it."""
+        """The name of the part that this state is in, such as ``"rule statement"``; None if there is none."""
         return None
 
     def expected(self, move: Move) -> tuple[str, ...]:
-        """What `move`, one of `moves`, begins, in words; empty to leave it to the languages that are read."""
+        """Phrases for what `move`, one of `moves`, begins; empty to leave it to the languages that are read."""
         return ()
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """Why the text cannot go on, in words; None if this state knows no more than its languages.
+        """The reason why the text cannot go on, in words; None if this state knows no more than its languages.
 
         ``text[:start]`` led to this state, ``text[:stop]`` can be read, and ``text[stop]`` cannot; with
         ``stop == len(text)`` the text is to end there and cannot.
@@ -83,7 +83,7 @@ class Frame(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What follows a captured text that is not one of a few, so that a mask need not ask for each text by itself.
+    """The common continuation of all captured texts but a few, so that a mask need not ask for each text by itself.
 
     Attributes:
         frames: what `Frame.after` would give, as far as it can be told without the text. Where the text matters again,

@@ -66,7 +66,7 @@ def decoding() -> Iterator[None]:
 
 
 def num_steps() -> int:
-    """How often somebody has begun or ended a step; the same number twice is a time in which nobody decoded."""
+    """The number of steps that were begun or ended; the same number twice is a time in which nobody decoded."""
     return _num_steps
 
 

@@ -86,7 +86,7 @@ class WorkBudget:
 
 
 class _Allowance(threading.local):
-    """How many steps the thread may still make in its slice; None for any number."""
+    """The steps that the thread may still make in its slice; None for any number."""
 
     left: int | None = None
     has_spent: bool = False  # a slice makes one thing at least, whatever was charged before it, so that work goes on

@@ -37,7 +37,7 @@ def spelling(token: SpecialName) -> bytes:
 
 
 def written(token: SpecialName) -> str:
-    """How a special token stands in a text: its name, or its id as grammars write it."""
+    """The text of a special token: its name, or its id as grammars write it."""
     return f"<[{token}]>" if isinstance(token, int) else token
 
 
@@ -64,7 +64,7 @@ def with_names(path: bytes) -> bytes:
 
 
 def token_texts(vocabulary: Vocabulary, asked: Set[SpecialName] = frozenset()) -> tuple[bytes | None, ...]:
-    """What each token adds to a text: its bytes; of a special token how it was asked for, else its first name.
+    """The text of each token: its bytes; of a special token how it was asked for, else its first name.
 
     None for what cannot be asked for: end-of-sequence tokens, and tokens without bytes and without a name.
 
@@ -123,7 +123,7 @@ def check_special_tokens(asked: Set[SpecialName], vocabulary: Vocabulary) -> Non
 
 
 def _fault(token: SpecialName, vocabulary: Vocabulary) -> str:
-    """Why a token cannot be asked for."""
+    """The reason why a token cannot be asked for."""
     number = vocabulary.special_tokens.get(token) if isinstance(token, str) else token
     if number in vocabulary.eos_token_ids:
         return f"the token {token!r} ends a text, so that it cannot be part of one"

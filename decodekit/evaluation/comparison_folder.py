@@ -87,7 +87,7 @@ class BenchFolder:
 
 
 def count_rows(path: Path) -> int:
-    """How many rows of a comparison a folder holds, also while it is written."""
+    """The number of a comparison's rows in a folder, also while it is written."""
     return sum(1 for _ in read_rows(path / ROWS))
 
 

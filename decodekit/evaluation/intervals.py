@@ -1,4 +1,4 @@
-"""How sure a figure is: means with Student's t, paired differences, ratios of paired medians.
+"""Intervals of figures: means with Student's t, paired differences, ratios of paired medians.
 
 Everything here is a function of numbers. Fewer than `MIN_SAMPLES` values give a figure without an interval.
 """

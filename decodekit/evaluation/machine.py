@@ -1,4 +1,4 @@
-"""Where a comparison ran: the machine, the versions, the commit."""
+"""The environment of a comparison: the machine, the versions, the commit."""
 
 from __future__ import annotations
 

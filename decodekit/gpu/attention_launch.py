@@ -31,7 +31,7 @@ _OTHER_SHARED: Final = 2 << 10  # bytes beside queries, weights, keys and values
 _EXCHANGED: Final = 8  # bytes for each number of the sums, while threads exchange them at the end
 _MOST_AT_ONCE: Final = 256  # numbers of a key or value that are multiplied at once, and with all queries of a program
 _MOST_PARTS: Final = 64  # of a row
-_ROWS: Final = (16, 64, 256)  # whose lengths a program adds up at once: the least that has all, or the last
+_ROWS: Final = 256  # whose lengths a program adds up at once
 _LEAST: Final = 2  # blocks of a part, while programs are fewer than their places
 _LEAST_OF_MANY: Final = 8  # blocks of a part, where it is there for balance alone
 _ROUNDS: Final = 4  # programs for each place, from which on the rest of a last round no longer counts
@@ -123,7 +123,7 @@ def launch_of(
         "DOT": tl.float32 if kernel.IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
         "MANY": next_power_of_2(-(-tiles.queries // group)), "MOST_PARTS": _MOST_PARTS,
-        "ROWS": next((size for size in _ROWS if num_rows <= size and tiles.queries == 16), _ROWS[-1]),
+        "ROWS": _ROWS if tiles.num_warps > 2 else _ROWS // 8,  # no more than the registers of its threads hold
     }  # fmt: skip
     return Launch(size[:2], arguments, constants, tiles.num_warps)
 
@@ -169,9 +169,9 @@ def tiles_of(
     stages = max(1, min(3 if pad <= 128 else 2, room // tokens - ahead))
     in_registers = queries * pad
     is_shared_out = not is_wide and (in_registers > 1 << 13 if stored else in_registers >= 1 << 14)
-    # Where little is multiplied, fewer threads have less to exchange: of 256 rows of 1,024 tokens two warps take 0.70
-    # of the time of four, of one row 0.88 (an H200).
-    is_small = queries == 16 and not (stored or is_wide) and pad == 256
+    # Where little is multiplied, fewer threads have less to exchange: two warps take 0.69 of the time of four for 256
+    # rows of 1,024 tokens, 0.82 for one, on an H200.
+    is_small = queries == 16 and not (stored or is_wide) and pad <= 256
     return Tiles(queries, tokens, stages, 8 if is_big or is_shared_out else 2 if is_small else 4)
 
 

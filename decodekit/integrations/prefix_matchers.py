@@ -1,4 +1,4 @@
-"""Which tokens may follow sequences that somebody else's loop extends, reorders, forks and takes back.
+"""The tokens that may follow sequences which another engine's loop extends, reorders, forks and rolls back.
 
 Such a loop hands over whole rows of token ids, prompt included, and nothing else. A row that was there before, or whose
 tokens but the last were, goes on from there; any other row is a prompt, after which the text of the constraint begins::
@@ -188,7 +188,7 @@ def _made(constraint: Any, vocabulary: Any) -> PrefixMatchers:
 
 
 def _num_shared(one: _Tokens, other: _Tokens) -> int:
-    """How many tokens two rows have in common at their beginning."""
+    """The number of first tokens that two rows have in common."""
     length = min(len(one), len(other))
     differs = one[:length] != other[:length]
     first = int(differs.argmax()) if length else 0

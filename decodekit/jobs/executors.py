@@ -1,4 +1,4 @@
-"""Where the documents of a job are decoded: here, in this process, in batches that are refilled as rows become free."""
+"""The executors of a job: the protocol, and the one that decodes in this process, in batches that are refilled."""
 
 from __future__ import annotations
 

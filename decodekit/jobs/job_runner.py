@@ -260,7 +260,7 @@ def _refused(attempt: Completion) -> dict[str, str]:
 
 
 def _place(error: DecodekitError, completion: Completion | None) -> str | None:
-    """Where the error was seen.
+    """The place where the error was seen.
 
     For a text that was cut, the value that it leaves open. Never the number of the prompt: it differs from run to run.
     """

@@ -69,7 +69,7 @@ class JobSchema:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the schema is read and its texts are written, as a JSON value: what else decides which texts there are.
+        """The options of reading the schema and writing its texts, as a JSON value: all else that decides on the texts.
 
         The options of `JsonSchema`, what its references may name, and a digest of the class that it came from, whose
         validators say more than its schema. Empty for a constraint that is not a JSON Schema, which `beyond` tells.

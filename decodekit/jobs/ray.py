@@ -49,7 +49,7 @@ _REACHED: Final = (
 
 @dataclass(frozen=True)
 class ModelOnWorker:
-    """How a worker loads the model of a job.
+    """The model of a job as a worker loads it.
 
     Args:
         name, dtype, device_map: as for `LLM.load`; the number type is that of the driver's model.

@@ -158,7 +158,7 @@ def length_error(plan: Plan, index: int, text: str | None, num_tokens: int, is_s
     elif plan.grammar is not None and is_satisfied:
         cause += "; as it is it satisfies the constraint, and it might have gone on"
     elif plan.grammar is not None:
-        from decodekit.constraints.author.filling import remark  # which not every user needs
+        from decodekit.constraints.author.filler import remark  # which not every user needs
 
         cause += " before the constraint was satisfied"
         spent_on = remark(plan.grammar.constraint, text)

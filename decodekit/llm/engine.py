@@ -428,6 +428,6 @@ class Engine:
 
 
 def _tokens_that_fit(model: CausalLM) -> int | None:
-    """How many tokens a part of the free memory holds; None if that cannot be told."""
+    """The number of tokens that a part of the free memory holds; None if that cannot be told."""
     each, free = memory.bytes_per_token(model), memory.free_for(model)
     return None if not each or free is None else max(1, free // _CACHE_SHARE // each)

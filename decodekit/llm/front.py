@@ -446,7 +446,7 @@ class LLM:
         return Request(token_ids, matcher, seed, negative_prompt=negative, thought=thought)
 
     def _canonical(self) -> Canonical:
-        """How the tokenizer divides texts; one for all calls, since it remembers divisions."""
+        """The tokenizer's divisions of texts; one object for all calls, since it remembers them."""
         if self._division is None:  # a copy of another process
             self._division = facts_of(self.tokenizer, self.model)[1]
         return self._division

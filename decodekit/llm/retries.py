@@ -134,7 +134,7 @@ def is_refused(completion: Completion) -> bool:
 
 
 def reason_of(completion: Completion) -> str:
-    """Why the value was refused, in the words of the validator or guard."""
+    """The reason why the value was refused, in the words of the validator or guard."""
     error = completion.error
     assert error is not None
     raised = error.__cause__

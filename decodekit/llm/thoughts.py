@@ -34,7 +34,7 @@ _SLACK: Final = 8
 
 @dataclass(frozen=True, eq=False)
 class Reasoning:
-    """How the texts of a call may reason.
+    """The reasoning that the texts of a call may have.
 
     Args:
         thought: what stands around a thought.
@@ -118,7 +118,7 @@ class Reasoning:
 def reasoning_of(
     options: GenerateOptions, constraint: Any, vocabulary: Vocabulary, tokenizer: Any, told: Telling
 ) -> Reasoning | None:
-    """How the texts of a call may reason; None if they are taken as they are.
+    """The reasoning that the texts of a call may have; None if they are taken as they are.
 
     Raises:
         OptionError: thoughts are to be bounded that the chat template has not, or stand before a constraint that

@@ -65,7 +65,7 @@ LABEL_SIZE = 11
 
 
 def label_width(text: str) -> float:
-    """How wide a label of a picture is at most, whatever font the reader has.
+    """The largest width of a label of a picture, whatever font the reader has.
 
     Pictures have no layout of their own: what is wider than its room is cut, and "100 %" reads "00 %".
     """

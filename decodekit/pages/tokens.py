@@ -132,7 +132,7 @@ def _card(token: TokenTrace, anchor: str) -> str:
 
 
 def _checked(token: TokenTrace) -> str:
-    """How the constraint was heard."""
+    """The sentence about the constraint's check of a token."""
     if token.check == "free":
         return f"No constraint: any of {token.num_allowed:,} tokens."
     if token.check == "asked":
@@ -163,7 +163,7 @@ def _share(logprob: float | None) -> str:
 
 
 def _shade(logprob: float | None) -> str:
-    """How strongly a token is shaded, 0 to 1: not at all where it is certain, fully from a probability of 1 % down."""
+    """The strength of a token's shade, 0 to 1: none where it is certain, full from a probability of 1 % down."""
     return f"{min(1.0, logprob / math.log(0.01)):.2f}" if logprob is not None and logprob < 0 else "0"
 
 

@@ -56,7 +56,24 @@ def is_equal(one: Any, other: Any) -> bool:
 
 def pointer_of(path: Iterable[str | int]) -> str:
     """The JSON Pointer of a path (RFC 6901): ``/items/0/name``; empty for the whole value."""
-    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
+    return "".join([f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path])
+
+
+def path_of(pointer: str) -> list[str]:
+    """The reference tokens of a JSON Pointer, unescaped: keys, and indices in digits; none for the whole value."""
+    return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+
+
+def value_at(value: Any, pointer: str) -> Any:
+    """The value at a JSON Pointer inside of a value; None where there is none."""
+    for token in path_of(pointer):
+        if isinstance(value, Mapping):
+            value = value.get(token)
+        elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return None
+    return value
 
 
 def validator_of(schema: Mapping[str, Any] | bool, documents: Iterable[tuple[str, Any]] = ()) -> Any:

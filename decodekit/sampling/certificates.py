@@ -50,7 +50,7 @@ SEARCHED: Final = 256
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Where one token of each row stands among the others.
+    """The standing of one token of each row among the others.
 
     Args:
         scores: of N rows; or the rows, float32 [N, V].
@@ -67,7 +67,7 @@ class Standing:
 
     @cached_property
     def distances(self) -> NDArray[np.float64]:
-        """How far the logits of the likelier and the equally likely tokens are above, [N, M]; padded with -inf.
+        """The distances to the logits of the likelier and the equally likely tokens, [N, M]; padded with -inf.
 
         +inf is among them where tokens may be missing.
         """
@@ -96,7 +96,7 @@ class Standing:
 
     @cached_property
     def largest(self) -> NDArray[np.float64]:
-        """How far the likeliest token is above, [N]; 0 if none is."""
+        """The distance to the logit of the likeliest token, [N]; 0 if none is above."""
         largest: NDArray[np.float64] = self.distances.max(axis=1, initial=0.0)
         return largest
 

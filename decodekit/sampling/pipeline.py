@@ -428,7 +428,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Narrowed:
-    """Where the rows of a pipeline become candidates: at a truncation, or for wide rows at the temperature before it.
+    """The step at which a pipeline's rows become candidates: a truncation, or for wide rows the temperature before it.
 
     The rest of the processors follow on candidates. No temperature: the truncation works on rows of any width.
     """

@@ -1,4 +1,4 @@
-"""Which token is taken from a processed row of logits."""
+"""Selectors, which take a token from a processed row of logits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _sample_sparse(relative: Tensor, allowed: NDArray[np.bool_], keys: NDArray[n
 
 
 def is_faulty(rows: Tensor) -> Tensor:
-    """Which rows of logits [N, V] have NaN or +inf, bool [N]."""
+    """The rows of logits [N, V] that have NaN or +inf, bool [N]."""
     return ~(rows < torch.inf).all(dim=-1)
 
 

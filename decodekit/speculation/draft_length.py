@@ -1,4 +1,4 @@
-"""How long a draft should be: as long as the tokens that it brings are worth the time that they cost.
+"""The length of drafts: as long as the tokens that they bring are worth the time that they cost.
 
 A step with k draft tokens takes the time 1 + 0.05 k; each token is accepted in 6 of 10 cases if those before it were:
 
@@ -151,7 +151,7 @@ class _Offered:
 
 
 class _Backoff:
-    """When a proposer that brings nothing is left alone: after some calls in vain, each time for longer.
+    """The pauses of a proposer that brings nothing: after some calls in vain, each longer.
 
     Args:
         patience: calls in vain before the first rest; `PROBE_CALLS` of them, at most, before each later one.
@@ -183,7 +183,7 @@ class _Backoff:
 
 
 class _Kind:
-    """How often a draft token was tried and accepted, by its position, the latest counting most."""
+    """The counts of tried and accepted draft tokens, by their position, the latest counting most."""
 
     def __init__(self, first_guess: float, costs: Sequence[float], decay: float, probe_every: int) -> None:
         self._costs = costs

@@ -55,7 +55,7 @@ class Draft:
 
 
 class Target(Protocol):
-    """How the target takes its tokens, for proposers that have logits of their own."""
+    """The target's way of taking tokens, for proposers that have logits of their own."""
 
     @property
     def model(self) -> CausalLM | None:
@@ -67,7 +67,7 @@ class Target(Protocol):
 
     @property
     def verify(self) -> Verify:
-        """How it verifies drafts: "rejection" asks for tokens that `draw` drew, with their probabilities."""
+        """The verification of drafts: "rejection" asks for tokens that `draw` drew, with their probabilities."""
 
     def take(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
         """The tokens that the target would take if these logits were its own: its processors, its mask, its noise of
@@ -129,7 +129,7 @@ class Context:
         return self.text[len(self.root.text) :] if self.ahead_of else ()
 
     def num_legal(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` the constraint allows; none where it fails."""
+        """The number of the first `tokens` that the constraint allows; none where it fails."""
         if self.matcher is None:
             return len(tokens)
         try:

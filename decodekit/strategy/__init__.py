@@ -1,4 +1,4 @@
-"""Which token is taken: strategies as frozen values, and the names by which they are found."""
+"""Strategies, which choose tokens, as frozen values, and the names by which they are found."""
 
 from decodekit.sampling.sampler_options import Processors as Processors
 from decodekit.strategy.beam import Beam as Beam

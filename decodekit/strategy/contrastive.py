@@ -66,7 +66,7 @@ class ContrastiveSearch(Searching):
 
     @property
     def num_candidates(self) -> int:
-        """How many tokens are compared; 1 where no comparison can change the likeliest."""
+        """The number of tokens that are compared; 1 where no comparison can change the likeliest."""
         return self.top_k if self.penalty_alpha > 0 else 1
 
     def policy(self, model: CausalLM, settings: Settings) -> ContrastiveRows:

@@ -74,7 +74,7 @@ class Guidance:
 
     @property
     def num_prompts(self) -> int | None:
-        """How many prompts have negative ones; None if all have the same."""
+        """The number of prompts that have negative ones; None if all have the same."""
         given = self.negative_prompt
         return None if given is None or is_single(given) else len(given)
 

@@ -43,7 +43,7 @@ class OverSamples(Strategy):
 
     @property
     def proposer(self) -> Proposer | None:
-        """Who guesses ahead for every sample."""
+        """The proposer of drafts for every sample."""
         return self.strategy.proposer
 
     @property
@@ -53,7 +53,7 @@ class OverSamples(Strategy):
 
     @property
     def verify(self) -> Any:  # type: ignore[override]
-        """How guesses for the samples are verified."""
+        """The verification of drafts for the samples, by name."""
         return self.strategy.verify
 
     @property

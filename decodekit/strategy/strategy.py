@@ -68,7 +68,7 @@ What is looked up is worth as much as the text repeats itself, so that by name i
 
 
 class Strategy(ABC):
-    """How a token is taken from logits. A frozen value; equal strategies decode equal texts.
+    """The rule by which a token is taken from logits. A frozen value; equal strategies decode equal texts.
 
     Laws, which `testing.check_strategy` checks: those of `select` (see `decoding.request.settings.Selector`); a text
     depends on its prompt, its constraint and its seed alone; wrong values of options are refused when the strategy is
@@ -106,12 +106,12 @@ class Strategy(ABC):
 
     @property
     def num_samples(self) -> int:
-        """How many texts of a prompt are decoded; see `decoding.loop.samples`."""
+        """The number of texts that are decoded of a prompt; see `decoding.loop.samples`."""
         return 1
 
     @property
     def proposer(self) -> Proposer | None:
-        """Who guesses ahead; None without speculation.
+        """The proposer of drafts; None without speculation.
 
         Raises:
             OptionError, UnknownNameError: `speculate` is nothing that can guess.

@@ -73,7 +73,7 @@ class DistributionReport:
 
     @property
     def num_texts(self) -> int:
-        """How many were drawn."""
+        """The number that was drawn."""
         return sum(self.counts.values())
 
     @property
@@ -191,7 +191,7 @@ def check_distribution(
 
 
 def texts_needed(law: Mapping[Any, float], *, deviation: float, power: float, false_alarm: float) -> int:
-    """How many texts tell a law at a total variation of `deviation` from this one; see the module."""
+    """The number of texts that tell a law at a total variation of `deviation` from this one; see the module."""
     total = _spread(law) + _slack(false_alarm / 2) + _slack(1 - power)
     return math.ceil((total / deviation) ** 2)
 

@@ -56,7 +56,7 @@ def _check_ways(guard: EarlyGuard, data: bytes, first: int, rng: random.Random) 
 
 
 def _read(guard: EarlyGuard, pieces: Sequence[bytes]) -> Refusal | None:
-    """Why a text is refused that is read in pieces."""
+    """The refusal of a text that is read in pieces."""
     reader = guard.reader()
     refusals = (None if reader is None else reader.read(piece) for piece in pieces)
     return next((refusal for refusal in refusals if refusal is not None), None)

@@ -1,4 +1,4 @@
-"""How the checks of this package say which law was broken, by what and where; and the laws of a value."""
+"""The reports of broken laws by the checks of this package: which, by what and where; and the laws of a value."""
 
 from __future__ import annotations
 

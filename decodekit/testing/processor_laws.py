@@ -280,7 +280,7 @@ def _for_vocabulary(
 
 
 def _check_small_vocabulary(subject: Subject, processor: LogitsProcessor, seed: int) -> None:
-    """Where a small vocabulary is not refused, its rows can be processed."""
+    """A small vocabulary that is not refused has rows that can be processed."""
     try:
         made = processor.for_vocabulary(8, [7])
     except OptionError:

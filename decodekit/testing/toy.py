@@ -81,7 +81,7 @@ class ToyCache:
 
     @property
     def num_rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return len(self.tokens)
 
     @property

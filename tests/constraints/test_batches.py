@@ -11,9 +11,8 @@ from decodekit.constraints.composition.guarded import Guarded
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.constraints.matching import compiler
-from decodekit.constraints.matching.batches import fill_bitmasks
 from decodekit.constraints.matching.compiler import compile
-from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.matching.matcher import Matcher, fill_bitmasks
 from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.vocabulary import Vocabulary

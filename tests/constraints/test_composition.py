@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import decodekit as dk
 from decodekit.constraints import Choices, Constraint, Guarded, JsonSchema, Regex, as_constraint, compile
-from decodekit.constraints.composition import splitting
+from decodekit.constraints.composition import split
 from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
 from decodekit.constraints.composition.composed import Composed, Special
 from decodekit.constraints.composition.free_text import endings_before, free_text
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged, TagValue
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated, Terminal
@@ -318,12 +318,12 @@ def test_free_text_is_not_tried_to_end_at_each_character(text: str, monkeypatch:
     """What is looked at of a text that may call tools, or have tags, is the same behind a long text."""
     made = list[object]()
 
-    class Counted(splitting.Leaf):
+    class Counted(split.Leaf):
         def __init__(self, *given: Any) -> None:
             made.append(given)
             super().__init__(*given)
 
-    monkeypatch.setattr(splitting, "Leaf", Counted)
+    monkeypatch.setattr(split, "Leaf", Counted)
     rules: list[Composed] = [tools([{"name": "f"}], "hermes"), Concat(Text(), OneOf("<a>", "<b>"), Regex("[xy]*"))]
     for rule, ending in zip(rules, (text, f"{text}<b>xyx"), strict=True):
         numbers = []

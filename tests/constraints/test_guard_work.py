@@ -11,9 +11,9 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints import Guarded, JsonSchema, Regex, compile
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.constraint import Refusal, judging_of
-from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.values import instances, numbers
 from decodekit.constraints.matching import guarded_matcher
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher

@@ -469,6 +469,10 @@ def test_elements_are_judged_together() -> None:
             {"$ref": "#/$defs/P", "$defs": {"P": {"properties": properties, "required": ["a"], "maxProperties": 1}}},
             [["a", "1"]], [[], ["a", "1", "b", "x"]],
         ),
+        (  # a reference into a list
+            {"$ref": "#/$defs/P/anyOf/0", "$defs": {"P": {"anyOf": [{"properties": properties, "required": ["a"]}]}}},
+            [["a", "1"]], [[]],
+        ),
     ]  # fmt: skip
     for schema, accepts, rejects in shapes:
         constraint = tools([{"name": "f", "parameters": schema}], "qwen3-coder", "required")

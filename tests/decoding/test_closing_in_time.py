@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Constraint, Guarded, JsonSchema, Regex, compile
-from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.draws.row_draws import Outputs

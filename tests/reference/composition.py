@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from decodekit.constraints.composition.splitting import HasParts
+from decodekit.constraints.composition.split import HasParts
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Concatenated,

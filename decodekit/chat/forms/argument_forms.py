@@ -1,4 +1,4 @@
-r"""How the arguments of calls may be written: as JSON, or one by one as elements.
+r"""The forms of the arguments of calls: as JSON, or one by one as elements.
 
 {"k": "v", "l": [1]}  stands in the text                            JSON, with these separators
 <tool_call>f\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n      elements; with two arguments it shows what
@@ -33,7 +33,7 @@ _MANY_DIVISIONS: Final = 4
 
 
 def argument_forms(renderings: Renderings) -> Iterator[Arguments]:
-    """How arguments may be written, the likeliest first."""
+    """The forms that arguments may have, the likeliest first."""
     written = renderings.response("", (call_of(0, SEVERAL),)) or renderings.response(
         "", (call_of(0, SEVERAL), call_of(1))
     )
@@ -95,7 +95,7 @@ def _elements(renderings: Renderings) -> Iterator[ElementArguments]:
 
 
 def _divisions(around: _Around, none: str | None) -> list[tuple[int, int]]:
-    """How many characters before a key, and behind a value, are of the element; the likeliest first.
+    """The numbers of characters before a key, and behind a value, that are of the element; the likeliest first.
 
     before = head + begin, behind = end + tail, between = end + separator + begin; without arguments, head + tail, maybe
     with fewer blanks.
@@ -116,7 +116,7 @@ def _divisions(around: _Around, none: str | None) -> list[tuple[int, int]]:
 
 
 def _values(renderings: Renderings, form: ElementArguments, head: str, tail: str, quote: str) -> Values:
-    """How values are written: as most arguments of all types are."""
+    """The form of values: that of most arguments of all types."""
     shown: list[tuple[Any, str]] = []
     for value in (*TEXTS, *OTHERS, *NESTED):
         written = renderings.response("", (call_of(0, {KEYS[0]: value}),)) or ""

@@ -39,7 +39,7 @@ class Null:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """How messages are given to a template.
+    """The form in which messages are given to a template.
 
     Attributes:
         listed: roles whose contents are lists of parts; others have texts.

@@ -49,7 +49,7 @@ WorkersOption: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class DocumentOptions:
-    """Which documents are done, and what of them."""
+    """The options that choose documents, and their texts."""
 
     id_field: Annotated[str, typer.Option(help="Field or column that holds the id.")] = "id"
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text"
@@ -100,7 +100,7 @@ class DocumentOptions:
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """How a document becomes a prompt."""
+    """The options that make a prompt of a document."""
 
     prompt: Annotated[
         str | None,

@@ -39,7 +39,7 @@ _of_schema = partial(typer.Option, rich_help_panel="JSON of a schema")
 
 @dataclass(frozen=True, slots=True)
 class SchemaOptions:
-    """How the JSON of a schema is read and written."""
+    """The options of reading a schema and writing its JSON."""
 
     whitespace: Annotated[
         str | None,
@@ -101,7 +101,7 @@ ChatTemplateKwargs = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which model is loaded, and how."""
+    """The options of the model and of loading it."""
 
     model: Model = "tiny"
     dtype: Annotated[str, _of_model(help="Number type of the weights.")] = "auto"
@@ -110,7 +110,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """Which token is taken."""
+    """The options of sampling."""
 
     strategy: Annotated[
         str,

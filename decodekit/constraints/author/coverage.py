@@ -1,4 +1,4 @@
-"""What decoding enforces of a schema, keyword by keyword, before a model is loaded."""
+"""The coverage of a schema, keyword by keyword: what decoding enforces of it, told before a model is loaded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.support import Finding, Status
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
-from decodekit.constraints.json_schema.guard import guarding
+from decodekit.constraints.json_schema.guard import schema_guard
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
-from decodekit.constraints.json_schema.messages.warnings import surprises
 from decodekit.constraints.json_schema.schema import JsonSchema
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED, JSON_STRING, Formats
 from decodekit.constraints.matching.compiler import compile
@@ -49,7 +48,7 @@ class KeywordCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What `check` found.
+    """The coverage of one schema, as `check` reports it.
 
     Attributes:
         draft: the draft of the schema, such as "draft 2020-12".
@@ -87,7 +86,7 @@ class Coverage:
         return tuple(entry for entry in self.keywords if entry.status == "refused")
 
     def num_keywords(self, status: Status) -> int:
-        """How many keywords have a status."""
+        """The number of keywords that have a status."""
         return sum(entry.status == status for entry in self.keywords)
 
     def __str__(self) -> str:
@@ -99,7 +98,7 @@ class Coverage:
 def check(
     schema_or_type: object, format: Formats = "annotate", registry: object = None, tokenizer: object = None
 ) -> Coverage:
-    """What of a schema, or of a Python type, decoding enforces, and how many tokens its texts have.
+    """The coverage of a schema, or of a Python type, and bounds on the tokens of its texts.
 
     Args:
         schema_or_type, format, registry: as for `JsonSchema`; a `JsonSchema` is taken with its own options. Also the
@@ -161,7 +160,7 @@ def warnings_of(constraint: JsonSchema) -> list[str]:
 
 def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
     left = dict(network.semantics.left)
-    by_guard = guarding.guarded_locations(network.semantics)
+    by_guard = schema_guard.guarded_locations(network.semantics)
 
     def status(finding: Finding) -> Status:
         name, location = finding.keyword, finding.location
@@ -185,7 +184,7 @@ def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCove
 
 
 def _warnings(found: list[Finding], format: Formats, keywords: tuple[KeywordCoverage, ...]) -> list[str]:
-    warnings = surprises(found, format)
+    warnings = support.surprises(found, format)
     guarded: dict[str | None, list[str]] = {}
     for entry in keywords:
         if entry.status == "guard":
@@ -199,7 +198,7 @@ def _warnings(found: list[Finding], format: Formats, keywords: tuple[KeywordCove
 
 
 def _json_schema(value: object, format: Formats, registry: object) -> tuple[JsonSchema, list[str]]:
-    """What is to be checked, with the options of `check` where it has none of its own; names of functions around it."""
+    """The schema to check, with the options of `check` where it has none itself; the names of the guards around it."""
     if not isinstance(value, str | Mapping | Constraint):
         return JsonSchema(value, format=format, registry=registry), []
     given = as_constraint(value)

@@ -1,4 +1,4 @@
-"""What a constraint is made of, for its author: rules, terminals, a shortest text, and what is probably a mistake."""
+"""The outline of a constraint, for its author: rules, terminals, a shortest text, and warnings of probable mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GBNF_RULE: Final = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)[ \t]*::=", re.MULTILINE
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a constraint is made of.
+    """The outline of a constraint.
 
     Attributes:
         kind: "lark", "gbnf", "regex", "schema", or the name of the class.

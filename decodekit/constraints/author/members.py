@@ -25,7 +25,7 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import Final, TypeVar
 
-from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.constraint import Constraint, Refusal
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
@@ -161,7 +161,7 @@ def _walks(rule: Constraint, rng: random.Random, size: int, prefix: bytes) -> It
 
 @lru_cache(maxsize=8)
 def _engine(rule: Constraint) -> tuple[Recogniser, Completions]:
-    """What reads the texts of a constraint; a vocabulary need not have its special tokens."""
+    """The recogniser of a constraint and its completions in bytes; special tokens need not be in a vocabulary."""
     recogniser = Recogniser(rule.root(), shared_automaton())
     check_satisfiable(rule, recogniser)
     return recogniser, Completions(recogniser, byte_vocabulary())

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
@@ -78,7 +78,7 @@ class TokenClass:
 
 
 class InTime:
-    """Which tokens leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
+    """The tokens that leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
 
     Args:
         recogniser, masks, completions: of the grammar.
@@ -104,7 +104,7 @@ class InTime:
             row: where to write.
             num_tokens: how many may come after the token.
             state: what the token is read in.
-            left_out: tokens that no completion may have; see `closing`.
+            left_out: tokens that no completion may have; see `shortest_completions`.
         """
         may_end = self._recogniser.states.is_accepting(state) and num_tokens >= 0
         row[:] = self._eos_words if may_end else 0
@@ -231,7 +231,7 @@ class InTime:
         return tuple(bitmask_from_ids(tokens[numbers == number], size) for number in range(len(groups)))
 
     def _rest_of(self, lexical: int) -> Hashable:
-        """What makes two states of a lexeme as good as one another: the shortest word, if it ends in one way alone."""
+        """A key of lexical states that are equally far from their end: the shortest word, if all ends are alike."""
         node = self._recogniser.automaton.nodes[lexical]
         return lexical if node is None or node.is_labelled else shortest_word(node)
 
@@ -266,7 +266,7 @@ class InTime:
         return bitmask_from_ids(apart, size) & asked, [bitmask_from_ids(some, size) for some in groups.values()]
 
     def _after_text(self, token: int, text: bytes, ways: Mapping[bytes, WayOut], fresh: Fresh) -> bytes | None:
-        """What follows a captured text in a token that ends it; None if the text is listed, or its end not certain."""
+        """The bytes of a token behind the captured text that it ends; None if that is listed or its end uncertain."""
         data = self._vocabulary.token_bytes[token] or b""
         ends = [end for end in range(1, len(data) + 1) if data[:end] in ways]
         if len(ends) != 1:

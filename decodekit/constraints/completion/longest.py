@@ -1,4 +1,4 @@
-"""How long a text of a constraint can get: the longest word of its frames, None where there is none."""
+"""The most bytes of a text of a constraint: those of the longest word of its frames, None where there is none."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def most_bytes(root: Frame) -> int | None:
 
 @dataclass(slots=True)
 class _Steps:
-    """What has been looked at so far."""
+    """The number of nodes and edges that were looked at, with its limit."""
 
     num: int = 0
 
@@ -123,7 +123,7 @@ def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
 
 
 def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
-    """What may follow how many bytes of a node, so that its longest words come about; None if it has no longest one.
+    """The nodes that a longest word of a node may go on with, and the bytes before each; None if no word is longest.
 
     Counted characters are read at once: a text of at most 32,767 characters would have half a million places.
     """

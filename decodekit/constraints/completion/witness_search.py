@@ -71,7 +71,7 @@ class Lexemes:
 
 @dataclass(slots=True)
 class Effort:
-    """What one question, or a part of `whole`, has cost so far; and the words that are known whatever is asked."""
+    """The steps of one question, or of a part of `whole`, so far; and the lexemes' words, known whatever is asked."""
 
     lexemes: Lexemes
     whole: Effort | None = None

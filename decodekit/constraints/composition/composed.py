@@ -1,11 +1,11 @@
-"""What all compositions share: a text is that of an expression over parts, and so are its value and its guard."""
+"""The base of all compositions: a text is that of an expression over parts, and so are its value and its guard."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.composition.splitting import HasParts, PartsGuard, Split
+from decodekit.constraints.composition.split import HasParts, PartsGuard, Split
 from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import (
@@ -27,7 +27,7 @@ from decodekit.errors import InvalidConstraintError
 class Composed(HasParts):
     """A constraint made of parts. Subclasses say how, and what the values of the parts are together.
 
-    A text may divide into the parts in several ways; which one counts is said in the module `splitting`. A special
+    A text may divide into the parts in several ways; which one counts is said in the module `split`. A special
     token stands in a text by its name.
     """
 

@@ -84,7 +84,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class FreeText(Node):
-    """What may follow at one place: of the character that was begun, `rest`, then `low` to `high` characters more."""
+    """The free text behind one place: `rest` of the character that was begun, then `low` to `high` characters more."""
 
     can_be_empty = False
     is_labelled = False

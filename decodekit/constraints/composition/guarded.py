@@ -110,7 +110,7 @@ class _FunctionGuard:
 
 
 def _ask(function: Callable[..., Verdict], value: object) -> str | None:
-    """Why the function refuses the value; None if it does not."""
+    """The reason why the function refuses the value; None if it does not."""
     name = getattr(function, "__name__", type(function).__name__)
     try:
         verdict = function(value)

@@ -26,7 +26,7 @@ BLANKS: Final[Expression] = Repeated(Terminal(ir.byte_set(b" \t\r\n"), "blank"),
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What `Tagged` text may hold: a begin, a text of a constraint, an end.
+    """A tag of `Tagged` text: a begin, a text of a constraint, an end.
 
     Args:
         begin: a str, or a `Special` token.
@@ -243,7 +243,7 @@ def name_of(marker: str | Special) -> str:
 
 
 def _rest(tag: Tag, trigger: str | Special) -> Expression:
-    """What follows the trigger: the rest of the begin, the content, the end."""
+    """The tag behind its trigger: the rest of the begin, the content, the end."""
     rest = tag.begin[len(trigger) :] if isinstance(trigger, str) and isinstance(tag.begin, str) else ""
     return row(rest, tag.constraint, tag.end)
 

@@ -256,7 +256,7 @@ class Automaton:
             return bool(self.kinds[state] == FINAL)
 
     def first_bytes(self, state: int) -> UInt8Array:
-        """Which bytes may follow, uint8 [256] of 0 and 1."""
+        """The bytes that may follow, uint8 [256] of 0 and 1."""
         with self.lock:
             if self.kinds[state] == NOT_EXPANDED:
                 self.expand(state)

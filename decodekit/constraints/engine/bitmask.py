@@ -43,7 +43,7 @@ def ids_from_bitmask(row: Int32Array) -> Int32Array:
 
 
 def num_set(row: Int32Array) -> int:
-    """How many ids one row allows."""
+    """The number of ids that one row allows."""
     return int(np.bitwise_count(row.view(np.uint32)).sum())
 
 

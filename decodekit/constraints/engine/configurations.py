@@ -44,7 +44,7 @@ Entry: TypeAlias = tuple[frozenset[Configuration], bool]
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What follows on some stack: relative to it, so that it is the same on every one.
+    """The lexemes that begin on some stack, relative to it, so that they are the same on every one.
 
     Attributes:
         starts: (lexical state, reader, frames pushed, the innermost last).
@@ -101,7 +101,7 @@ class States:
 
 
 class Rows:
-    """What follows a lexeme, or on the entry of a frame, as flat arrays for compiled code; grows only.
+    """The `Following` of lexemes, and of the entries of frames, as flat arrays for compiled code; grows only.
 
     Row r stands for the starts i in ``start[r] .. start[r + 1]``, which read ``lexical[i]`` by ``reader[i]`` above
     ``pushed[push[i]:push[i + 1]]``, and for ``returns[r]``. The row of (reader, label set) is found by open addressing:

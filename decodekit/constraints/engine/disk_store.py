@@ -1,4 +1,4 @@
-"""What depends on a tokenizer alone, kept on disk between processes: a folder of files that hold named arrays.
+"""A store on disk, between processes, of what depends on a tokenizer alone: a folder of files with named arrays.
 
 The folder is ``DECODEKIT_CACHE``, or ``decodekit`` in the user's cache folder; ``DECODEKIT_CACHE=off`` keeps nothing.
 Nothing here is needed: a file that is missing, damaged or of another version is made anew, and where the folder cannot
@@ -54,7 +54,7 @@ def root() -> Path | None:
 
 
 def _user_cache() -> Path:
-    """Where programs of this user keep what they can make again, by the platform's convention."""
+    """The cache folder of this user, by the platform's convention."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
@@ -85,7 +85,7 @@ class Store:
         self._subject, self._version = subject, version
 
     def path(self, name: str) -> Path | None:
-        """Where the arrays with a name are kept; None if nothing is."""
+        """The file of the arrays with a name; None if nothing is kept."""
         folder = root()
         return None if folder is None else folder / self._version / self._subject / f"{name}.arrays"
 

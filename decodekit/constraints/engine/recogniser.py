@@ -157,7 +157,7 @@ class Recogniser:
         return low < 0 or 1 in permitted[low:high]
 
     def leave(self, reader: int, label_set: int, text: bytes | None = None) -> Following:
-        """What follows a lexeme that ends with any label of a set; `text` if the reader captures."""
+        """The `Following` of a lexeme that ends with any label of a set; `text` if the reader captures."""
         if text is not None:
             return self._leave(reader, label_set, text)
         key = row_key(reader, label_set)
@@ -167,7 +167,7 @@ class Recogniser:
         return following
 
     def enter(self, frame: int) -> Following:
-        """What follows on the entry of a frame."""
+        """The `Following` of the entry of a frame."""
         return self._follow((frame,))
 
     def add_row(self, reader: int, label_set: int) -> None:
@@ -179,7 +179,7 @@ class Recogniser:
         self.rows.put_entry(frame, self.rows.add(self.enter(frame)))
 
     def resolve(self, following: Following, stack: int) -> Entry:
-        """What follows, on a stack."""
+        """The configurations of a `Following` on a stack, and whether the text may end there."""
         configurations = self._started(following, stack)
         if not following.is_returning:
             return frozenset(configurations), False
@@ -197,7 +197,7 @@ class Recogniser:
         return configurations
 
     def _returning(self, stack: int) -> tuple[tuple[Configuration, ...], bool]:
-        """What follows when the frame above a stack returns; kept, so that a chain of returns is followed once."""
+        """The configurations after the frame above a stack returns; kept, so chains of returns are followed once."""
         known = self._returned.get(stack)
         if known is not None:
             return known
@@ -237,7 +237,7 @@ class Recogniser:
         return self._returned[stack]
 
     def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
-        """What follows most captured texts, None if the frame does not say."""
+        """The `Following` of most captured texts, with its `Fresh`; None if the frame has none."""
         key = row_key(reader, label_set)
         if key not in self._fresh:
             frame, labels = self.frames[self.readers[reader].frame], self.automaton.label_sets[label_set]
@@ -246,14 +246,14 @@ class Recogniser:
         return self._fresh[key]
 
     def first_bytes(self, configurations: Iterable[Configuration]) -> UInt8Array:
-        """Which bytes may follow in any of the configurations, selections aside, uint8 [256] of 0 and 1."""
+        """The bytes that may follow in any of the configurations, selections aside, uint8 [256] of 0 and 1."""
         first = np.zeros(256, np.uint8)
         for lexical, *_ in configurations:
             first |= self.automaton.first_bytes(lexical)
         return first
 
     def following_bytes(self, state: State) -> bytes:
-        """Which bytes may follow a state, ascending.
+        """The bytes that may follow a state, ascending.
 
         Above 64 candidates this over-approximates; callers only test for a single forced byte.
         """
@@ -298,7 +298,7 @@ class Recogniser:
         return self._intern(self.advance(self.states.configurations[state], byte))
 
     def advance(self, configurations: Iterable[Configuration], byte: int) -> Entry:
-        """What follows after one more byte in any of some configurations. The automaton's lock is held."""
+        """The configurations after one more byte in any of some. The automaton's lock is held."""
         check()
         reached: set[Configuration] = set()
         is_accepting = False
@@ -380,7 +380,7 @@ class Recogniser:
         return number
 
     def _selection(self, permitted: bytes) -> int:
-        """Where the running counts of a selection begin."""
+        """The index at which the running counts of a selection begin."""
         begin = self._selections.get(permitted)
         if begin is None:
             begin = self._selections[permitted] = self._num_counts
@@ -393,7 +393,7 @@ class Recogniser:
         return begin
 
     def _follow(self, frames: Iterable[int]) -> Following:
-        """What follows on the entry of any of some frames."""
+        """The `Following` of the entry of any of some frames."""
         key = tuple(frames)
         following = self._followed.get(key)
         if following is None:

@@ -1,4 +1,4 @@
-"""What a token leads to from a state; and every token of a vocabulary, all at once, one byte at a time.
+"""The state after a token, and those after every token of a vocabulary, all at once, one byte at a time.
 
 A mask says which tokens are allowed; where they lead is asked rarely (by a guard in the mask, by a search for short
 completions), so it is computed when asked for: tokens that are in the same state and read the same byte are one step.

@@ -1,4 +1,4 @@
-"""What a vocabulary means to the engine: the tries of its tokens, and walks of lexical states over them, kept.
+"""The index of a vocabulary: the tries of its tokens, and the walks of lexical states over them, kept.
 
 Example: the walk of "inside of a JSON string" over the tokens ``a``, ``"``, ``",`` and ``é"}`` is kept as
 
@@ -64,7 +64,7 @@ _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """Where tokens leave a lexeme after the same bytes: which of the exits before a node, and which of those at one."""
+    """The exits of a lexeme after the same bytes: those before a node, and those at one."""
 
     before: Int32Array
     at: Int32Array
@@ -72,7 +72,7 @@ class WayOut:
 
 @dataclass(slots=True)
 class Walk:
-    """What a lexical state means for a vocabulary.
+    """The walk of a lexical state over the tokens of a vocabulary.
 
     Attributes:
         inside: tokens after which the lexeme goes on, int32 [words]; None if there are none.
@@ -99,7 +99,7 @@ class Walk:
         self.num_bytes = 256 + inside + sum(128 + array.nbytes for array in arrays)
 
     def to_arrays(self) -> dict[str, Int32Array]:
-        """What `from_arrays` makes the same walk of, complete and with one label set at most; its number aside."""
+        """The arrays for `from_arrays`, of a complete walk with one label set at most; the number of that set aside."""
         return {
             "inside": NO_NODES if self.inside is None else self.inside,
             "before": np.concatenate([NO_NODES, *self.before.values()]),
@@ -356,7 +356,7 @@ _RANGES: Final = {"tokens": (1, None), "short-tokens": (1, SHORT_TOKEN), "long-t
 
 
 def store_of(vocabulary: Vocabulary) -> Store | None:
-    """Where what depends on a vocabulary alone is kept; None if the vocabulary is too small to be worth a file."""
+    """The store of what depends on a vocabulary alone; None if the vocabulary is too small to be worth a file."""
     if len(vocabulary) < MIN_TOKENS_KEPT:
         return None
     return Store(vocabulary.fingerprint, version_of(*_SOURCES))
@@ -398,7 +398,7 @@ def all_tokens(vocabulary: Vocabulary) -> Part:
 
 @lru_cache(maxsize=8)
 def byte_tokens(vocabulary: Vocabulary) -> UInt8Array:
-    """Which bytes are tokens by themselves, uint8 [256] of 0 and 1."""
+    """The bytes that are tokens by themselves, uint8 [256] of 0 and 1."""
     index = all_tokens(vocabulary).whole
     trie, top = index.trie, index.top
     flags: UInt8Array = np.zeros(256, np.uint8)

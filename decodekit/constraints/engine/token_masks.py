@@ -124,7 +124,7 @@ class Masks:
         return words
 
     def num_allowed(self, state: State) -> int:
-        """How many tokens `state` allows, end-of-sequence tokens included."""
+        """The number of tokens that `state` allows, end-of-sequence tokens included."""
         known = self._num_allowed.get(state)
         if known is None:
             known = self._num_allowed[state] = num_set(self.mask(state))

@@ -80,7 +80,7 @@ class TokenTrie:
         return tries
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """What `from_arrays` makes the same trie of, in few bytes."""
+        """The arrays for `from_arrays`, in few bytes."""
         return {
             "byte": self.byte,
             "depth": narrow(self.depth),
@@ -142,7 +142,7 @@ class TokenTrie:
 def _common_prefixes(
     text: UInt8Array, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """How many first bytes each word shares with the word before it; 0 for the first."""
+    """The number of first bytes that each word shares with the word before it; 0 for the first."""
     shared = np.zeros(len(lengths), np.int64)
     pairs = np.arange(1, len(lengths))
     for depth in range(int(lengths.max())):

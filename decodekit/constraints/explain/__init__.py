@@ -1,1 +1,1 @@
-"""Where a text stops to be allowed, and what could stand there: for messages only."""
+"""The place where a text stops to be allowed, and what could stand there: for messages only."""

@@ -1,4 +1,4 @@
-"""Why a constraint refuses a text, in words: how far it goes, what may come there, and what stands against it.
+"""Explanations of refused texts, in words: how far a text goes, what may come there, and what stands against it.
 
     >>> print(matcher.explain("}"))
     refused at '}': the object still needs "name" (required); expected '"'
@@ -19,7 +19,7 @@ from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.trace import Origin, Trace
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.language.wording import expectations, listed, printable, show
+from decodekit.constraints.language.phrases import expectations, listed, printable, show
 from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text
 from decodekit.errors import ResourceLimitError
@@ -93,13 +93,13 @@ def explain_special(recogniser: Recogniser, before: bytes, spellings: Sequence[b
 
 
 def explain_refusal(refusal: Refusal, position: int) -> Explanation:
-    """What a guard says of a text that is whole."""
+    """The explanation of a guard's refusal of a whole text."""
     said = f"the text cannot end so: {refusal.message} (at {refusal.at or 'the whole value'})"
     return Explanation(False, said, position)
 
 
 def as_bytes(asked: str | bytes) -> bytes:
-    """What was asked in UTF-8; a lone surrogate becomes bytes that no text has."""
+    """The UTF-8 of a text that is asked about; a lone surrogate becomes bytes that no text has."""
     return asked.encode("utf-8", "surrogatepass") if isinstance(asked, str) else asked
 
 
@@ -138,7 +138,7 @@ def _character(data: bytes, at: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is known of the place where a text stops.
+    """The place where a text stops.
 
     Attributes:
         expected: what may come, in words.
@@ -170,7 +170,7 @@ class _Told:
         return Explanation(False, said, position, self.expected)
 
     def objections(self, text: bytes, stop: int) -> list[str]:
-        """What the frames at the place say against the text, the innermost first."""
+        """The objections of the frames at the place against the text, the innermost first."""
         found: dict[str, None] = {}
         for origin in self.origins:
             said = (frame.objection(text, origin.start, stop) for frame, _ in reversed(origin.path))
@@ -181,7 +181,7 @@ class _Told:
 
 
 def _expected(trace: Trace, text: bytes) -> tuple[str, ...]:
-    """What may come next, the names of things before their first characters."""
+    """Descriptions of what may come next, the names of things before their first characters."""
     named: dict[str, None] = {}
     plain: list[Node] = []
     for thread in trace.threads:
@@ -201,7 +201,7 @@ def _expected(trace: Trace, text: bytes) -> tuple[str, ...]:
 
 
 def _names(origin: Origin) -> tuple[str, ...]:
-    """What a lexeme is called: by its own name, or by the innermost frame that has one for it."""
+    """The names of a lexeme: its own, or those that the innermost frame has for it."""
     for frame, move in reversed(origin.path):
         names = (move.name,) if isinstance(move, Read) and move.name is not None else frame.expected(move)
         if names:

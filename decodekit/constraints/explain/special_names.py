@@ -1,4 +1,4 @@
-"""How a text with the names of special tokens can be read: each name as the token, or as its characters."""
+"""The readings of a text with the names of special tokens: each name as the token, or as its characters."""
 
 from __future__ import annotations
 

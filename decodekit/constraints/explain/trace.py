@@ -48,7 +48,7 @@ Path: TypeAlias = tuple[tuple[Frame, Move], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where a lexeme came from.
+    """The origin of a lexeme.
 
     Attributes:
         path: the frames entered since the lexeme before it, each with the move that was taken; the last one is the

@@ -89,7 +89,7 @@ def _table(automaton: FiniteAutomaton) -> ByteRows:
 
 @dataclass(frozen=True, slots=True)
 class AutomatonState(Node):
-    """What an automaton accepts from a state on."""
+    """The texts that an automaton accepts from a state on."""
 
     table: ByteRows
     state: int

@@ -1,4 +1,4 @@
-"""What says which JSON values are valid: a `pydantic.TypeAdapter`, a validator of `jsonschema`."""
+"""Objects that validate JSON values as `JsonSchema`: a `pydantic.TypeAdapter`, a validator of `jsonschema`."""
 
 from __future__ import annotations
 

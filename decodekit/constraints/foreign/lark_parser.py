@@ -50,7 +50,7 @@ from decodekit.constraints.language.utf8 import charset
 from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.constraints.regex import tree as regex_tree
-from decodekit.constraints.regex.lowering import Lowering
+from decodekit.constraints.regex.regex_language import Lowering
 from decodekit.constraints.regex.syntax import parse as parse_pattern
 from decodekit.constraints.regex.tree import Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
@@ -215,7 +215,7 @@ def _refuse_unknown(parser: lark.Lark) -> None:
 
 
 def _scanner(lexer: Any) -> Scanner:
-    """What a basic lexer of Lark does, as a value."""
+    """The terminals of a basic lexer of Lark in its order, each with those that its callback gives instead."""
     scanner = lexer.scanner  # which makes the callbacks
     instead = {
         name: tuple(str(one.name) for one in callback.scanner.terminals) for name, callback in lexer.callback.items()

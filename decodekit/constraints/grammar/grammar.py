@@ -117,7 +117,7 @@ class Grammar(Constraint):
         return _root(self)
 
     def guard(self) -> Guard | None:
-        """What a file with a JSON Schema needs; None for grammars, in which such schemas are refused."""
+        """The guard of a file with a JSON Schema; None for grammars, in which schemas that need one are refused."""
         schema = self.rules.rules[self.start]
         return schema.constraint.guard() if self.syntax == "schema" and isinstance(schema, Inline) else None
 

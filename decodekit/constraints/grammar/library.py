@@ -27,7 +27,7 @@ def names() -> tuple[str, ...]:
 
 
 def path_of(name: str) -> Path:
-    """Where the grammar of a name lies.
+    """The file of the grammar with a name.
 
     Args:
         name: with or without the suffix of its file: ``"sql"`` or ``"sql.lark"``.

@@ -68,7 +68,7 @@ MAX_WORK: Final = 2_000_000
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """What stands behind the dot of a rule: a symbol and what follows it; None is nothing. `LinearForms` interns it."""
+    """The symbols behind the dot of a rule, as a linked list; None is the empty one. `LinearForms` interns them."""
 
     symbol: Symbol
     then: Item | None
@@ -113,7 +113,7 @@ Heads: TypeAlias = "tuple[tuple[Head, Item | None], ...]"
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """How an item may go on: each head with what is left after it; and whether it may be empty."""
+    """The linear form of an item: each head with what is left after it; and whether the item may be empty."""
 
     heads: Heads
     is_nullable: bool
@@ -300,7 +300,7 @@ class LinearForms:
     # -- linear forms
 
     def linear(self, item: Item | None) -> Linear:
-        """How an item may go on, rules that are left recursive among its heads."""
+        """The linear form of an item, rules that are left recursive among its heads."""
         return _NOTHING_LEFT if item is None else self._linear[item]
 
     def _linearise(self, item: Item) -> Linear:
@@ -374,7 +374,7 @@ class LinearForms:
         return () if least else (then,)
 
     def _going_up(self, symbol: Ascent, then: Item | None) -> list[Item | None]:
-        """What may come when a text of a left recursive rule is done."""
+        """The items that may come when a text of a left recursive rule is done."""
         ways = [then] if symbol.done == symbol.goal else []
         for above in self.corners[symbol.goal]:
             up = self.item(Ascent(above, symbol.goal), then)
@@ -388,7 +388,7 @@ class LinearForms:
         return self._holds(item, self.productive, can_read=True)
 
     def beginnings(self, name: str) -> Heads:
-        """How a non-empty text of a rule may begin, with heads that are not left recursive with it."""
+        """The heads of a rule's non-empty texts that are not left recursive with it, each with what is left."""
         corners = self.corners.get(name)
         if corners is None:
             return self.linear(self.bodies[name]).heads

@@ -17,7 +17,7 @@ from decodekit.constraints.grammar.linear import Heads, Item, LinearForms
 from decodekit.constraints.grammar.rules import RuleRef, Rules, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.language.wording import expectations
+from decodekit.constraints.language.phrases import expectations
 from decodekit.constraints.network import END, RETURN, Call, Frame, Label, Move, Read
 from decodekit.errors import UnsatisfiableError
 
@@ -35,7 +35,7 @@ def root_frame(rules: Rules) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class RuleFrame(Frame):
-    """What is left of a rule."""
+    """The rest of a rule."""
 
     has_registers: ClassVar[bool] = False
     forms: LinearForms
@@ -84,7 +84,7 @@ class Behind(Frame):
         return ()
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """What is left after the terminal."""
+        """The rest of the rule behind the terminal."""
         which = label if len(self.lefts) > 1 and isinstance(label, int) else 0
         return (_rest(self.forms, self.lefts[which]),)
 
@@ -119,7 +119,7 @@ def _moves(forms: LinearForms, heads: Heads) -> tuple[Move, ...]:
 
 
 def _names(forms: LinearForms, heads: Heads, move: Move) -> tuple[str, ...]:
-    """What one of `moves` reads, by the names of the terminals; for messages."""
+    """The names of the terminals that one of `moves` reads; for messages."""
     reader = move.reader if isinstance(move, Read) else None
     if not isinstance(reader, Behind):
         return ()

@@ -5,7 +5,7 @@ r"""The JSON in a text while it grows, divided by its constraint.
     the value so far                PartialInvoice(number='A-1', total=None)
 
 A composition may divide a text in several ways, and which one counts may show late. So all divisions of the text so far
-are followed side by side, character by character, in the order in which `splitting` tries them; a part has begun, or
+are followed side by side, character by character, in the order in which `split` tries them; a part has begun, or
 has ended, when all of them say so. Most of the time there is one. JSON that it is in is read in large pieces.
 
 The arguments of a call are a document like any other, with the name of the tool. Where they are not written as JSON,
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodekit.constraints.composition.splitting import Close, FirstBytes, HasParts, Round, Split, Todo
+from decodekit.constraints.composition.split import Close, FirstBytes, HasParts, Round, Split, Todo
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import (
     Alternatives,
@@ -258,7 +258,7 @@ class GrowingSplit(Split):
         return one.item is None or self._reader_of(one.item)[0].states.is_accepting(one.state)
 
     def _rest(self, one: _Division) -> Todo | None:
-        """What comes behind the part that a division is in, if that ends here."""
+        """The items behind the part that a division is in, if that ends here."""
         return one.then if one.start == self.num_read else self._after_reading(one.then)
 
     def _ended(self, one: _Division) -> _Event | None:
@@ -446,7 +446,7 @@ def _is_told_whole(item: Inline | Terminal) -> bool:
 
 
 def _translation_of(part: Constraint | None) -> GrowingTranslation | None:
-    """What reads a part that is neither JSON nor a string as it is."""
+    """The translation to JSON of a part in another notation; None for JSON, and for a string written as it is."""
     if not isinstance(part, Notated) or _is_raw(part):
         return None
     return GrowingTranslation(part.values.outside, part.values.inside)

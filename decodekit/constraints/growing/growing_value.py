@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodekit.constraints.composition.splitting import HasParts
+from decodekit.constraints.composition.split import HasParts
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated
 from decodekit.constraints.growing.growing_split import Document, GrowingSplit, inner
@@ -19,7 +19,7 @@ _LOCK: Final = threading.Lock()  # chunks may be shared between threads; one loc
 
 
 def num_values(expression: Expression) -> int:
-    """How many values of JSON a text may hold, the calls of tools together being one; 2 for more."""
+    """The number of JSON values that a text may hold, the calls of tools together being one; 2 for more."""
     if isinstance(expression, Inline):
         part = inner(expression.constraint)
         if isinstance(part, JsonSchema | Tools):

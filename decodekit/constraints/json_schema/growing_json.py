@@ -53,7 +53,7 @@ class _Container:
 
 
 class Mark(NamedTuple):
-    """How far a text was read.
+    """A position in a growing text: all that is needed to make the value so far.
 
     Args:
         top: the innermost object or array that is open.
@@ -116,7 +116,7 @@ class GrowingJson:
         self._scalar: list[str] = []  # of the number or word that has begun
 
     def mark(self) -> Mark:
-        """How far the text was read."""
+        """The position behind what was read."""
         pieces = None if self._is_key else self._pieces
         num_members = 0 if self._top is None else len(self._top.members)
         return Mark(self._top, num_members, self._key, pieces, len(pieces or ()), self._whole)

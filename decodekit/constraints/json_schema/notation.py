@@ -29,12 +29,12 @@ from decodekit.constraints.work import Work, done
 from decodekit.errors import OptionError, UnsatisfiableError, UnsupportedSchemaError
 
 Spelling: TypeAlias = Literal["raw", "json", "python"]
-"""How a text stands among others: as it is, as a string of JSON, or as a literal of Python."""
+"""The form of a text among others: as it is, as a string of JSON, or as a literal of Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How values of arguments are written.
+    """The written form of the values of arguments.
 
     Attributes:
         text: strings: by a spelling, or between two of these marks, as they are (Gemma 4 has ``<|"|>``).
@@ -86,12 +86,12 @@ class Values:
 
     @property
     def outside(self) -> Notation:
-        """How what is in no list and no object is written."""
+        """The notation of values outside of lists and objects."""
         return Notation(self.text, "python" in (self.text, self.literals, self.null))
 
     @property
     def inside(self) -> Notation:
-        """How what is in lists and objects is written."""
+        """The notation of values inside of lists and objects."""
         if self.nested == "own":
             return replace(self.outside, has_bare_keys=True)
         return JSON if self.nested == "json" else Notation("python", True)
@@ -259,7 +259,7 @@ class _OuterFrame(Frame):
         return (replace(read, reader=read.reader or network.root()),)
 
     def expected(self, move: Move) -> tuple[str, ...]:
-        """What the schema says of the value."""
+        """The values that the schema allows, in English."""
         return self.network.root().expected(move)
 
 
@@ -275,7 +275,7 @@ class _TranslatingGuard:
         return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
-        """What the guard says of the same value."""
+        """The refusal of the same value in JSON, with its place in this notation; None if the value is valid."""
         yield len(text) // 8
         found, places = self.constraint._json(text)
         refusal = yield from judging_of(self.inner, found)

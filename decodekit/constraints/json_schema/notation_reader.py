@@ -164,7 +164,7 @@ def _begins(strings: str) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=64)
 def _body_pattern(strings: str, end: bytes) -> re.Pattern[bytes]:
-    """What belongs to an open string for certain: whole escapes, and nothing that may begin its end."""
+    """The pattern of what surely belongs to an open string: whole escapes, and nothing that may begin its end."""
     if strings in ("json", "python"):
         escape = rb"." if strings == "json" else _WHOLE_ESCAPE
         return re.compile(rb"(?:[^%b\\]|\\(?:%b))+" % (end, escape), re.DOTALL)
@@ -179,7 +179,7 @@ _WHOLE_ESCAPE: Final = (
 
 
 def _opening(found: re.Match[bytes]) -> int:
-    """How many bytes of a piece begin a string."""
+    """The number of bytes of a piece that open a string; 0 if it is none."""
     if found.lastgroup != "string":
         return 0
     inner = next((name for name in _INSIDE if found.groupdict().get(name) is not None), None)

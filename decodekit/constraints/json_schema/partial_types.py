@@ -60,7 +60,7 @@ def _shape_of(python_type: object) -> _Shape:
 
 
 class _Shape(Protocol):
-    """How the JSON of a type is read."""
+    """A reader of the JSON of a type."""
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
         """As `partial_of`."""
@@ -77,7 +77,7 @@ def _read(shape: _Shape, value: Any, num_open: int, known: dict[Any, Any]) -> An
 
 @dataclass(eq=False)
 class _Whole:
-    """What is there as it is, or when it is whole.
+    """A reader of values that are there as they are, or when they are whole.
 
     Args:
         schema, config, definitions: of the type.

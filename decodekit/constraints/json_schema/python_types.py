@@ -184,7 +184,7 @@ def _first_line(error: Exception) -> str:
 
 
 def core_schema_of(python_type: object) -> Mapping[str, Any]:
-    """How Pydantic reads a type, as its core takes it."""
+    """The core schema of a type, by which Pydantic reads it."""
     schema: Mapping[str, Any] = _adapter(python_type).core_schema
     return schema
 

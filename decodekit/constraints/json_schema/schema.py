@@ -15,7 +15,7 @@ from decodekit.constraints.json_schema.frames import layout
 from decodekit.constraints.json_schema.frames.layout import Whitespace
 from decodekit.constraints.json_schema.frames.objects import Order
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
-from decodekit.constraints.json_schema.messages import describing
+from decodekit.constraints.json_schema.messages import descriptions
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
 from decodekit.constraints.json_schema.strings.string_escapes import Escapes
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED, Formats
@@ -124,7 +124,7 @@ class JsonSchema(Constraint):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the schema is read and its texts are written: those of `OPTIONS`, by name."""
+        """The values of `OPTIONS`, by name: of how the schema is read and its texts are written."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     def with_options(self, **options: Any) -> JsonSchema:
@@ -167,7 +167,7 @@ class JsonSchema(Constraint):
         return _BYTES_PER_CHARACTER * (len(self._text) + sum(len(text) for _, text in self.registry))
 
     def guard(self, notation: Notation = JSON) -> Guard | None:
-        """What judges the keywords that the mask does not say all of; None if it does. See the module `guarding`.
+        """The guard for the keywords that the mask does not enforce; None if it enforces all. See `schema_guard`.
 
         Of a Python type also what asks its validators, where these are Pydantic's own (see `validators`). In every
         notation it reads JSON.
@@ -175,7 +175,7 @@ class JsonSchema(Constraint):
         guard = _guard(self._key, notation)
         if all(one.status == "end" for one in self.asked):
             return guard
-        from decodekit.constraints.json_schema.guard.guarding import TypeGuard
+        from decodekit.constraints.json_schema.guard.schema_guard import TypeGuard
 
         return TypeGuard(self.python_type, guard)
 
@@ -246,7 +246,7 @@ def _guard(key: _Key, notation: Notation) -> Guard | None:
     if is_exact and "uniqueItems" not in texts and not (key[1] == "assert" and any(name in texts for name in GUARDED)):
         network.semantics.may_leave = False
         return None
-    from decodekit.constraints.json_schema.guard.guarding import guard_of  # most schemas need none of it
+    from decodekit.constraints.json_schema.guard.schema_guard import guard_of  # most schemas need none of it
 
     guard = guard_of(network.semantics, may_leave=not is_exact)
     network.semantics.may_leave = guard is not None
@@ -266,7 +266,7 @@ def _load(key: _Key, notation: Notation = JSON) -> SchemaNetwork:
     if _TOO_LONG.search(text) or any(_TOO_LONG.search(document) for _, document in registry):
         numbers = "any"  # the guard may ask for a number that is longer than the mask can tell
     schema = json.loads(text)
-    return SchemaNetwork(schema, documents, formats, whitespace, order, escapes, numbers, describing, notation)
+    return SchemaNetwork(schema, documents, formats, whitespace, order, escapes, numbers, descriptions, notation)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...], fault: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 
+from decodekit.records.strict_json import pointer_of
+
 Json: TypeAlias = dict[str, Any]
 
 ASCII: Final = r"^[\x00-\x7f]*$"
@@ -51,7 +53,7 @@ def marks_of(schema: Any) -> tuple[Any, tuple[AskedValidator, ...]]:
             if asked not in found:
                 found.append(asked)
         below = ((key, one) for key, one in value.items() if key != _MARK)
-        return {key: cleaned(one, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}") for key, one in below}
+        return {key: cleaned(one, pointer + pointer_of([key])) for key, one in below}
 
     return cleaned(schema, "#"), tuple(found)
 
@@ -115,7 +117,7 @@ _PREDICATES: Final = {
     "str.islower": "^[^A-Z]*[a-z][^A-Z]*$",
     "str.isupper": "^[^a-z]*[A-Z][^a-z]*$",
 }
-"""What leads to texts that a predicate accepts."""
+"""Patterns of texts that a predicate accepts, by its name."""
 
 _TOLD: Final[dict[str, Callable[[Json, Any], Json]]] = {
     **dict.fromkeys(
@@ -143,7 +145,7 @@ _REFUSED: Final = {
 
 
 def name_of(function: Any) -> str:
-    """What a validator is called."""
+    """The qualified name of a validator, or of its type."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -1,4 +1,4 @@
-r"""What to write of a Python type, as a JSON Schema: of what Pydantic reads, a part that a mask can tell.
+r"""The JSON Schema of what to write for a Python type: of what Pydantic reads, a part that a mask can tell.
 
 Pydantic's own schemas are for people: that of `AwareDatetime` is the one of every datetime, that of ``dict[int, str]``
 has any keys. A worked example:
@@ -53,7 +53,7 @@ _HOST: Final = f"({_LABEL}\\.)*[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*(:[1-9][0-9]{
 _USER: Final = "([A-Za-z0-9._~-]+(:[A-Za-z0-9._~-]*)?@|:[A-Za-z0-9._~-]+@)?"
 _PATH: Final = r"(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?"
 _ODD_PATTERN: Final = re.compile(r"\[\^?\]?[^\]\\]*(\\.[^\]\\]*)*(\[|&&|--|~~)|\[\[:|\\[KGZRX]")
-"""What Rust reads otherwise than ECMA-262: sets inside of sets, and escapes of its own."""
+"""Parts of patterns that Rust reads otherwise than ECMA-262: sets inside of sets, and escapes of its own."""
 _COMPOUND: Final = frozenset(
     {"any", "list", "dict", "set", "deque", "typed-dict", "generator", "json", "definition-ref", "is-instance"}
 )
@@ -66,7 +66,7 @@ _PLAIN_ANCHORS: Final = {r"\A": "^", r"\Z": "$", r"\z": "$", "(?P": "("}
 
 
 class WrittenValues(GenerateJsonSchema):
-    """What to write, where Pydantic would read more, or says less than it asks for.
+    """The schema of values to write, where Pydantic would read more, or says less than it asks for.
 
     Objects have the declared fields only, unless the type says ``extra="allow"``: Pydantic ignores other keys, but a
     model that is asked for a type has no reason to write what would be thrown away. Decimals are numbers.

@@ -2,5 +2,5 @@
 
 `node` says what a language is to the engine and decides whether it has a word, `ir` has the expressions and their
 derivatives, `blocks` and `words` are lists of words, `registry` names the languages whose walks are kept on disk,
-`wording` says in English what may follow.
+`phrases` says in English what may follow.
 """

@@ -92,7 +92,7 @@ class Block(Generic[N]):
         return bytes(path[::-1])
 
     def open_node(self, state: int) -> N:
-        """What follows the open edge of a state."""
+        """The node behind the open edge of a state."""
         return self._resolve(int(self.low[state]), int(self.high[state]), self._depths[state])
 
 

@@ -1,4 +1,4 @@
-"""What a regular language is to the engine: a node that says what follows each byte, and whether it has any word.
+"""The node of a regular language, as the engine sees it: its derivatives by each byte, and whether it has any word.
 
 A node for ``ab|b`` has the transitions ``a -> b`` and ``b -> ""``; the node of ``""`` is nullable and has none. Whether
 a node has a word at all is plain for most; for an intersection or a complement `search_is_empty` explores what follows
@@ -63,7 +63,7 @@ class Node:
         raise NotImplementedError(f"{type(self).__name__} has no labels")
 
     def transitions(self) -> Transitions:
-        """What remains after each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
+        """The derivatives by each possible first byte. Targets are never `EMPTY` itself but may be empty languages."""
         raise NotImplementedError(f"{type(self).__name__} has no transitions")
 
     def possible_bytes(self) -> ByteMask:
@@ -118,7 +118,7 @@ class Node:
         return search_is_empty(self)
 
     def known_emptiness(self) -> bool | None:
-        """What a search has found out: whether the language has no word; None if nothing yet."""
+        """Whether a search has found the language to have no word; None if there was none yet."""
         return _emptiness.get(self)
 
     def remember_emptiness(self, is_empty: bool) -> None:

@@ -44,7 +44,7 @@ class Narrowed(Node):
     @property
     @abstractmethod
     def manner(self) -> bytes:
-        """What tells how it is narrowed, for the digest."""
+        """The manner of narrowing as bytes, for the digest."""
 
 
 def register(name: str, node: Node) -> None:

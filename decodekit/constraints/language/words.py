@@ -23,7 +23,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class Words(Node):
-    """What remains of ``words[low:high]`` after their common first `depth` bytes. At least two words."""
+    """The rests of ``words[low:high]`` after their common first `depth` bytes. At least two words."""
 
     can_be_empty = False
     is_labelled: bool = field(compare=False)

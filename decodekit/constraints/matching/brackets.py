@@ -26,7 +26,7 @@ _ESCAPE: Final = 2
 
 
 class Nesting(NamedTuple):
-    """Where a JSON text has got to.
+    """The nesting at a place of a JSON text.
 
     Attributes:
         mode: outside or inside a string, or behind its backslash. `depth`: number of open brackets.
@@ -109,7 +109,7 @@ MAX_WATCHED: Final = 256
 
 
 class Completed(NamedTuple):
-    """What a token completes.
+    """The JSON values that a token completes: up to which byte, and of which kinds.
 
     Attributes:
         num_bytes: up to the end of the last thing that it completes; 0 if it completes nothing.
@@ -126,7 +126,7 @@ class Completed(NamedTuple):
 
 
 def completed(data: bytes, mode: int) -> Completed:
-    """What a piece of a JSON text completes that begins in a mode; too much for some that are no such piece."""
+    """The JSON values that a piece of a text completes, begun in a mode; too many for some that cannot be a piece."""
     is_scalar = is_own = is_inner = is_plain = False
     is_begun = mode != _OUTSIDE  # the string was begun before
     num_opened = num_closed = last = 0

@@ -39,7 +39,7 @@ class BudgetedMatcher:
 
     @property
     def token_texts(self) -> Sequence[bytes | None]:
-        """What each token adds to the text."""
+        """As in `Matcher`."""
         return self.inner.token_texts
 
     @property
@@ -79,7 +79,7 @@ class BudgetedMatcher:
             self.inner.fill_bitmask(out, row, exact)
 
     def refusal(self, token: int) -> Refusal | None:
-        """Why the guard refuses the text that `token` ends, or all that begin with it."""
+        """The guard's refusal of the text that `token` ends, or of all that begin with it."""
         with self._budget:
             return self.inner.refusal(token)
 
@@ -119,7 +119,7 @@ class BudgetedMatcher:
             return self.inner.accept(token)
 
     def validate(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
         with self._budget:
             return self.inner.validate(tokens)
 

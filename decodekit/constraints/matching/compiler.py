@@ -11,9 +11,9 @@ import threading
 from collections import OrderedDict
 from typing import Any, Final, Protocol, runtime_checkable
 
-from decodekit.constraints.completion.closing import Completions
 from decodekit.constraints.completion.in_time import InTime
 from decodekit.constraints.completion.longest import most_bytes
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch, shared_automaton
 from decodekit.constraints.engine.division import NONE
@@ -98,9 +98,9 @@ class CompiledGrammar:
             del self._recogniser, self._masks, self._completions, self._in_time, self._verdicts
 
     def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
-        """How many tokens suffice for some text of the language, those of the end of the text not counted.
+        """The number of tokens that suffice for some text of the language, those of the end of the text not counted.
 
-        The fewest that `closing` finds; a guard is not asked.
+        The fewest that `shortest_completions` finds; a guard is not asked.
 
         Args:
             left_out: tokens that the text must not have.
@@ -137,7 +137,7 @@ class CompiledGrammar:
         return compile(saved.load(path, vocabulary), vocabulary)
 
     def most_tokens(self) -> int | None:
-        """How many tokens a text of the language has at most, every byte a token; None if there is no bound.
+        """The most tokens of a text of the language, every byte a token; None if there is no bound.
 
         Raises:
             ResourceLimitError: the search exceeds `longest.MAX_STEPS`.

@@ -119,7 +119,7 @@ class CutMatcher:
         self._current.fill_bitmask(out, row, exact)
 
     def refusal(self, token: int) -> Refusal | None:
-        """Why the guard refuses the text that `token` ends, or all that begin with it."""
+        """The guard's refusal of the text that `token` ends, or of all that begin with it."""
         return self._current.refusal(token)
 
     def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
@@ -166,7 +166,7 @@ class CutMatcher:
         return True
 
     def validate(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
         if self._second is not None or self._over_at is not None or len(self._tokens) + len(tokens) <= self._limit:
             return self._current.validate(tokens)
         num_accepted = next((number for number, token in enumerate(tokens) if not self.accept(token)), len(tokens))

@@ -75,7 +75,7 @@ class GuardedMatcher:
 
     @property
     def token_texts(self) -> Sequence[bytes | None]:
-        """What each token adds to the text: its bytes; a special token its name; None for what adds nothing."""
+        """As in `Matcher`."""
         return self._inner.token_texts
 
     @property
@@ -127,14 +127,14 @@ class GuardedMatcher:
                 forbid(out[row], token)
 
     def refusal(self, token: int) -> Refusal | None:
-        """Why the guard refuses the text that `token` ends, or any text that begins with it; None if it does not."""
+        """The guard's refusal of the text that `token` ends, or of all that begin with it; None if it refuses none."""
         refusal = self._at_end(token)
         if refusal is None and self._inner.after(self._inner.state, token) is not None:
             refusal = self._early(self.token_texts[token] or b"")
         return refusal
 
     def _at_end(self, token: int) -> Refusal | None:
-        """Why the guard refuses the text that `token` ends; None if it does not, or `token` does not end it."""
+        """The guard's refusal of the text that `token` ends; None if it accepts it, or `token` does not end it."""
         state = self._inner.state
         if token in self._verdicts.vocabulary.eos_token_ids:
             return self._judged(bytes(self._text)) if self._inner.is_accepting else None
@@ -144,7 +144,7 @@ class GuardedMatcher:
         return self._judged(bytes(self._text) + (self.token_texts[token] or b""))
 
     def _judged(self, text: bytes) -> Refusal | None:
-        """What the guard says about a whole text.
+        """The guard's refusal of a whole text; None if it accepts it.
 
         Raises:
             ResourceLimitError: judging what this text could become takes too many steps.
@@ -155,7 +155,7 @@ class GuardedMatcher:
         return verdict.found
 
     def _whole(self, text: bytes) -> Work[GuardAnswer]:
-        """What the guard says about a whole text; asked about the same text again, its steps do not count again."""
+        """The guard's answer to a whole text; for the text of the last answer, its steps do not count again."""
         verdict = self._verdicts.of(text)
         if text != self._paid:
             self._check()
@@ -168,7 +168,7 @@ class GuardedMatcher:
         return verdict
 
     def _beginning(self, data: bytes) -> Work[None]:
-        """What the reader of the guard has to know before it goes on with the bytes of a token."""
+        """The judgements that the reader of the guard needs before it goes on with the bytes of a token."""
         if isinstance(self._reader, WorkingReader):
             self._check()
             yield from self._checked(self._reader.judging(data), is_counted=True)
@@ -207,7 +207,7 @@ class GuardedMatcher:
         return [*ending, *self._verdicts.vocabulary.eos_token_ids] if self._inner.is_accepting else ending
 
     def _early(self, data: bytes) -> Refusal | None:
-        """Why no text is accepted that goes on with some bytes."""
+        """The refusal of all texts that go on with some bytes; None if some may be accepted."""
         reader = self._reader
         if reader is None:
             return None
@@ -285,7 +285,7 @@ class GuardedMatcher:
         return True
 
     def _judging(self, token: int) -> Work[None]:
-        """What the guard and its reader are asked about a token."""
+        """The judgements of the guard and its reader that a token needs."""
         data = self.token_texts[token] or b""
         if token in self._verdicts.vocabulary.eos_token_ids:
             if self._inner.is_accepting:
@@ -322,7 +322,7 @@ class GuardedMatcher:
         return True
 
     def validate(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
         num_accepted = next((count for count, token in enumerate(tokens) if not self.accept(token)), len(tokens))
         self.rollback(num_accepted)
         return num_accepted
@@ -383,7 +383,7 @@ class GuardedMatcher:
         return explanation if refusal is None else explain_refusal(refusal, position)
 
     def _early_within(self, data: bytes) -> tuple[Refusal | None, int]:
-        """Why no text is accepted that goes on with some bytes, and behind how many of them that is known."""
+        """The refusal of all texts that go on with some bytes, and the number of bytes behind which that is known."""
         refusal, num_read = None, 0
         if self._reader is not None:
             for number in range(len(data)):

@@ -1,4 +1,4 @@
-"""What the guard of a grammar said about texts, and which tokens end a text: shared by the matchers of the grammar."""
+"""The verdicts of a grammar's guard, and the tokens that end a text: shared by the matchers of the grammar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_VERDICT_BYTES: Final = 1 << 24
 
 
 class GuardAnswer(NamedTuple):
-    """What a guard said about a text.
+    """The answer of a guard to a text.
 
     Attributes:
         found: why it is refused, or the error of the guard; None if it is accepted.
@@ -33,7 +33,7 @@ class GuardAnswer(NamedTuple):
 
 
 class Verdicts:
-    """What a guard said about texts, and which tokens end a text, for the matchers of one grammar.
+    """The verdicts of a guard by text, and the tokens that end a text by state, for the matchers of one grammar.
 
     Threads may share one: an entry is written as a whole, and a lost one is asked for again.
     """
@@ -66,11 +66,11 @@ class Verdicts:
         return reader_of(self._guard)
 
     def of(self, text: bytes) -> GuardAnswer | None:
-        """What the guard said about a text; None if it was not asked, or that is forgotten."""
+        """The guard's answer to a text; None if it was not asked, or the answer is forgotten."""
         return self._verdicts.get(text)
 
     def judging(self, text: bytes) -> Work[GuardAnswer]:
-        """What the guard says about a text that the language accepts; it is `of` that text then."""
+        """The guard's answer to a text that the language accepts, remembered for `of`."""
         known = self._verdicts.get(text)
         if known is not None:
             return known

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, Literal, NoReturn, TypeAlias
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
-from decodekit.constraints.regex import casefolding, charclasses
+from decodekit.constraints.regex import case_rules, charclasses
 from decodekit.constraints.regex.tree import Assertion, Chars, Reference, Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
 
@@ -122,11 +122,11 @@ class PatternReader:
         if "i" not in self.flags:
             return ranges
         if self.is_ecma:
-            return casefolding.close(ranges, "ecma unicode" if self.is_strict else "ecma")
-        return casefolding.close(ranges, "ascii" if "a" in self.flags else "python")
+            return case_rules.close(ranges, "ecma unicode" if self.is_strict else "ecma")
+        return case_rules.close(ranges, "ascii" if "a" in self.flags else "python")
 
     def word(self) -> Ranges:
-        r"""What ``\w`` is here, and what ``\b`` asks for."""
+        r"""The set of ``\w`` under the flags that hold here, about which ``\b`` asks, too."""
         if self.is_ecma:  # with the flags iu also U+017F and U+212A: ECMA-262, section 22.2.2.9.2, WordCharacters
             return self.folded(charclasses.WORD) if self.is_strict else charclasses.WORD
         return charclasses.WORD if "a" in self.flags else charclasses.python_class("w")
@@ -142,7 +142,7 @@ class PatternReader:
         return charclasses.python_class(letter)
 
     def escape(self) -> Tree:
-        """What follows a backslash outside of a class."""
+        """The tree of an escape outside of a class, its backslash read."""
         char = self.next("an escape")
         if char == "b":
             return Assertion("boundary", self.word())
@@ -159,7 +159,7 @@ class PatternReader:
         return self.chars(self.class_escape(char))
 
     def refuse_reference(self) -> NoReturn:
-        """What a pattern repeats is not regular."""
+        """Refuse a back-reference, since its pattern is not regular."""
         self.refuse("back-references are", "writing the repeated part again", 2)
 
     def group_number(self, first: str) -> int | None:
@@ -263,7 +263,7 @@ class PatternReader:
         return self.code_point(int(text, 16))
 
     def unicode_escape(self) -> int:
-        r"""What follows ``\u``: four digits, digits in braces, or in ECMA two halves of a pair of surrogates."""
+        r"""The code point behind ``\u``: four digits, digits in braces, or in ECMA both halves of a surrogate pair."""
         if self.take("{"):
             digits = self.take_until("}", "a Unicode escape")
             if not digits or not set(digits) <= set(_HEX) or len(digits) > 16:
@@ -284,7 +284,7 @@ class PatternReader:
         return value
 
     def named_character(self) -> int:
-        r"""What follows ``\N``: a name of the Unicode database, in braces."""
+        r"""The code point behind ``\N``: a name of the Unicode database, in braces."""
         if not self.take("{"):
             self.fail("a named character is \\N{its name}", "\\N{DIGIT ONE} and the like", 2)
         name = self.take_until("}", "the name of a character")
@@ -297,7 +297,7 @@ class PatternReader:
         return ord(found)
 
     def unicode_property(self, is_negated: bool) -> Ranges:
-        r"""What follows ``\p`` or ``\P``."""
+        r"""The set of the property behind ``\p`` or ``\P``."""
         if self.take("{"):
             name = self.take_until("}", "a Unicode property")
         else:

@@ -11,8 +11,8 @@ from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import remembered
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.regex.escapes import Flavour
-from decodekit.constraints.regex.lowering import Encode, Lowering
-from decodekit.constraints.regex.lowering import Loop as Loop
+from decodekit.constraints.regex.regex_language import Encode, Lowering
+from decodekit.constraints.regex.regex_language import Loop as Loop
 from decodekit.constraints.regex.syntax import MOST_CHARACTERS, other_readings, parse
 from decodekit.constraints.regex.tree import Tree
 from decodekit.errors import InvalidConstraintError, warn
@@ -43,7 +43,7 @@ class Regex(Constraint):
     Raises:
         InvalidConstraintError: the pattern or the flags are malformed; the error shows where.
         UnsupportedSchemaError: back-references and other things that are refused by name.
-        ResourceLimitError: the pattern is too long, too deep, or has more than `lowering.MAX_ASSERTIONS` assertions.
+        ResourceLimitError: the pattern is too long, too deep, or has too many assertions (`regex_language`).
     """
 
     pattern: str

@@ -58,7 +58,7 @@ def parse(pattern: str, flavour: Flavour = "python", flags: str = "") -> Tree:
 
 
 def other_readings(pattern: str, flavour: Flavour = "python", flags: str = "") -> tuple[str, ...]:
-    """What in a pattern of Python other dialects read otherwise: that for which `re` warns of sets in sets."""
+    """The parts of a Python pattern that other dialects read otherwise: those for which `re` warns of sets in sets."""
     return _read(pattern, flavour, flags)[1]
 
 
@@ -300,7 +300,7 @@ class _PatternParser(PatternReader):
         return inner if not isinstance(inner, Assertion | Lookahead | Lookbehind) else Concatenation((inner,))
 
     def kind_of_group(self) -> str:
-        """What stands between the parenthesis and the pattern of the group; "flags" if there is no such pattern."""
+        """The mark between the parenthesis and the pattern of the group; "flags" if there is no such pattern."""
         if not self.take("?"):
             return ""
         for kind in (":", "=", "!", "<=", "<!"):

@@ -130,7 +130,7 @@ def has_references(tree: Tree) -> bool:
 
 @lru_cache(maxsize=4096)
 def num_assertions(tree: Tree) -> int:
-    """How many assertions and atomic groups are in it: what needs to know its surroundings."""
+    """The number of assertions and atomic groups in it: of what needs to know its surroundings."""
     return isinstance(tree, Assertion | Lookahead | Lookbehind | Atomic) + sum(map(num_assertions, children(tree)))
 
 

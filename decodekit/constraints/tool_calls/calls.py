@@ -47,7 +47,7 @@ class Calls:
         return literal(text, self.format.marks, self.are_special, before=before, after=after)
 
     def pieces(self, *, is_behind_content: bool = False) -> tuple[Expression, Expression, Expression, Expression]:
-        """What stands before the calls, the first, the others with what separates them, and what stands behind."""
+        """The opening before the calls, the first call, the others with their separators, and the closing."""
         return _pieces(self, is_behind_content)
 
     def _pieces(self, is_behind_content: bool) -> tuple[Expression, Expression, Expression, Expression]:
@@ -92,7 +92,7 @@ class Calls:
         return row(row(*before), Alternatives(tuple(options)), row(*after))
 
     def _parts(self) -> list[list[Expression]]:
-        """What stands in a call before, between and behind the name and the arguments."""
+        """The expressions of a call before, between and behind the name and the arguments."""
         form, place, found = self.format, 0, []
         for parts in form.divided:
             found.append(
@@ -151,7 +151,7 @@ def arguments_of(tool: Tool, format: ToolFormat, are_special: bool | None = None
 
 
 def _id_pattern(format: ToolFormat) -> str:
-    """What an identifier may be where nothing is said of it: what cannot be taken for what stands behind it."""
+    """The pattern of identifiers where none is given: no text of it can be taken for what stands behind it."""
     place = format.pieces.index(ID)
     after = format.pieces[place + 1] if place + 1 < len(format.pieces) else ""
     ends = re.escape(after.lstrip(BLANKS)[:1]) if isinstance(after, str) else ""

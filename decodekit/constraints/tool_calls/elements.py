@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote
 
 from decodekit.constraints.composition.composed import Composed, row
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema
@@ -36,6 +36,7 @@ from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
 from decodekit.constraints.work import Work, done
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
+from decodekit.records.strict_json import pointer_of, value_at
 
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf", "if", "then", "else")
 """Keywords whose schemas may declare properties of the same object."""
@@ -123,7 +124,7 @@ class Elements(Composed):
         return literal(text, self.marks, self.are_special, before=before, after=after)
 
     def element(self, name: str, ways: Iterable[tuple[str, list[Constraint], str]]) -> Expression | None:
-        """What stands behind a key; of each way what leads to values, the values, and what ends them. None for none."""
+        """The element behind a key, in one of some ways: a text, the values, an end. None if no way has values."""
         beside = "" if self.form.values.is_quoted else TEXT
         found = [
             row(
@@ -153,7 +154,7 @@ def _parameters(elements: Elements) -> tuple[_Parameter, ...]:
     places: dict[str, list[str]] = {}
     for at, part in _parts(schema, "#", set()):
         for name in part.get("properties", {}):
-            places.setdefault(name, []).append(f"{at}/properties/{_escaped(name)}")
+            places.setdefault(name, []).append(at + pointer_of(["properties", name]))
     required = {name for _, part in _parts(schema, "#", set(), ("allOf",)) for name in part.get("required", ())}
     for name in required:
         if name not in places:
@@ -169,10 +170,6 @@ def _parameters(elements: Elements) -> tuple[_Parameter, ...]:
     return tuple(found)
 
 
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 def _parts(
     schema: object, at: str, seen: set[str], keywords: tuple[str, ...] = _BRANCHES, root: Any = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -184,11 +181,7 @@ def _parts(
     yield at, schema
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
-        target: Any = root
-        for key in reference.split("/")[1:]:
-            name = unquote(key).replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, dict) else None
-        yield from _parts(target, reference, seen, keywords, root)
+        yield from _parts(value_at(root, unquote(reference)), reference, seen, keywords, root)
     for keyword in keywords:
         branch = schema.get(keyword)
         if isinstance(branch, list):
@@ -199,7 +192,7 @@ def _parts(
 
 
 def _content(elements: Elements, root: dict[str, Any], name: str, places: list[str]) -> Expression | None:
-    """What stands behind the key of a parameter; None if it has no values that can be written."""
+    """The element of a parameter behind its key; None if it has no values that can be written."""
     form = elements.form
     at = places[0]
     around = form.middle.strip(BLANKS)[:1] + "<>" + BLANKS

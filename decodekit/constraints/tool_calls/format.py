@@ -1,4 +1,4 @@
-r"""How a family of models writes calls of tools: one description, from which masks, parsers and pages are made.
+r"""The format in which a family of models calls tools: one description, from which masks, parsers and pages are made.
 
     Qwen3                    call "<tool_call>\n{"name": "" NAME "", "arguments": " ARGUMENTS "}\n</tool_call>"
                              separator "\n"
@@ -36,7 +36,7 @@ from decodekit.errors import InvalidConstraintError
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """What differs from call to call.
+    """A hole of the format: a text that differs from call to call.
 
     Attributes:
         kind: the name of the tool, the identifier of the call, its number among the calls (from 0 on), or its
@@ -216,7 +216,7 @@ class ToolFormat:
 
     @property
     def divided(self) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Part, ...]]:
-        """What stands in a call before, between and behind the name and the arguments."""
+        """The parts of a call before, between and behind the name and the arguments."""
         first, last = sorted((self.call.index(NAME), self.call.index(ARGUMENTS)))
         return self.call[:first], self.call[first + 1 : last], self.call[last + 1 :]
 
@@ -295,7 +295,7 @@ class ToolFormat:
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """What no string holds that is written as it is: the marks of the format, and what ends it."""
+        """The texts that no string holds that is written as it is: the marks of the format, and its end."""
         form = self.arguments
         if not isinstance(form, ElementArguments) or form.values.text != "raw":
             return ()
@@ -304,7 +304,7 @@ class ToolFormat:
         return tuple(sorted({*marks_of(texts, self.marks), form.end.strip(BLANKS) or form.end}))
 
     def fault_of(self, name: str) -> str | None:
-        """Why the name of a tool cannot be written; None if it can."""
+        """The reason why the name of a tool cannot be written; None if it can."""
         try:
             name.encode()
         except UnicodeEncodeError:

@@ -69,7 +69,7 @@ def mark(name: str, are_special: bool | None) -> Expression:
 
 
 def beginning(text: str, marks: Iterable[str]) -> str:
-    """What a text begins with behind its first blanks, whatever others are left out: a mark, or a part without blanks.
+    """The beginning of a text behind its first blanks: a mark, or a part without blanks, whatever else is left out.
 
     It never ends as it begins (as ``aba`` does), so what is found of it first, in a text without it that it follows, is
     where that text ends. Empty if nothing but blanks stands there.
@@ -99,7 +99,7 @@ def marks_of(texts: Iterable[str], marks: Iterable[str]) -> Iterator[str]:
 
 
 def read(text: str, fixed: str) -> tuple[int, bool] | None:
-    """How many characters of `text` are `fixed`, blanks of which may be missing, and whether it is there as a whole.
+    """The number of characters of `text` that are `fixed`, some blanks missing perhaps; and whether all of it is there.
 
     None if the text begins otherwise.
     """
@@ -137,7 +137,7 @@ def _is_loose(character: str) -> bool:
 
 
 def _places(text: str, marks: Iterable[str]) -> list[tuple[int, int]]:
-    """Where marks stand; of two that overlap, the one that begins first, or is longer."""
+    """The places of marks; of two that overlap, the one that begins first, or is longer."""
     names = sorted(marks, key=len, reverse=True)
     return [found.span() for found in re.finditer("|".join(map(re.escape, names)), text)] if names else []
 

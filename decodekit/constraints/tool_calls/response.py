@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from decodekit.constraints.composition.composed import Composed, row
 from decodekit.constraints.composition.free_text import free_text
-from decodekit.constraints.composition.splitting import Split
+from decodekit.constraints.composition.split import Split
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.tool_calls.calls import Calls, arguments_of

@@ -178,7 +178,7 @@ class LikeTarget:
 
     @property
     def verify(self) -> Verify:
-        """How drafts are verified."""
+        """The verification of drafts, by name."""
         return self.settings.verify
 
     def take(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> list[int | None]:

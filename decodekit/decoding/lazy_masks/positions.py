@@ -59,7 +59,7 @@ class Guess:
 
 
 class Position(NamedTuple):
-    """Where a token is wanted: after the text of a sequence and some tokens of a draft.
+    """The position of a token: after the text of a sequence and some tokens of a draft.
 
     `drawn` is the token that the draft has there, if it is to be tested; see `decoding.draws.rejection`.
     """

@@ -55,7 +55,7 @@ def checkpoint(text: Rows[int], keep: int, token_texts: Rows[bytes | None]) -> i
 
 
 def destination(sequence: Sequence, first: int, last: int) -> int:
-    """Where the next rollback of a row leads: to `first` tokens or fewer, or behind tokens that had no alternative.
+    """The length after the next rollback of a row: `first` tokens or fewer, or more behind tokens without alternatives.
 
     Args:
         first: how many tokens can stay.
@@ -82,7 +82,7 @@ def destination(sequence: Sequence, first: int, last: int) -> int:
 
 
 def failure(sequence: Sequence, max_rollbacks: int, dead_end: DecodekitError | None = None) -> DecodekitError | None:
-    """Why a row cannot be taken back again; None if it can."""
+    """The error of a row that cannot be rolled back again; None if it can."""
     if sequence.token_ids and sequence.num_rollbacks < max_rollbacks:
         return None
     if sequence.refusal is None:

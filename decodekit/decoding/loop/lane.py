@@ -79,7 +79,7 @@ class Lane(Generic[G]):
 
     @property
     def num_free(self) -> int:
-        """How many more groups there is room for."""
+        """The number of further groups that there is room for."""
         num_live = len(self.reading) + len(self.running)
         num_free = min(self.num_groups, self._most) - num_live
         if self.rows is None or (not num_live and self._is_shrunk):

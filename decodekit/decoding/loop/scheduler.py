@@ -183,7 +183,7 @@ class Scheduler:
         return [ticket.index for ticket in list(self._tickets.values()) if ticket.groups]
 
     def num_free(self, policy: Policy[Any]) -> int:
-        """How many more groups of a policy would be admitted now."""
+        """The number of further groups of a policy that would be admitted now."""
         lane = self._lanes.get(id(policy))
         return (self._groups_of(policy) if lane is None else lane.num_free) - self._num_queued(policy)
 
@@ -347,12 +347,12 @@ class Scheduler:
                 held[owner] -= 1
 
     def _owned(self, groups: Iterable[Group]) -> Counter[Hashable]:
-        """How many of some groups each owner has."""
+        """The number of groups, of some, that each owner has."""
         owners = (self._ticket_of[id(group)].owner for group in groups)
         return Counter(owner for owner in owners if owner is not None)
 
     def _head(self, waiting: list[Waiting], held: Counter[Hashable] | None) -> Waiting:
-        """Who of those that wait comes next: the first, unless its owner has its rows, and another one has not."""
+        """The next of those that wait: the first, unless its owner has its rows, and another one has not."""
         first, most = waiting[0], self._max_owned
         if most is None or held is None or held[first[-2].owner] < most:
             return first

@@ -70,7 +70,7 @@ class Backtrack(NamedTuple):
 
 
 class NoToken(Enum):
-    """Why a position has no token: the text ends, or another one has to be drawn."""
+    """The reasons why a position has no token: the text ends, or another one has to be drawn."""
 
     WHOLE = "the text is whole, and nothing may follow within its budget"
     REFUSED = "the guard refuses the text with it"
@@ -488,7 +488,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
 
 
 def refused(sequence: Sequence, choice: int, refusal: Refusal, settings: Settings) -> Outcome:
-    """Where a row goes on whose token a guard refuses."""
+    """The outcome of a row whose token a guard refuses."""
     assert sequence.matcher is not None
     last = len(sequence.token_ids)
     here = checkpoint(sequence.token_ids, refusal.keep, sequence.matcher.token_texts)

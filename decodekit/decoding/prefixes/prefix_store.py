@@ -49,7 +49,7 @@ class RadixNode:
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many first tokens two lists, or two tuples, share."""
+    """The number of first tokens that two lists, or two tuples, share."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

@@ -44,7 +44,7 @@ class LeftRow(NamedTuple):
 
 @dataclass(slots=True)
 class SharedSource:
-    """Where a row gets its first tokens from: one of a row, a prefix, or a group that will have read them."""
+    """The source of a row's first tokens: a row, a prefix, or a group that will have read them."""
 
     num_tokens: int = 0
     row: int | None = None
@@ -214,7 +214,7 @@ class SharedRows:
         return best
 
     def _best(self, group: Group, tokens: list[int], best: SharedSource, live: Rows[Group]) -> SharedSource:
-        """Where most of some tokens comes from; of equals what is at hand first."""
+        """The source of most of some tokens; of equal ones that which is at hand first."""
         if not self._can_begin_late or len(tokens) <= MIN_SHARED:
             return SharedSource()
         if self._is_any:
@@ -245,7 +245,7 @@ class SharedRows:
         owner: Request,
         text: Rows[int] = (),
     ) -> int:
-        """How many first tokens a group can take over from what the request of another one reads, all but its last."""
+        """The number of first tokens that a group can take over from those that another's request reads."""
         request = group.sequence.request
         if request.salt != owner.salt:
             return 0

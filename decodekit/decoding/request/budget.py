@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def token_budget(index: int, request: Request, model: CausalLM, settings: Settings) -> int:
-    """How many tokens may be generated for a request.
+    """The number of tokens that may be generated for a request.
 
     Raises:
         OptionError: its prompt has no tokens.

@@ -192,7 +192,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How likely a text is under the model.
+    """The score of a text under the model.
 
     Args:
         token_ids: its n tokens, with the special tokens that the tokenizer adds.

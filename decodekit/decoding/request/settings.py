@@ -1,4 +1,4 @@
-"""How a request is decoded, and what selects its tokens. The rows of one batch may have different settings."""
+"""The settings of a request, and what selects its tokens. The rows of one batch may have different settings."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a request is decoded.
+    """The settings with which a request is decoded.
 
     Args:
         vocabulary: bytes of the tokens, and which of them end a text.

@@ -1,4 +1,4 @@
-"""When a text ends: end-of-sequence tokens, stop strings, the limit of new tokens, a constraint that is complete.
+"""The ends of a text: end-of-sequence tokens, stop strings, the limit of new tokens, a constraint that is complete.
 
 Stop strings are matched on the text, not on tokens, and the outcome does not depend on how the text was split into
 tokens: of all occurrences, the one that *ends first* counts, and among those that end together the longest.
@@ -160,7 +160,7 @@ def finish_reason(
     num_tokens: int,
     max_tokens: int,
 ) -> FinishReason | None:
-    """Why a sequence ends after `token`; None while it goes on.
+    """The reason why a sequence ends after `token`; None while it goes on.
 
     The order decides when several hold at once: a text that stops, or is complete, with its very last allowed token
     was not cut.

@@ -1,4 +1,4 @@
-"""Where each token of a text came from: what ``trace=True`` records, and what `pages.tokens` shows.
+"""The origin of each token of a text: what ``trace=True`` records, and what `pages.tokens` shows.
 
 The text ``{"a":7}`` under a schema, with a draft ``7,`` offered behind the colon:
 
@@ -46,7 +46,7 @@ class TokenOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """How one token was taken. Figures are of the model's own distribution, as in `sequence.TokenLogprob`.
+    """The trace of one token. Figures are of the model's own distribution, as in `sequence.TokenLogprob`.
 
     Args:
         taken: the token.
@@ -75,7 +75,7 @@ def forced_trace(token: int, vocabulary: Vocabulary) -> TokenTrace:
 
 
 def text_of(token: int, vocabulary: Vocabulary) -> str:
-    """How a token is shown; see `TokenOption`."""
+    """The text by which a token is shown; see `TokenOption`."""
     data = vocabulary.token_bytes[token]
     if data is not None:
         return data.decode("utf-8", "backslashreplace")

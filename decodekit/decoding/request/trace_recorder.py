@@ -84,7 +84,7 @@ class _Place:
     settings: Settings
 
     def num_allowed(self, check: Check | None) -> int | None:
-        """How many tokens may come, as far as that is known."""
+        """The number of tokens that may come, as far as that is known."""
         if check == "free":
             return self.settings.vocabulary.size
         if check == "forced" and not self.settings.is_canonical:
@@ -99,7 +99,7 @@ class _Place:
 
 
 def _sources(tokens: Rows[int], offer: Guess | None) -> list[Source]:
-    """Who gave each of the tokens that a row took, of which the first ones may be those of a draft."""
+    """The source of each of the tokens that a row took, of which the first ones may be those of a draft."""
     if offer is None:
         return ["model"] * len(tokens)
     num_kept = num_equal(tokens, offer.tokens)

@@ -65,7 +65,7 @@ EarlyStopping: TypeAlias = bool | Literal["never"]
 
 @dataclass(frozen=True)
 class BeamOptions:
-    """How many hypotheses there are and how they are ranked; see `strategy.Beam`."""
+    """The number of hypotheses and their ranking; see `strategy.Beam`."""
 
     num_beams: int = 4
     length_penalty: float = 1.0

@@ -40,7 +40,7 @@ def log_probability(sample: Completion) -> float:
 
 
 def score_of(sample: Completion, rank: Rank) -> float | None:
-    """How good a sample is, larger is better; None of one that failed, or that the judge cannot read.
+    """The score of a sample, larger is better; None of one that failed, or that the judge cannot read.
 
     `OptionError` if the caller's function failed, or gave no number.
     """

@@ -104,14 +104,14 @@ class ChoiceTrie(ABC):
 
     @abstractmethod
     def reach(self, node: TrieNode) -> int:
-        """How much of the choices the tokens of a node spell: what follows the most of them is likely to be read."""
+        """The reach of a node: how much of the choices its tokens spell. What follows the most is likely to be read."""
 
     @abstractmethod
     def members(self, node: TrieNode) -> Ints:
         """The choices that are left after a node."""
 
     def width(self, most: int) -> int:
-        """How many rows of tokens lead to all nodes but the root, as far as a few nodes say; at most `most`."""
+        """The number of token rows to all nodes but the root, as far as a few nodes say; at most `most`."""
         waiting, num_rows = deque([self._root]), 0
         for _ in range(8 * most):
             if not waiting or num_rows >= most:
@@ -192,7 +192,7 @@ class Cuts(ChoiceTrie):
         self._cuts, self._end_ids = cuts, sorted(end_ids)
 
     def reach(self, node: TrieNode) -> int:
-        """How many choices begin so."""
+        """The number of choices that begin so."""
         return len(node.state)
 
     def members(self, node: TrieNode) -> Ints:
@@ -215,7 +215,7 @@ class Cuts(ChoiceTrie):
 
 
 class _Beginnings:
-    """Which choice a beginning settles.
+    """The choices that are settled by beginnings.
 
     Args:
         texts: bytes of the choices.

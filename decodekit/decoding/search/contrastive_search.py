@@ -70,7 +70,7 @@ def likeliest(scores: Tensor, first: int, num_candidates: int) -> TopCandidates:
 
 
 def most_contrastive(choices: TopCandidates, states: Tensor, context: Tensor, penalty_alpha: float) -> int:
-    """Which of c candidates is taken; of equals the likeliest.
+    """The index of the most contrastive of c candidates; of equals the likeliest.
 
     The states are unit vectors, [c, D] after each candidate and [T, D] of prompt and text.
     """

@@ -80,7 +80,7 @@ Predicate: TypeAlias = Callable[[bytes, bool], bool]
 
 @dataclass(frozen=True)
 class ParticleOptions:
-    """How particles are drawn and weighted; see `strategy.Particles`."""
+    """The options by which particles are drawn and weighted; see `strategy.Particles`."""
 
     num_particles: int = 8
     method: Method = "smc"

@@ -1,4 +1,4 @@
-"""How likely given texts are: log-probabilities of their tokens under the model's own distribution."""
+"""The scores of given texts: log-probabilities of their tokens under the model's own distribution."""
 
 from __future__ import annotations
 

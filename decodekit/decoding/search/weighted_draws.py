@@ -127,7 +127,7 @@ def shares(log_weights: Sequence[float]) -> NDArray[np.float64]:
 
 
 def ancestors(weights: NDArray[np.float64], uniforms: NDArray[np.float64], resample: Resample) -> list[int]:
-    """Which particle each of N new ones continues: particle i is drawn N weights[i] times on average.
+    """The particle that each of N new ones continues: particle i is drawn N weights[i] times on average.
 
     Points of [0, 1) are looked up in the cumulated weights. ``"multinomial"`` takes N independent ones (Gordon, Salmond
     and Smith 1993); ``"stratified"`` one in each N-th (Kitagawa 1996); ``"systematic"`` the same place of each N-th, so

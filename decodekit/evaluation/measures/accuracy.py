@@ -1,4 +1,4 @@
-"""How right a text is: exact match, field F1, validity under a constraint, as functions of texts and values."""
+"""Measures of accuracy: exact match, field F1, validity under a constraint, as functions of texts and values."""
 
 from __future__ import annotations
 

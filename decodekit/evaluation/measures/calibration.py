@@ -54,7 +54,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """How probabilities and truth go together.
+    """The reliability of probabilities: how they and the truth go together.
 
     Attributes:
         bins: of equal width, from 0 to 1.

@@ -1,4 +1,4 @@
-"""How much texts repeat themselves and each other: distinct-n, rep-n, BLEU and self-BLEU, as functions of words.
+"""Measures of repetition, in and among texts: distinct-n, rep-n, BLEU and self-BLEU, as functions of words.
 
 Words are runs of letters, and single digits and marks, so that figures of models with different tokenizers compare, and
 a number that goes on for ever is repetition.

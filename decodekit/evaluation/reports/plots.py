@@ -90,7 +90,7 @@ def _panel(axes: Any, task: str, found: list[Point], metric: str, numbers: dict[
 
 
 def _arms(estimate: IntervalEstimate) -> list[list[float]] | None:
-    """How far an error bar reaches down and up, as matplotlib takes it; None without an interval."""
+    """The lengths of an error bar down and up, as matplotlib takes them; None without an interval."""
     if estimate.low is None or estimate.high is None:
         return None
     return [[estimate.value - estimate.low], [estimate.high - estimate.value]]

@@ -248,12 +248,12 @@ def _point(number: int, place: tuple[float, float], lift: int, told: str) -> str
 
 
 def _above(lift: int) -> int:
-    """How far above its point a number stands."""
+    """The height of a number above its point."""
     return 6 + 12 * lift
 
 
 def _lifts(places: Sequence[tuple[float, float]]) -> list[int]:
-    """How many lines to lift the number of each point, so that the numbers of near points stand above each other."""
+    """The lines to lift the number of each point by, so that the numbers of near points stand above each other."""
     taken: list[tuple[float, float]] = []
     lifts = [0] * len(places)
     for index in sorted(range(len(places)), key=lambda number: places[number]):

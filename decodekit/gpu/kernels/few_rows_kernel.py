@@ -111,7 +111,7 @@ def launch_of(
     )  # fmt: skip
     # Triton's interpreter multiplies bfloat16 as if the bits were integers.
     dot = tl.float32 if _IS_INTERPRETED else _TYPES[x.dtype]
-    constants = {"HAS_BIAS": bias is not None, "N": n, "K": step, "STAGES": 3 if is_wide else 4, "DOT": dot}
+    constants = {"HAS_BIAS": bias is not None, "N": n, "K": step, "STAGES": 3 if splits == 1 else 4, "DOT": dot}
     return (blocks, splits), arguments, constants, out
 
 

@@ -13,7 +13,7 @@ from decodekit.vocabulary import Vocabulary
 
 
 class PeerText(Protocol):
-    """Where one text stands in a peer. It never meets a token without bytes: `PeerMatcher` keeps those to itself."""
+    """The state of one text in a peer. It never meets a token without bytes: `PeerMatcher` keeps those to itself."""
 
     @property
     def is_accepting(self) -> bool:
@@ -41,7 +41,7 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """The name that messages use."""
 
     def compile(self, constraint: Constraint, vocabulary: Vocabulary) -> Callable[[], PeerText]:
         """The maker of texts at their beginning, as often as it is called.

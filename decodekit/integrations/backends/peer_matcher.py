@@ -205,7 +205,7 @@ class PeerMatcher:
         return True
 
     def validate(self, tokens: Sequence[int]) -> int:
-        """How many of the first `tokens` could be accepted one after the other; changes nothing."""
+        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
         words, count = self._words, 0
         for token in tokens:
             if not self.accept(token):
@@ -277,7 +277,7 @@ class PeerMatcher:
         return Explanation(False, f"refused by {self._name} {place}{hint}", position, expected)
 
     def _read(self, data: bytes) -> tuple[int, tuple[str, ...]]:
-        """How many of the bytes the peer takes, and the first few bytes that it would have taken there."""
+        """The number of the bytes that the peer takes, and the first few bytes that it would have taken there."""
         token_of, longest = _tokens_of(self._vocabulary)
         probe, position = self.fork(), 0
         while position < len(data):

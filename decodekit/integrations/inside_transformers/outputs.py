@@ -98,7 +98,7 @@ def _padded(step: BeamStep | None, kind: str, nothing: Tensor) -> Tensor:
 def beam_indices_of(
     texts: Sequence[ReturnedText], watched: WatchedBeams, num_beams: int, device: torch.device
 ) -> Tensor:
-    """Which hypothesis, of all prompts, each token of a text continued, int32 [len(texts), T]; -1 behind the end."""
+    """The hypothesis, of all prompts, that each token of a text continued, int32 [len(texts), T]; -1 behind the end."""
     longest = max((len(text.token_ids) for text in texts), default=0)
     made = torch.full((len(texts), longest), -1, dtype=torch.int32)
     for row, text in enumerate(texts):

@@ -28,7 +28,7 @@ _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 class TextSource(Protocol):
-    """Where texts are read from."""
+    """The source of texts."""
 
     def text(self, offset: int, length: int, field: str, place: str) -> str:
         """One text, which is never blank; raises DocumentError if it cannot be had."""
@@ -252,7 +252,7 @@ def _scan_rows(source: Input, rows: RowReader, name: str, is_lookup: bool) -> li
 
 
 def _no_rows(rows: RowReader, name: str, first: DocumentRef) -> JobError:
-    """Why no row of a file is one."""
+    """The error of a file without rows that can be read."""
     assert first.fault is not None
     if not isinstance(rows, JsonLines):
         return DocumentError(f"no row of {name} can be read; the first one: {first.fault.cause}", at=name)

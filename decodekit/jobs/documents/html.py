@@ -146,12 +146,12 @@ class _PageText:
         return end
 
     def _behind(self, text: str, start: int) -> int:
-        """Where the page goes on behind a text; its end if the text does not come any more."""
+        """The place where the page goes on behind a text; its end if the text does not come any more."""
         found = self._source.find(text, start)
         return len(self._source) if found < 0 else found + len(text)
 
     def _end_of_tag(self, position: int) -> tuple[int, bool]:
-        """Where the page goes on behind a start tag, -1 for nowhere; and whether the tag closes itself."""
+        """The place where the page goes on behind a start tag, -1 for none; and whether the tag closes itself."""
         source = self._source
         while True:
             begin = position
@@ -170,7 +170,7 @@ class _PageText:
                 position = _BARE_VALUE.match(source, position).end()  # type: ignore[union-attr]
 
     def _closing(self, quote: str, start: int) -> int:
-        """Where the next quotation mark is; -1 if none comes, which is looked up once for the page."""
+        """The place of the next quotation mark; -1 if none comes, which is looked up once for the page."""
         if quote not in self._last_quotes:
             self._last_quotes[quote] = self._source.rfind(quote)
         return self._source.find(quote, start) if start <= self._last_quotes[quote] else -1

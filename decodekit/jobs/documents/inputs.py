@@ -72,7 +72,7 @@ class Input:
 
     @property
     def location(self) -> Path:
-        """Where the input is."""
+        """The path of the input."""
         return Path(self.folder) / self.path
 
     @property
@@ -118,7 +118,7 @@ class LeftOut:
 
     @property
     def skipped_kinds(self) -> str:
-        """How many files of which endings were skipped, such as ``"2 .csv, 1 .pdf"``."""
+        """The numbers of skipped files by ending, such as ``"2 .csv, 1 .pdf"``."""
         kinds = Counter(PurePosixPath(name).suffix.lower() or "without an ending" for name in self.skipped)
         shown = [f"{count} {kind}" for kind, count in kinds.most_common(4)]
         return ", ".join([*shown, "..."] if len(kinds) > 4 else shown)

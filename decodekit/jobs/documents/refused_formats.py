@@ -113,7 +113,7 @@ _WIDE: Final = 3  # columns; two may be names and values of one document
 
 
 def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError | None:
-    """Why a file that was named as an input is not a document; None if it may be one.
+    """The error of a file that was named as an input and is not a document; None if it may be one.
 
     `fields` are names of fields of documents, which the heading of a narrow table may have.
 
@@ -134,12 +134,12 @@ def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError 
 
 
 def refusal_of_lines(data: bytes, name: str) -> JobError | None:
-    """Why the contents of a JSONL file, of which no line is an object, are something else; None if that is not seen."""
+    """The error of a JSONL file of which no line is an object, seen to be something else; None if that is not seen."""
     return _refusal(_kind_of(data, ()), name)
 
 
 def refusal_of_stdin(data: bytes, fields: Collection[str]) -> JobError | None:
-    """Why standard input is neither one text nor lines of JSON; None if it may be one of them."""
+    """The error of standard input that is neither one text nor lines of JSON; None if it may be one of them."""
     return None if is_json_lines(data) else _refusal(_kind_of(data, fields), "standard input", "/dev/stdin")
 
 

@@ -41,7 +41,7 @@ _SCHEMA_NAME: Final = "extraction"
 
 @dataclass(frozen=True)
 class BatchRequests:
-    """How the documents of a job are written as requests.
+    """The requests that a job's documents are written as.
 
     Args:
         settings: of the job.

@@ -34,7 +34,7 @@ def is_own(name: str) -> bool:
 
 
 def place_of(path: Path) -> str:
-    """Where a file or folder is: equal for all spellings of its path."""
+    """The place of a file or folder: equal for all spellings of its path."""
     if path.name in _UP or os.path.isdir(path):
         return os.path.realpath(path)
     return os.path.join(os.path.realpath(path.parent), path.name)

@@ -1,4 +1,4 @@
-"""How probable every value of a field was, where the field was written: of enums, literals and booleans.
+"""The probability of every value of a field, where the field was written: of enums, literals and booleans.
 
     {"paid": true, "kind": "credit note"}
 

@@ -188,7 +188,7 @@ def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
 
 
 def _spellings(kind: str, scalar: Any) -> list[str]:
-    """How a leaf of a JSON value may be written in a text."""
+    """The spellings that a leaf of a JSON value may have in a text."""
     if kind == "str":
         return [scalar] if scalar.strip() else []
     if kind != "number":

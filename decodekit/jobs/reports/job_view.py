@@ -86,7 +86,7 @@ class DocumentView:
         raise DocumentError("the document has changed since.")
 
     def fields(self) -> tuple[int, int] | None:
-        """How many fields are exactly right, of how many; None if the right ones are not known."""
+        """The number of fields that are exactly right, and that of all; None if the right ones are not known."""
         if self.expected is MISSING:
             return None
         return compare_fields(self.row.get("value"), self.expected)
@@ -211,7 +211,7 @@ class JobView:
         return sum(document.num_tokens for document in self.documents)
 
     def fields(self) -> tuple[int, int] | None:
-        """How many fields are exactly right, of how many; a failed document has none right. None if not known."""
+        """The number of fields that are exactly right, and that of all; failed documents have none. None if unknown."""
         return total_fields(self.documents)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How sure the model was of each value of an output: the least probable of the tokens that spell it.
+"""The probability of each value of an output: that of the least probable of the tokens that spell it.
 
 The probabilities are the model's own, before constraint, penalties and temperature. So a value that the constraint
 pushed the model into has a low one, which is what one wants to see.

@@ -1,4 +1,4 @@
-"""How a run is shown on stderr: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a run on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

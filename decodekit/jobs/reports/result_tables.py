@@ -28,6 +28,7 @@ from decodekit.jobs.documents.files import needed
 from decodekit.jobs.folder.file_names import TABLES
 from decodekit.jobs.folder.job_folder import read_results
 from decodekit.records.ledger import new_file, open_own, output_error, replace_file
+from decodekit.records.strict_json import value_at
 
 TableFormat: TypeAlias = Literal["csv", "excel", "parquet"]
 
@@ -95,23 +96,10 @@ def properties_of(schema: Any) -> list[str]:
                 for one in value.values():
                     visit(one)
             elif keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
-                visit(_at(schema, value))
+                visit(value_at(schema, unquote(value)))
 
     visit(schema)
     return list(found)
-
-
-def _at(schema: Any, reference: str) -> Any:
-    """The schema at a reference inside a schema; None where there is none."""
-    for step in unquote(reference[1:]).split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, Mapping):
-            schema = schema.get(key)
-        elif isinstance(schema, list) and key.isdigit() and int(key) < len(schema):
-            schema = schema[int(key)]
-        else:
-            return None
-    return schema
 
 
 def _columns(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, Any] | bool) -> dict[str, str]:

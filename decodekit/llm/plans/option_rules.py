@@ -175,7 +175,7 @@ def timeout_fits(timeout: object) -> Faults:
 
 
 def deadline_after(timeout: object, began: float) -> float | None:
-    """When what began then, a value of `time.monotonic`, ends at the latest; None without a limit, or if it is none."""
+    """The deadline, in seconds of `time.monotonic`, of what began then; None without a limit, or with a wrong one."""
     return began + min(timeout, LONGEST_S) if isinstance(timeout, int | float) else None
 
 

@@ -129,7 +129,7 @@ class Plan:
 
     @property
     def num_samples(self) -> int:
-        """How many texts of a prompt are decoded; a search has its own."""
+        """The number of texts that are decoded of a prompt; a search has its own."""
         return getattr(self.strategy, "num_samples", 1)
 
     @property
@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def _rows_of_a_prompt(self) -> tuple[int, str | None]:
-        """How many rows a search has for a prompt, and the option that says so."""
+        """The number of rows that a search has for a prompt, and the option that says so."""
         for name in ("num_beams", "num_particles", "num_candidates"):
             if self.search is not None and hasattr(self.search, name):
                 rows: int = getattr(self.search, name)
@@ -259,7 +259,7 @@ def _check_compiled(call: GenerateCall, grammar: CompiledGrammar | None) -> None
 
 
 def _least_tokens(grammar: CompiledGrammar, left_out: frozenset[int], pipeline: Sequence[LogitsProcessor]) -> int:
-    """How many tokens suffice for some text, none of them forbidden.
+    """The number of tokens that suffice for some text, none of them forbidden.
 
     Raises:
         OptionError: there is no text without the forbidden tokens, or none was found.

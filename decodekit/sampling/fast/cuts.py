@@ -86,7 +86,7 @@ def _collect(logits: Floats, peaks: Floats, temperature: np.float32, least: np.f
 def cut_top_k(
     logits: Floats, peaks: Floats, temperature: np.float32, k: int, cuts: Floats, lasts: Ids, counts: Ids
 ) -> None:
-    """Where top-k cuts each row, ties with the k-th token kept.
+    """The cut of top-k in each row, ties with the k-th token kept.
 
     A token stays if y > cut, or y = cut and its id <= last.
 
@@ -128,7 +128,7 @@ def _largest(values: Floats) -> Any:
 def cut_top_p(
     logits: Floats, peaks: Floats, temperature: np.float32, p: float, cuts: Floats, lasts: Ids, counts: Ids
 ) -> None:
-    """Where top-p cuts each row: a token stays if the tokens before it have less than a share p of the mass.
+    """The cut of top-p in each row: a token stays if the tokens before it have less than a share p of the mass.
 
     The mass is summed up by the distance of y from the largest, in steps of 1/8; then only the tokens of the step in
     which the share is reached are collected, and the token at which it is reached is found by partitions among them.
@@ -310,7 +310,7 @@ def count_at_least(logits: Floats, peaks: Floats, temperature: np.float32, cuts:
 def find_above(
     logits: Floats, peaks: Floats, temperature: np.float32, tokens: Ids, found: NDArray[np.float64], counts: Ids
 ) -> None:
-    """How far the y of the other tokens with y >= that of a token of the row are above it, in order of token id.
+    """The distances from the y of a token of each row to those of the others with y >= it, in order of token id.
 
     Args:
         logits, peaks, temperature: as in `cut_top_k`.

@@ -114,7 +114,7 @@ def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates |
 
 
 class _Cut:
-    """Where a truncation cuts each row: a token stays if y > cut, or y = cut and its id <= last, with y = z / T.
+    """The cut of a truncation in each row: a token stays if y > cut, or y = cut and its id <= last, with y = z / T.
 
     The logits [N, V] are there as an array, too, with the peaks [N, blocks] of `block_peaks`.
     """
@@ -206,7 +206,7 @@ def contenders(
 def distances_above(
     rows: Floats, peaks: Floats, tokens: Ids, temperature: float, most: int
 ) -> NDArray[np.float64] | None:
-    """How far z / T of other tokens is above that of one token of each row, or equal to it; None if they are too many.
+    """The distances from z / T of one token of each row to those of others >= it; None if they are too many.
 
     Args:
         rows, peaks: z of wide rows, as `block_peaks` has them.

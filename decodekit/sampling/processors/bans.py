@@ -127,7 +127,7 @@ class SequenceBias(LogitsProcessor):
 
 
 def _of_words(given: object) -> str | None:
-    """How to ban words that are given as texts."""
+    """The hint on how to ban words that are given as texts."""
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         return None
     words = [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]

@@ -1,4 +1,4 @@
-"""How a row of logits is reshaped: pure functions from tensors to tensors, each over all rows at once.
+"""Functions that reshape logits: pure, from tensors to tensors, each over all rows at once.
 
 ``logits`` is float32 [N, V] and is never changed in place. A removed token is -inf; what is -inf stays -inf, what is
 NaN stays NaN (so a fault of the model is seen where a token is selected), and no truncation removes a whole row. Where

@@ -25,7 +25,7 @@ from decodekit.sampling.processors.pointwise import MinP, RepetitionPenalty, Tem
 
 
 class RowLayout(Protocol):
-    """How a row is shown to a processor of transformers: with the padding that its prompt came with, say."""
+    """The layout in which a row is shown to a processor of transformers: with the padding that its prompt had, say."""
 
     def __call__(self, prompt: Tensor) -> Tensor:
         """The prompt as it was given, int64 [S], for its tokens without padding, int64 [L]."""

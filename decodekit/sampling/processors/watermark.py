@@ -28,7 +28,7 @@ _GOLDEN = GOLDEN - (1 << 64)  # as int64
 
 
 def green_lists(contexts: Tensor, vocab_size: int, ratio: float, key: int) -> Tensor:
-    """Which tokens are green after each context of h tokens, int64 [N, h]; bool [N, vocab_size]."""
+    """The green tokens after each context of h tokens, int64 [N, h]; bool [N, vocab_size]."""
     states = _context_states(contexts, key)
     counters = torch.arange(1, vocab_size + 1, device=contexts.device) * _GOLDEN
     return _is_green(states.unsqueeze(1) + counters, ratio)

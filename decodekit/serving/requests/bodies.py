@@ -135,7 +135,7 @@ def memory_of(data: bytes, most_values: int) -> int:
 
 
 def _num_of(data: bytes, letters: bytes) -> int:
-    """How often some letters stand in a body. Other threads go on meanwhile, as they do not for `bytes.count`."""
+    """The number of some letters in a body. Other threads go on meanwhile, as they do not for `bytes.count`."""
     read = np.frombuffer(data, np.uint8)
     return sum(int(np.count_nonzero(read == letter)) for letter in letters)
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Client(NamedTuple):
-    """Who asks, as far as an endpoint can tell.
+    """The sender of a request, as far as an endpoint can tell.
 
     Attributes:
         key: digest of the API key; empty without one.
@@ -37,7 +37,7 @@ class Client(NamedTuple):
 
 
 def client_of(scope: Scope) -> Client:
-    """Who sends a request that has passed the gate."""
+    """The client of a request that has passed the gate."""
     host = (scope.get("client") or ("",))[0]
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
@@ -65,7 +65,7 @@ class Turns:
         )  # who had a turn last comes last
 
     def num_of(self, client: Client) -> int:
-        """How many are at work or wait for a client."""
+        """The number of requests of a client that are at work or wait."""
         return self._at_work[client] + len(self._waiting.get(client, ()))
 
     async def run(self, client: Client, work: Callable[[], T]) -> T:

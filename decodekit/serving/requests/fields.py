@@ -63,7 +63,7 @@ class WireModel(BaseModel):
 
 
 class SamplingFields(WireModel):
-    """Which tokens are taken, and who asks."""
+    """The fields of sampling, and of the user."""
 
     model: str | None = Field(None, description="The name that `/v1/models` lists; left out, the only one.")
     temperature: float | None = Field(

@@ -60,7 +60,7 @@ class Prompts:
     def thinking(
         self, effort: str | None, most_tokens: int | None, options: Mapping[str, Any] | None, at: str, most_at: str = ""
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """How a request is thought about: variables of the chat template, and options of `LLM.generate`.
+        """The options of thinking for a request: variables of the chat template, and options of `LLM.generate`.
 
         An effort is a variable of some templates; others have a switch. Where there is neither, a thought that the
         model would begin is ended at once for the effort "none", and any other effort is refused.

@@ -265,7 +265,7 @@ def _bytes() -> Vocabulary:
 
 
 def _import_path() -> list[str]:
-    """Where the endpoint imports from, less the current folder, unless decodekit itself is there."""
+    """The import path of the endpoint, less the current folder, unless decodekit itself is there."""
     own = Path(decodekit.__file__).resolve().parents[1]
     with contextlib.suppress(OSError):  # a folder that is gone
         here = Path.cwd().resolve()

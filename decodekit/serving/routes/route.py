@@ -42,7 +42,7 @@ class Route(Generic[B]):
         raise NotImplementedError
 
     async def outcome(self, splitter: CallSplitter, completion: Completion) -> tuple[TextEnd, list[CallPiece]]:
-        """How a text has ended, and the last pieces of its calls, without holding up the event loop."""
+        """The end of a text, and the last pieces of its calls, without holding up the event loop."""
 
         def outcome() -> tuple[TextEnd, list[CallPiece]]:
             ended = splitter.end(completion)

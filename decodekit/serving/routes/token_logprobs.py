@@ -62,7 +62,7 @@ class TokenWriter:
         }
 
     def num_characters(self, entries: Iterable[TokenLogprob]) -> int:
-        """How many characters the tokens of some entries have in a text."""
+        """The number of characters that the tokens of some entries have in a text."""
         return sum(len(self.text(one.token_id)) for one in self._of_text(entries))
 
     def _of_text(self, entries: Iterable[TokenLogprob]) -> list[TokenLogprob]:

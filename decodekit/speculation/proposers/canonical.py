@@ -40,7 +40,7 @@ _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Canonical:
-    """How a tokenizer divides texts."""
+    """The canonical division of texts by a tokenizer."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], vocabulary: Vocabulary) -> None:
         self._encode = encode

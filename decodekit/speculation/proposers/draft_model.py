@@ -217,7 +217,7 @@ class EarlyExit:
             raise OptionError(f"{layer!r} is no number of layers", at="layer", hint="8, -4 or 0.5") from None
 
     def num_kept(self, num_layers: int) -> int:
-        """How many layers are run of a model with `num_layers`.
+        """The number of layers that are run of a model with `num_layers`.
 
         Raises:
             OptionError: none, or all of them.

@@ -184,7 +184,7 @@ class Suffix:
 
 
 def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places, int]:
-    """Where the longest ending of `text` occurs in `tokens` with another token after it.
+    """The places where the longest ending of `text` occurs in `tokens` with another token after it, and its length.
 
     Returns:
         The indices of the tokens after it, ascending, and its length; none and 0 if the last token does not occur.

@@ -67,7 +67,7 @@ _OFF: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an option was given.
+    """The site where an option was given.
 
     Args:
         name: of the strategy.
@@ -192,7 +192,7 @@ def own_options(site: Site) -> set[str]:
 
 
 def useless_with_greedy_hint(option: str, value: Any, site: Site) -> tuple[str, Remedy | None]:
-    """How to decode so that an option has an effect that greedy decoding gives none."""
+    """The hint on how to decode so that an option has an effect which it has not in greedy decoding."""
     if value is None:
         return f"leaving {option} out", None
     remedy = find_remedy({option: value}, site)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from decodekit.constraints.completion.closing import Completions
+from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser

@@ -12,7 +12,7 @@ import lark
 import pytest
 
 from decodekit.constraints.grammar.lark import definitions
-from decodekit.constraints.grammar.lark.common import COMMON
+from decodekit.constraints.grammar.lark.definitions import COMMON
 from decodekit.constraints.grammar.lark.lark_rules import load_rules
 from decodekit.constraints.grammar.lark.lark_syntax import parse
 from decodekit.constraints.grammar.rules import Alternatives, Inline, Rules, SpecialToken, Terminal

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from decodekit.constraints.json_schema.strings import path_lengths
-from decodekit.constraints.json_schema.strings.path_lengths import PathLengths
+from decodekit.constraints.json_schema.strings import character_search
+from decodekit.constraints.json_schema.strings.character_search import PathLengths
 
 Graph = dict[int, set[int]]
 
@@ -56,7 +56,7 @@ def test_levels_go_round_at_any_length() -> None:
 
 def test_too_many_levels_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = {one: {(one + 1) % 7} for one in range(7)} | {7 + one: {7 + (one + 1) % 11} for one in range(11)}
-    monkeypatch.setattr(path_lengths, "MAX_LEVELS", 20)
+    monkeypatch.setattr(character_search, "MAX_LEVELS", 20)
     lengths = PathLengths(graph, {0, 7})
     assert lengths.has_path(0, 14, 14) is True and lengths.has_path(0, 15, 19) is False
     assert lengths.has_path(0, 15, 20) is None

@@ -11,7 +11,7 @@ from decodekit.constraints.author.coverage import check
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
+from decodekit.constraints.json_schema.values.inhabited import have_representatives
 from decodekit.errors import UnsatisfiableError
 from decodekit.testing import check_language
 from tests.reference import json_schema as reference

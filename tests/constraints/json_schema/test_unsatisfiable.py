@@ -12,7 +12,7 @@ import pytest
 import decodekit as dk
 from decodekit.constraints import sample_text
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
-from decodekit.constraints.json_schema.messages import describing
+from decodekit.constraints.json_schema.messages import descriptions
 from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.errors import ConstraintError, UnsatisfiableError
 from tests.constraints.json_schema import fuzzing
@@ -247,7 +247,7 @@ def test_reasons_are_true_and_as_small_as_can_be() -> None:
     for _ in range(400):
         names = source.sample(sorted(POOLS), source.randint(3, 7))
         schema = {name: source.choice(POOLS[name]) for name in names}
-        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", "any", describing)
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", "any", descriptions)
         if network.is_inhabited(network.root_goal):
             continue
         num_impossible += 1
@@ -275,7 +275,7 @@ def test_reasons_of_random_schemas(draft: int) -> None:
             continue
         num_impossible += 1
         assert found.impossible[0] == "#" and all(found.reasons)
-        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", "any", describing)
+        network = SchemaNetwork(schema, {}, "annotate", "any", "declared", "any", "any", descriptions)
         parts = Reasons(network).parts(network.library.root)
         aside = {name: schema[name] for name in ("$schema", "$id", "id", "$defs", "definitions") if name in schema}
         validator = fuzzing._CLASSES[draft]({**aside, **_conditions(schema, parts)})

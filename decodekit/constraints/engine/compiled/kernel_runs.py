@@ -48,7 +48,7 @@ _NOT_KEPT: Final[_Key] = (0, b"", (), False)
 
 @dataclass(frozen=True, slots=True)
 class _LongRun:
-    """Where a run goes on that was stopped in the middle: the arrays of `gpu.Work`, as far as they are filled.
+    """A run that was stopped in the middle: the arrays of `kernels.Work`, as far as they are filled.
 
     `words` has the tokens of this run alone: what else is in a mask differs from one mask to the next.
     """
@@ -115,7 +115,7 @@ class Runner:
             return self._run(trie, roots, configurations, words, bytes_above, self._row_of)
 
     def _row_of(self, reader: int, label_set: int, text: bytes) -> int:
-        """What follows a captured text."""
+        """The row of the `Following` of a captured text."""
         return self._recogniser.rows.add(self._recogniser.leave(reader, label_set, text))
 
     def _row_of_most(self, reader: int, label_set: int, text: bytes) -> int:
@@ -184,7 +184,7 @@ class Runner:
         bytes_above: Callable[[int, int, int], bytes],
         row_of: Callable[[int, int, bytes], int],
     ) -> Int64Array:
-        """What is known of captured texts, and of one more."""
+        """The rows of captured texts, with one more: that of the text that the run has met."""
         kernels, position = self._kernels, self._position
         node, reader, label_set, begin = map(int, position[kernels.NODE : kernels.NEED + 3])
         before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""

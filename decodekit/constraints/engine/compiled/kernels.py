@@ -76,7 +76,7 @@ class Lexical(NamedTuple):
 
 
 class Readers(NamedTuple):
-    """What a `Recogniser` knows of its readers."""
+    """The arrays of a `Recogniser`'s readers: whether each captures, and its permitted labels."""
 
     captures: UInt8Array
     permitted: Int32Array
@@ -119,7 +119,7 @@ class Trie(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a run writes.
+    """The arrays that a run writes.
 
     Attributes:
         threads: int32 [4, capacity]: lexical state, reader, stack, and the depth at which the lexeme began (-1 - i:
@@ -184,7 +184,7 @@ def _add_tokens_of(trie: Trie, node: Int, words: Int32Array) -> None:
 
 @part
 def _slot(key: Int, size: Int) -> Int:
-    """Where the search for a key begins in a table of open addressing."""
+    """The slot where the search for a key begins in a table of open addressing."""
     return (key ^ key >> 29) * 0x9E3779B1 & size - 1
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
-from decodekit.constraints.grammar.lark.common import COMMON
 from decodekit.constraints.grammar.lark.lark_syntax import parse
 from decodekit.constraints.grammar.lark.lark_tree import Definition, Import, Module, Name, Term, Usage, is_terminal_name
 from decodekit.constraints.grammar.source import Source, SourcePosition, nearest
@@ -21,10 +20,56 @@ MAX_IMPORTS: Final = 1_000
 """Bound on the grammars that are imported, each counted as often as it is."""
 MAX_IMPORT_DEPTH: Final = 50
 
+COMMON: Final = Source(
+    r"""
+DIGIT: "0".."9"
+HEXDIGIT: DIGIT | "a".."f" | "A".."F"
+
+INT: DIGIT+
+SIGNED_INT: ["+" | "-"] INT
+DECIMAL: INT "." [INT] | "." INT
+_EXP: ("e" | "E") SIGNED_INT
+FLOAT: INT _EXP | DECIMAL [_EXP]
+SIGNED_FLOAT: ["+" | "-"] FLOAT
+NUMBER: FLOAT | INT
+SIGNED_NUMBER: ["+" | "-"] NUMBER
+
+_STRING_INNER: /.*?/
+_STRING_ESC_INNER: /(?:[^\\\n]|\\[^\n])*?/
+ESCAPED_STRING: /"(?:[^"\\\n]|\\[^\n])*"/
+
+LCASE_LETTER: "a".."z"
+UCASE_LETTER: "A".."Z"
+LETTER: LCASE_LETTER | UCASE_LETTER
+WORD: LETTER+
+CNAME: ("_" | LETTER) ("_" | LETTER | DIGIT)*
+
+WS_INLINE: /[ \t]+/
+WS: /[ \t\f\r\n]+/
+CR: "\r"
+LF: "\n"
+NEWLINE: /(?:\r?\n)+/
+
+SH_COMMENT: /#[^\n]*/
+CPP_COMMENT: /\/\/[^\n]*/
+C_COMMENT: /\/\*(?:[^*]|\*+[^*\/])*\*+\//
+SQL_COMMENT: /--[^\n]*/
+""",
+    "common",
+)
+r"""The terminals of ``%import common``, by the names that Lark's own library has for them.
+
+Strings and comments are said without lazy quantifiers and lookbehind, and have the same words as in Lark, where a lexer
+takes the first end that it finds. ``_STRING_ESC_INNER`` reads a backslash together with what it escapes; before any
+delimiter that is not a backslash its words are the same, too.
+
+Source of the names and their meaning: https://github.com/lark-parser/lark/blob/1.3.1/lark/grammars/common.lark
+"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """What the names in one grammar mean.
+    """The scope of the names in one grammar.
 
     Attributes:
         source: the text that they stand in.
@@ -111,7 +156,7 @@ class Definitions:
         self._load(module, self.scope, ("",))
 
     def look_up(self, item: Name | Usage, scope: Scope) -> GrammarSymbol:
-        """What a name stands for. Where that is nothing, the error has the nearest name."""
+        """The rule or terminal of a name. Where there is none, the error has the nearest name."""
         entry = self.entries.get(scope.qualified(item.name))
         if entry is None:
             kind = "terminal" if is_terminal_name(item.name) else "rule"

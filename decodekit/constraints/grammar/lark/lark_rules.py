@@ -211,7 +211,7 @@ class _Lowering:
         return RuleRef(self.instances[key])
 
     def argument(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression | GrammarSymbol:
-        """What a parameter stands for. A template without arguments is itself one."""
+        """The expression of an argument of a template; a template without arguments as itself."""
         if isinstance(item, tree.Name):
             bound = bindings.get(item.name)
             if bound is not None:

@@ -330,7 +330,7 @@ class _GrammarParser:
         return self.value()
 
     def value(self) -> tree.Term:
-        """What may also be an argument of a template."""
+        """A value: an item that may also be an argument of a template."""
         token = self.token
         if token.kind == "name":
             return self.reference()

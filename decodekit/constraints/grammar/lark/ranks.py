@@ -1,4 +1,4 @@
-"""Which terminal a lexer takes where several have the same word: an order of Lark's terminals.
+"""The order of Lark's terminals, by which a lexer takes one where several have the same word.
 
 By priority (``NAME.2``), strings before patterns, and then as Lark's basic lexer does: first the terminal that can
 match more characters, then the one with the longer pattern, as Lark writes it, then by name.
@@ -105,7 +105,7 @@ class Ranks:
 
 
 def key_of(item: Term) -> tuple[str, str, str] | None:
-    """What makes two terminals without a name the same one: how they are written. None if they are made of parts."""
+    """A key that equal terminals without a name share: how they are written. None for one that is made of parts."""
     if isinstance(item, Quoted):
         return "text", item.text, "i" * item.ignores_case
     if isinstance(item, Pattern):

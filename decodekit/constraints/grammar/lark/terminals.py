@@ -34,7 +34,7 @@ _MANY_TEXTS: Final = 16  # so many options that are plain texts are sorted as a 
 
 
 class _Traits(NamedTuple):
-    """What a terminal is made of, with the terminals in it."""
+    """The traits of a terminal, those of the terminals in it included."""
 
     size: int
     asks_around: bool  # some part is about what the others read

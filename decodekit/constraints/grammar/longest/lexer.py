@@ -135,7 +135,7 @@ class Lexer:
         return sum(mask for mask, _ in self._rows_of[shadow])  # rows are disjoint
 
     def end(self, state: int, shadow: int) -> int | None:
-        """How a lexeme ends in a state, if it does; `shadow` is what is left of the shadows of earlier ones."""
+        """The number of a lexeme's end in a state, if any; `shadow` is the rest of the shadows of earlier ones."""
         terminal = self._terminal[state]
         if terminal < 0:
             return None
@@ -208,7 +208,7 @@ class Lexer:
         return number
 
     def _find_rows(self, shadow: int) -> Rows:
-        """What is left of a set of shadows after a byte; after other bytes nothing is."""
+        """The sets of shadows that are left of one after a byte; after other bytes none is."""
         rows: dict[int, ByteMask] = {}
         for mask, left in _side_by_side(self._shadow_rows[one] for one in self._sets[shadow]):
             target = _COMPLETE if _COMPLETE in left else self._set(frozenset(left))
@@ -218,7 +218,7 @@ class Lexer:
 
 @dataclass(frozen=True, slots=True)
 class Munch(Node):
-    """What may be left of a lexeme that keeps out of a shadow and ends in one of some ways, a set of bits.
+    """The rest of a lexeme that keeps out of a shadow and ends in one of some ways, a set of bits.
 
     A word ends with the number of its end in `Lexer.ends` as its label.
     """

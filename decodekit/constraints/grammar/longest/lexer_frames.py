@@ -65,7 +65,7 @@ def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """How a stack may go on before anything is read.
+    """The moves of a stack before anything is read.
 
     Attributes:
         reads: by terminal, the stacks behind it; ignored terminals are not among them.
@@ -83,7 +83,7 @@ class Opening:
 
 
 class Network:
-    """What the frames of one grammar share: `openings` says how a stack may go on. Compared by identity."""
+    """The network of one grammar, shared by its frames: `openings` says how a stack may go on. Compared by identity."""
 
     def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
         self.known = KnownStates(rules, lexer)

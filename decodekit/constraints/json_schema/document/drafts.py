@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 JsonValue: TypeAlias = object
-"""What `json.loads` returns."""
+"""A value as `json.loads` returns it."""
 
 
 class SchemaDraft(enum.IntEnum):
@@ -43,7 +43,7 @@ META_SCHEMAS: Final = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a meta-schema says: a draft, and the keywords of its vocabularies that are left out."""
+    """The dialect of a meta-schema: its draft, and the keywords of the vocabularies that it leaves out."""
 
     draft: SchemaDraft
     ignored: frozenset[str] = frozenset()
@@ -246,7 +246,7 @@ VOCABULARIES: Final[dict[str, tuple[str, ...]]] = {
 
 @lru_cache(maxsize=8192)  # a large schema asks some hundred thousand times
 def keyword(name: str, draft: SchemaDraft) -> Keyword | None:
-    """What `draft` says about a keyword; None where it is unknown, that is, an annotation."""
+    """The definition of a keyword in `draft`; None where the draft does not have it: it is an annotation there."""
     return next((reading for reading in KEYWORDS.get(name, ()) if reading.is_known(draft)), None)
 
 

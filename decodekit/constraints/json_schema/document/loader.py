@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urljoin
@@ -33,6 +33,7 @@ from decodekit.constraints.json_schema.document.drafts import (
 )
 from decodekit.constraints.priority import give_way
 from decodekit.errors import InvalidConstraintError, UnresolvableReferenceError, UnsupportedSchemaError
+from decodekit.records.strict_json import path_of, pointer_of
 
 _SHOWN: Final = 60  # characters of a value in a message
 _MAX_META_SCHEMAS: Final = 10  # meta-schemas that are described by one another
@@ -75,7 +76,7 @@ class Location:
 
     def at(self, *tokens: str | int) -> str:
         """The pointer of something inside, for errors."""
-        return self.pointer + _path(tokens)
+        return self.pointer + pointer_of(tokens)
 
     def keywords(self) -> dict[str, JsonValue]:
         """Keyword to value. Beside a ``$ref`` all other keywords are ignored up to draft 7."""
@@ -93,15 +94,6 @@ class Location:
 
     def __repr__(self) -> str:
         return f"Location({self.pointer!r})"
-
-
-def escape(token: str) -> str:
-    """A reference token of a JSON Pointer (RFC 6901)."""
-    return token.replace("~", "~0").replace("/", "~1")
-
-
-def _path(tokens: Iterable[str | int]) -> str:
-    return "".join([f"/{escape(str(token))}" for token in tokens])
 
 
 def show(value: JsonValue) -> str:
@@ -152,7 +144,7 @@ class Library:
 
     def child(self, location: Location, *tokens: str | int) -> Location:
         """The sub-schema below `location`, which the walk over its document has met."""
-        path = location.path + _path(tokens)
+        path = location.path + pointer_of(tokens)
         return self._enter(location.scope, self._documents[location.uri][path])
 
     def _enter(self, scope: Scope, target: Location) -> Location:
@@ -215,9 +207,10 @@ class Library:
                 stack += reversed([(schema, f"{path}{suffix}", base, dialect) for suffix, schema in below])
 
     def _dialect(self, value: dict[str, JsonValue], default: Dialect, at: str) -> Dialect:
-        """What ``$schema`` says: a draft, or a meta-schema of the registry with its vocabularies.
+        """The dialect that ``$schema`` names: a draft, or a meta-schema of the registry with its vocabularies.
 
-        The meta-schema of a meta-schema says which draft it is; one that is not here leaves the draft as it is.
+        The meta-schema of a meta-schema names its draft; without ``$schema``, or if that names nothing that is here, it
+        is the draft of `default`.
 
         Raises:
             UnsupportedSchemaError: it requires a vocabulary that is not known.
@@ -323,8 +316,7 @@ class Library:
             return known
         value, path, base = resource.value, resource.path, resource.base
         dialect = Dialect(resource.draft, resource.ignored)
-        for raw in pointer[1:].split("/"):
-            token = raw.replace("~1", "/").replace("~0", "~")
+        for token in path_of(pointer):
             if isinstance(value, dict) and token in value:
                 value = value[token]
             elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
@@ -332,7 +324,7 @@ class Library:
             else:
                 names = list(value) if isinstance(value, dict) else []
                 raise _not_found(location, reference, key, token, names)
-            path = f"{path}/{escape(token)}"
+            path += pointer_of([token])
             if (met := locations.get(path)) is not None:
                 base, dialect = met.base, Dialect(met.draft, met.ignored)
         if path not in locations:  # no keyword of the draft holds one here, such as "definitions" of another draft
@@ -421,7 +413,7 @@ def _schemas_in(path: str, place: Inner, value: JsonValue) -> Iterator[tuple[str
     elif isinstance(value, dict) and place in (Inner.MAP, Inner.MAP_OR_NAMES):
         for name, below in value.items():
             if not (place is Inner.MAP_OR_NAMES and isinstance(below, list)):
-                yield f"{path}/{escape(name)}", below
+                yield path + pointer_of([name]), below
     elif place in (Inner.SELF, Inner.SELF_OR_LIST):
         yield path, value
 

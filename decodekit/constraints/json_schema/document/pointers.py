@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from decodekit.constraints.json_schema.document.loader import escape
 from decodekit.constraints.json_schema.strings.text import text_of
+from decodekit.records.strict_json import pointer_of
 
 _TOKEN: Final = re.compile(
     rb"[ \t\r\n]*(?:(?P<open>[{\[])|(?P<close>[}\]])|(?P<comma>,)|(?P<colon>:)"
@@ -56,7 +56,7 @@ def innermost(data: bytes) -> str:
 
 
 def _pointer(levels: list[Open]) -> str:
-    return "".join(f"/{escape(str(level.at))}" for level in levels if level.at is not None)
+    return pointer_of(level.at for level in levels if level.at is not None)
 
 
 def _read(data: bytes, begin: int) -> list[Open] | None:

@@ -2,7 +2,7 @@
 
 Under `uniqueItems` a state remembers the scalars that were read, by value, and finite sets of them are counted.
 Objects and arrays are not compared here: where two items can be objects, or two of them arrays, that is left to the
-guard of the schema (see `guarding`), and so is the denial of `uniqueItems`.
+guard of the schema (see `schema_guard`), and so is the denial of `uniqueItems`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
-from decodekit.constraints.json_schema.values.inhabited import Ask
-from decodekit.constraints.json_schema.values.kept import kept
+from decodekit.constraints.json_schema.values.inhabited import Ask, have_representatives
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import TRUE, ArraySpec, Contains, Goal, conjunction
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.errors import ResourceLimitError
 
 MAX_CONTAINS: Final = 6
@@ -42,7 +41,7 @@ SOME_TEXT: Final[Scalar] = ("string", "\ud800")
 
 @dataclass(frozen=True)
 class ArrayState:
-    """What has been read of an array.
+    """The state of an array behind the items that were read.
 
     Attributes:
         num_items, counted: the number of items and, for each `contains`, how many of them counted. Both stop growing
@@ -61,7 +60,7 @@ class ArrayState:
 
 @dataclass(frozen=True)
 class NextItem:
-    """What the next item may be.
+    """A set of values that the next item may have, with the state behind it.
 
     Attributes:
         goal: what it satisfies. `after`: the state after it.
@@ -89,7 +88,7 @@ def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
 
 
 class ArrayPlan:
-    """How the arrays of one spec are written. An item counts for a `contains` or does not; both ways are tried.
+    """The transitions of the arrays of one spec. An item counts for a `contains` or does not; both ways are tried.
 
     Args:
         spec: the conditions.
@@ -131,7 +130,7 @@ class ArrayPlan:
         return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
     def items(self, state: ArrayState, ask: Ask) -> Iterable[NextItem]:
-        """What the next item may be, for every way on which the array can be finished. `ask` gives final answers."""
+        """The choices for the next item after which the array can still be closed. `ask` gives final answers."""
         return self._told_items(state, ask) if state.owed or self.spec.is_unique else self._plain_items(state, ask)
 
     @kept

@@ -23,7 +23,7 @@ from decodekit.constraints.network import Call, Frame, Label, Move, Read
 _Stack: TypeAlias = tuple[Frame, ...]
 """Frames to return to, the innermost last."""
 _Item: TypeAlias = tuple[Node, bytes | None, Frame, _Stack]
-"""What is being read, what was captured of it, by which frame, above which ones."""
+"""A configuration: the language of the lexeme being read, its captured bytes, its frame, the stack below that."""
 
 _ESCAPES: Final = {0x22: b'"', 0x5C: b"\\", 0x0A: b"n", 0x0D: b"r", 0x09: b"t"}
 """The bytes that a string cannot hold as they are, white space included, with what stands behind their backslash."""
@@ -168,7 +168,7 @@ def _divided(rows: list[tuple[_Item, tuple[ByteMask, Node]]]) -> list[tuple[Byte
 
 
 def _by_capture(steps: list[_Step], mask: ByteMask) -> Iterable[tuple[ByteMask, Node]]:
-    """What follows the bytes of a set: one for all of them, unless it is captured which one it was."""
+    """The derivatives by the bytes of a set: one for all of them, or one for each where bytes are captured."""
     masks = [mask]
     if any(captured is not None for (_, captured, _, _), _ in steps):
         masks = [1 << byte for byte in range(256) if mask >> byte & 1]
@@ -179,7 +179,7 @@ def _by_capture(steps: list[_Step], mask: ByteMask) -> Iterable[tuple[ByteMask, 
 
 
 def _after(steps: list[_Step], byte: int) -> Node:
-    """What follows a byte."""
+    """The derivative by a byte."""
     starts: list[tuple[Frame, _Stack]] = []
     kept: list[_Item] = []
     for (_, captured, frame, stack), target in steps:

@@ -32,12 +32,11 @@ from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.character_search import num_texts, texts
 from decodekit.constraints.json_schema.strings.text import WordTable
-from decodekit.constraints.json_schema.values.distinct_representatives import have_representatives
-from decodekit.constraints.json_schema.values.inhabited import Ask
-from decodekit.constraints.json_schema.values.kept import kept
+from decodekit.constraints.json_schema.values.inhabited import Ask, have_representatives
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.errors import ResourceLimitError
 
 Order: TypeAlias = Literal["declared", "any"]
@@ -76,7 +75,7 @@ class KeyClass:
 
 @dataclass(frozen=True)
 class ObjectState:
-    """What has been read of an object.
+    """The state of an object behind the members that were read.
 
     Attributes:
         seen: the declared names that are gone, as bits: those that were read and, with order "declared", those before.
@@ -96,7 +95,7 @@ class ObjectState:
 
 
 class ObjectPlan:
-    """How the objects of one spec are written.
+    """The transitions of the objects of one spec.
 
     Args:
         spec: the conditions.
@@ -133,7 +132,7 @@ class ObjectPlan:
 
     @kept
     def goal(self, index: int) -> Goal:
-        """What the value of a declared name has to satisfy; FALSE if the name itself is not allowed."""
+        """The goal of the value of a declared name, given its index; FALSE if no key of that name can be written."""
         name = self.names[index]
         keys = self._key_language
         allowed = text.is_text(name) and (keys is text.BODY or text.matches(keys, name))
@@ -362,11 +361,11 @@ class ObjectPlan:
 
     @kept
     def _num_keys(self, number: int, witnesses: tuple[int, ...]) -> int:
-        """How many these are, at most `_SOME`."""
+        """The number of these keys, at most `_SOME`."""
         return self._num_texts(self._keys_of(number, witnesses), _SOME)
 
     def _num_unused(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
-        """How many of them were not used yet, at most `limit`; counted anew only where the used ones could matter."""
+        """The number of these keys that are unused, at most `limit`; counted anew only where `used` could matter."""
         if self._num_keys(number, witnesses) >= limit + len(used):
             return limit
         return self._num_without(number, witnesses, self._used_of(number, witnesses, used), limit)
@@ -378,7 +377,7 @@ class ObjectPlan:
 
     @kept
     def _num_without(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
-        """How many of them there are beside some, at most `limit`."""
+        """The number of these keys without the `used` ones, at most `limit`."""
         return self._num_texts(self.unused(self._keys_of(number, witnesses), used), limit)
 
     @kept
@@ -449,7 +448,7 @@ class ObjectPlan:
         )
 
     def permitted(self, state: ObjectState) -> bytes:
-        """Which of `sorted_names` may come next, one byte each."""
+        """The selection of `sorted_names` that may come next: one byte each, 1 if it may."""
         reach = self.reach(state)
         if not self._counts and not state.pending:
             reach &= self._writable
@@ -507,7 +506,7 @@ class ObjectPlan:
                         yield from ((number, witnesses, part) for part in self._sparing(number, keys, witnesses, state))
 
     def _sparing(self, number: int, keys: Node, met: tuple[int, ...], state: ObjectState) -> Iterator[Node]:
-        """What of the `keys` of a class leaves enough for the other witnesses, where some have few to choose from.
+        """The `keys` of a class that leave enough for the other witnesses, where some have few to choose from.
 
         Split by the witnesses whose keys a key belongs to, also those with many: a key may meet both kinds at once.
         It is lost for these and for no other one.

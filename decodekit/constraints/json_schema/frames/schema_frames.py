@@ -20,8 +20,8 @@ from decodekit.constraints.json_schema.frames.arrays import MAX_CONTAINS, SOME_T
 from decodekit.constraints.json_schema.frames.embedded import embedded
 from decodekit.constraints.json_schema.frames.layout import Layout, Whitespace, outermost
 from decodekit.constraints.json_schema.frames.objects import MAX_CLASSES, SOME_KEY, ObjectPlan, ObjectState, Order
-from decodekit.constraints.json_schema.meaning.branching import may_meet_a_limit
 from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS
+from decodekit.constraints.json_schema.meaning.limit_estimate import may_meet_a_limit
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
@@ -30,12 +30,12 @@ from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
-from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.scalars import Scalar
 from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec, conjunction
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.constraints.network import END, Call, Frame, Fresh, Label, Lexeme, Move, Read, TextNeeded, Within
 from decodekit.errors import UnsupportedSchemaError
 
@@ -59,7 +59,7 @@ _END_OF_NAME: Final = ir.concat(text.QUOTE, ir.accept(_NAME))
 
 
 class Messages(Protocol):
-    """What a schema asks for, in words; the module `describing` is one."""
+    """Descriptions of what a schema asks for, in English; the module `descriptions` has them."""
 
     def expected(self, frame: Frame, move: Move, /) -> tuple[str, ...]:
         """As `Frame.expected`, of a value, an object or an array."""
@@ -231,7 +231,7 @@ class SchemaNetwork:
         return found
 
     def fresh(self, place: str, frames: tuple[Frame, ...], listed: Collection[str]) -> Fresh | None:
-        """What follows a key or string that is not listed."""
+        """The frames behind a key or string that is not `listed`; None where parts of strings cannot be read alone."""
         quotation = self.quotations[place]
         return Fresh(frames, listed, quotation.read, quotation.end, quotation.spell) if quotation.is_told else None
 
@@ -276,11 +276,11 @@ class _ToldFrame(Frame):
     network: SchemaNetwork
 
     def expected(self, move: Move) -> tuple[str, ...]:
-        """What the schema says of what `move` begins."""
+        """The values that the schema allows where `move` begins, in English."""
         return self.network.messages.expected(self, move)
 
     def objection(self, text: bytes, start: int, stop: int) -> str | None:
-        """What of the schema stands against the text; of JSON only."""
+        """The reason of the schema why the text ends at `stop`; None in notations other than JSON."""
         return self.network.messages.objection(self, text, start, stop) if self.network.is_json else None
 
 
@@ -397,7 +397,7 @@ class ObjectFrame(_ToldFrame):
         return self._other(key, number, met)
 
     def fresh(self, label: Label) -> Fresh | None:
-        """What follows a key that is neither declared nor used; the language of a pattern has none that is."""
+        """The frames behind a key that is neither declared nor used; the language of a pattern has none that is."""
         if SOME_KEY in self.state.used:
             raise TextNeeded
         if type(label) is tuple and not self.state.pending:
@@ -503,7 +503,7 @@ class ArrayFrame(_ToldFrame):
         return tuple(moves)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
-        """What follows a scalar that was read here."""
+        """The frames behind a scalar that was read here; none behind a string that is used already."""
         items = self.plan.items(self.state, self.network.is_inhabited)
         if label == _NAME:
             if SOME_TEXT in self.state.used:
@@ -515,7 +515,7 @@ class ArrayFrame(_ToldFrame):
         return self.behind(item, scalars.read(self.network.notation.scalar(text)) if item.is_remembered else None)
 
     def fresh(self, label: Label) -> Fresh | None:
-        """What follows a string that is not used."""
+        """The frames behind a string that is not used."""
         if SOME_TEXT in self.state.used:
             raise TextNeeded
         if label != _NAME:

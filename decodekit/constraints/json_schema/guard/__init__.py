@@ -1,1 +1,1 @@
-"""What a mask cannot decide, asked of whole arrays and objects: a judge of values, and the guard made of it."""
+"""The guard of a schema: a judge of whole values, for the keywords that a mask cannot enforce."""

@@ -1,11 +1,15 @@
-"""What each keyword says of a given value, read from the specification.
+"""The judgement of a whole value by a schema, keyword by keyword, as the specification has it.
+
+The plain counterpart of `semantics`: a value is given, so nothing has to be known about all values. References,
+patterns and formats are those of the mask, so that both judge by the same schema.
 
 A rule sees one value at one schema (`Evaluation`) and answers whether the keyword holds; what it evaluated of the value
 it adds there. A rule that asks sub-schemas is a generator, which yields the questions and is sent the answers:
 
     allOf   yields (#/allOf/0, value)   is sent what it evaluated, or None   yields (#/allOf/1, value)   ...
 
-It yields numbers of steps as well, where it has worked by itself.
+It yields numbers of steps as well, where it has worked by itself. The rules that wait for answers are a stack, so
+nesting costs no recursion, and the judgement is `Work` that can be left off.
 
 Source: JSON Schema Core and Validation, drafts 4 to 2020-12.
 """
@@ -22,15 +26,17 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.constraint import Refusal
-from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
-from decodekit.constraints.json_schema.document.loader import Location, escape
-from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
+from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_assertion, is_number
+from decodekit.constraints.json_schema.document.loader import Location
+from decodekit.constraints.json_schema.meaning.keywords import UNEVALUATED, is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.json_schema.values.numbers import written
-from decodekit.constraints.work import Work
+from decodekit.constraints.work import Work, done
+from decodekit.errors import ResourceLimitError
+from decodekit.records.strict_json import pointer_of
 
 _Answer = TypeVar("_Answer")
 Question: TypeAlias = "tuple[Location, Instance]"
@@ -39,17 +45,21 @@ Asking: TypeAlias = "Generator[Question | int, Evaluated | None, _Answer]"
 
 
 class Evaluated(NamedTuple):
-    """What a schema that holds has evaluated of a value: keys of its properties, and numbers of its items."""
+    """The properties, by key, and the items, by index, that a schema has evaluated of a value that is valid by it."""
 
     keys: AbstractSet[str]
     items: AbstractSet[int]
 
 
 NOTHING: Final = Evaluated(frozenset(), frozenset())
+_PART: Final = 512
+"""So many steps are made before the judgement can be left off."""
+_COST: Final = 5
+"""The steps of a question, and those of its answer, whatever the schema says."""
 
 
-class Judgement:
-    """How far the judgement of one value has come, and what was found against it.
+class SchemaJudge:
+    """Judges one value. A value is evaluated once by a schema, though many references may lead there.
 
     Args:
         semantics: the schema's patterns, references and treatment of formats.
@@ -67,6 +77,7 @@ class Judgement:
         self.num_open_questions = 0
         self.num_alternatives = 0
         self._found: dict[str, Refusal] = {}
+        self._known: dict[int, tuple[Instance, dict[Any, Evaluated | None]]] = {}
 
     def refusal(self, value: Instance) -> Refusal:
         """Why an evaluated value is not valid: the first of what it repeats, else of its formats, else of all."""
@@ -81,6 +92,101 @@ class Judgement:
         if kind not in self._found or keep < self._found[kind].keep:
             self._found[kind] = reason()
 
+    def evaluate(self, location: Location, value: Instance) -> Evaluated | None:
+        """As `judging`, at once."""
+        return done(self.judging(location, value))
+
+    def judging(self, location: Location, value: Instance) -> Work[Evaluated | None]:
+        """The properties and items that a schema evaluates of a value; None if the value is not valid.
+
+        Goes on after a keyword that fails, so that all repetitions are found.
+
+        Raises:
+            ResourceLimitError: a schema refers to itself for the same value, or a pattern takes too many steps.
+        """
+        stack: list[tuple[dict[Any, Evaluated | None], Any, Asking[Evaluated | None]]] = []
+        open_questions = set[Any]()
+        question: Question | None = (location, value)
+        answer: Evaluated | None = None
+        num_steps = 0
+        while True:
+            if question is not None:
+                (location, value), question = question, None
+                known, key = self.known_of(value), (location, self.num_open_questions > 0, self.num_alternatives > 0)
+                num_steps += _COST
+                answer = known.get(key)
+                if answer is None and key not in known:
+                    mark = id(value), key
+                    if mark in open_questions:
+                        raise ResourceLimitError("a schema refers to itself for the same value", at=location.pointer)
+                    open_questions.add(mark)
+                    stack.append((known, mark, self._evaluate(location, value)))
+            if not stack:
+                break
+            known, mark, evaluation = stack[-1]
+            try:
+                asked = evaluation.send(answer)
+            except StopIteration as end:
+                stack.pop()
+                open_questions.remove(mark)
+                answer = known[mark[1]] = end.value
+                num_steps += _COST
+            else:
+                answer = None
+                if isinstance(asked, int):
+                    num_steps += asked
+                else:
+                    question = asked
+            if num_steps >= _PART:
+                yield num_steps
+                num_steps = 0
+        yield num_steps
+        return answer
+
+    def known_of(self, value: Instance) -> dict[Any, Evaluated | None]:
+        """The evaluations of a value so far, by schema and by whether failures count as errors; writable."""
+        found = self._known.get(id(value))
+        if found is None:  # kept with the value, whose id would be given to another one
+            found = self._known[id(value)] = value, {}
+        return found[1]
+
+    def _evaluate(self, location: Location, value: Instance) -> Asking[Evaluated | None]:
+        evaluation, holds = Evaluation(self, location, value), True
+        if isinstance(location.value, bool):
+            return NOTHING if location.value else None
+        keywords = location.keywords()
+        yield len(keywords)
+        for name in sorted(keywords, key=UNEVALUATED.__contains__):  # those last, else in their order
+            kind, rule = RULES.get(name, ("", None))
+            if rule is not None and kind in ("", value.kind) and is_assertion(name, location.draft):
+                is_kept = rule(evaluation, keywords[name])
+                if not isinstance(is_kept, bool):
+                    is_kept = yield from _placed(is_kept, location.at(name))
+                holds &= is_kept
+                if not is_kept and not self.num_open_questions and not self.num_alternatives:
+                    self._refuse(location, name, value)
+        return evaluation.result() if holds else None
+
+    def _refuse(self, location: Location, name: str, value: Instance) -> None:
+        """Keep that a value is not valid by a keyword; all of it but its last byte, mostly a bracket, can stay."""
+
+        def reason() -> Refusal:
+            pointer = pointer_of(self.path)
+            message = f"{pointer or 'the value'} is not valid by {location.at(name)}"
+            return Refusal(value.end - 1, pointer, message)
+
+        self.refuse("value", value.end - 1, reason)
+
+
+def _placed(asking: Asking[bool], at: str) -> Asking[bool]:
+    """A rule whose errors say which keyword it is."""
+    try:
+        return (yield from asking)
+    except ResourceLimitError as error:
+        if error.at is not None:
+            raise
+        raise ResourceLimitError(error.cause, at=at, hint=error.hint) from error
+
 
 @dataclass(eq=False, slots=True)
 class Evaluation:
@@ -90,14 +196,14 @@ class Evaluation:
         keys, items: the properties and items that were evaluated so far.
     """
 
-    judge: Judgement
+    judge: SchemaJudge
     location: Location
     value: Instance
     keys: set[str] = field(default_factory=set)
     items: set[int] = field(default_factory=set)
 
     def result(self) -> Evaluated:
-        """What was evaluated."""
+        """The properties and items that were evaluated so far."""
         return Evaluated(self.keys, self.items) if self.keys or self.items else NOTHING
 
     def below(self, *tokens: str | int, value: Instance | None = None) -> Asking[Evaluated | None]:
@@ -137,11 +243,6 @@ class Evaluation:
 
 _Rule: TypeAlias = "Callable[[Evaluation, Any], bool | Asking[bool]]"
 """(a value at a schema, value of the keyword) -> whether the keyword holds."""
-
-
-def pointer_of(path: Iterable[str | int]) -> str:
-    """The JSON Pointer that keys and indices make."""
-    return "".join(f"/{escape(str(token))}" for token in path)
 
 
 def equals(value: Instance, constant: JsonValue) -> bool:

@@ -1,4 +1,4 @@
-"""What surely holds of a value inside of a text, however the text goes on: the schemas that it has to satisfy.
+"""The schemas that a value inside of a text has to satisfy, however the text goes on.
 
     {"properties": {"id": {"pattern": "^(.)\\\\1$"}}, "anyOf": [{"properties": {"id": {"minLength": 4}}}, ...]}
 
@@ -112,7 +112,7 @@ class Place:
         return found
 
     def _ways(self, place: Location, key: str) -> list[tuple[str, ...]]:
-        """What a schema asks of a member; nothing where it takes too long to try the key on its patterns."""
+        """The paths of the sub-schemas for a member; none where it takes too long to try the key on the patterns."""
         num_patterns = len(cast("dict[str, Any]", place.keywords().get("patternProperties", {})))
         if num_patterns > MAX_PATTERNS or num_patterns * len(key) > MAX_COMPARED:
             return []
@@ -203,7 +203,7 @@ class Places:
                 yield library.resolve_dynamic(location)
 
     def _inside_of(self, location: Location) -> Iterator[Location]:
-        """What always holds of members, items and keys."""
+        """The sub-schemas that members, items and keys have to satisfy in any case."""
         child = self.semantics.library.child
         for name, value in location.assertions():
             if name in ("properties", "patternProperties"):

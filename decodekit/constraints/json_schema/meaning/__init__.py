@@ -1,1 +1,1 @@
-"""What the keywords of a schema say: from a conjunction of schemas to the set of values that satisfies it."""
+"""The meaning of keywords: from a conjunction of schemas to the set of values that satisfies it."""

@@ -1,4 +1,4 @@
-"""What each schema means: from schemas to shapes, as valid and as invalid.
+"""The meaning of each schema: its shapes, of the valid values and of the invalid ones.
 
 A literal is a schema that is asserted (an even number) or denied (the next odd one). A goal is a conjunction of
 literals, a shape the set of its values, type by type. A worked example:
@@ -38,7 +38,6 @@ from decodekit.constraints.json_schema.strings import character_search, patterns
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS, Searched
 from decodekit.constraints.json_schema.strings.string_formats import Formats
 from decodekit.constraints.json_schema.values.hull import hull
-from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import (
     EVERYTHING,
     FALSE,
@@ -58,8 +57,9 @@ from decodekit.constraints.json_schema.values.shape import (
 )
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import kept
 from decodekit.constraints.priority import give_way
-from decodekit.constraints.regex.backtracking import PatternProgram
+from decodekit.constraints.regex.pattern_search import PatternProgram
 from decodekit.constraints.slices import Unfinished, spend
 from decodekit.constraints.work import Work
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
@@ -102,7 +102,7 @@ Embed: TypeAlias = "Callable[[Semantics, Location], Node]"
 
 @dataclass(frozen=True)
 class Keywords:
-    """What the keywords mean, by name; see the module `keywords`, which makes it.
+    """The meanings of the keywords, by name; the module `keywords` makes them.
 
     Attributes:
         meanings: the values that a keyword stands for.
@@ -417,7 +417,7 @@ class Semantics:
         return self._together(location, shapes, sense)
 
     def _together(self, location: Location, shapes: list[Shape], sense: Sense) -> Shape:
-        """What the keywords of a schema say together."""
+        """The shape of a schema, given those of its keywords: their intersection, or of a denied schema their union."""
         if not sense.is_asserted:
             return self.union(shapes, location)
         result = EVERYTHING
@@ -763,7 +763,7 @@ class Semantics:
 
     @kept
     def prepare_search(self, location: Location, pattern: str, *tokens: str) -> Node | PatternProgram:
-        """What a search for a pattern goes by: a body language where that is exact, and is not one of very many."""
+        """The body language of a pattern if it is exact and not one of very many, else a program to search with."""
         if tokens == ("pattern",) or len(cast("Any", location.keywords()["patternProperties"])) <= MAX_PATTERNS:
             found = self.pattern(location, pattern, *tokens)
             if found.excess is None:

@@ -1,1 +1,1 @@
-"""What a schema asks for, why no value fits, what its author may not expect: in English."""
+"""Messages in English: the values that a schema asks for, and the reason why no value fits."""

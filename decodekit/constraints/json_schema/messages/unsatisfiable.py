@@ -18,8 +18,8 @@ from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.meaning.keywords import EVALUATING, UNEVALUATED
 from decodekit.constraints.json_schema.values import scalars
-from decodekit.constraints.json_schema.values.kept import kept
 from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal, Properties, conjunction
+from decodekit.constraints.memory_account import kept
 from decodekit.errors import ConstraintError, UnsatisfiableError
 
 MAX_GOALS: Final = 5_000
@@ -50,7 +50,7 @@ _READS: Final[dict[str, frozenset[str]]] = {
 """Keywords that ask for more without another one, which therefore stays as long as they do."""
 
 _FIRST: Final = (*_READS, *_BRANCHED, "$ref", "$dynamicRef", "$recursiveRef")
-"""What is dropped first, so that a reason is made of plain keywords if it can be."""
+"""The keywords that are dropped first, so that a reason is made of plain ones if it can be."""
 
 
 class Condition(NamedTuple):
@@ -113,7 +113,7 @@ class Reasons:
         return self._least(place, _all_parts(place))
 
     def _least(self, place: Location, parts: list[Condition]) -> list[Condition]:
-        """What is left of some conditions when all that can go have gone; halves go first, as lists may be long."""
+        """A minimal part of some conditions that no value fits together; halves are left out first, for speed."""
         ranks = {name: rank for rank, name in enumerate(_FIRST)}
         order = parts[::-1]  # of equal ones the first stay
         order.sort(key=lambda part: ranks.get(part.keyword, len(ranks)))

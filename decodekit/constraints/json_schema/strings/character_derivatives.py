@@ -26,7 +26,7 @@ Row: TypeAlias = tuple[_Way, ...]
 """Ways that are ascending and disjoint. What is left out leads nowhere."""
 
 Targets: TypeAlias = tuple["Node | None", ...]
-"""What follows a character in each of several languages; None for nothing."""
+"""The derivatives of several languages by one character; None for an empty one."""
 _Piece: TypeAlias = tuple[int, int, Targets]
 
 _HEX: Final = b"0123456789abcdef"
@@ -100,7 +100,7 @@ def _is_whole(node: Node) -> bool:
 
 
 def row(node: Node) -> Row:
-    """What follows each character."""
+    """The derivatives of a language by each character, as disjoint ranges of code points."""
     known = _rows.get(node)
     if known is None:
         known = _rows[node] = _joined(_ways(node))
@@ -142,7 +142,7 @@ def _united(ways: list[_Way]) -> list[_Way]:
 
 
 def _ways(node: Node) -> Iterable[_Way]:
-    """What follows each character, put together from the parts of a node, whose rows are known from other nodes."""
+    """The derivatives by each character, made of those of the parts of a node, which other nodes share."""
     if isinstance(node, ir.Choice):
         characters = [option for option in node.options if _begins_with_byte(option)]
         rows = [row(option) for option in node.options if not _begins_with_byte(option)]
@@ -168,7 +168,7 @@ def _ways(node: Node) -> Iterable[_Way]:
 
 
 def _common_ways(operands: tuple[Node, ...]) -> Iterator[_Way]:
-    """What follows each character in an intersection, of which not all operands are complements."""
+    """The derivatives by each character of an intersection, of which not all operands are complements."""
     asked = [operand for operand in operands if not isinstance(operand, ir.Complement)]
     excluded = [operand.operand for operand in operands if isinstance(operand, ir.Complement)]
     for low, high, targets in aligned(asked, excluded):
@@ -212,7 +212,7 @@ def _marked(pieces: list[_Piece], ways: Row) -> list[_Piece]:
 
 
 def _spelled_ways(node: Node) -> Iterator[_Way]:
-    """What follows each character, read byte by byte: raw where it may be, otherwise as an escape."""
+    """The derivatives by each character, made byte by byte: raw where it may be, otherwise by its escape."""
     inside: dict[tuple[Node, int], Row] = {}
     for mask, target in node.transitions():
         for low, high in _runs(mask & _RAW):
@@ -248,7 +248,7 @@ def _runs(mask: ByteMask) -> Iterator[tuple[int, int]]:
 
 
 def _continued(node: Node, size: int, inside: dict[tuple[Node, int], Row]) -> Row:
-    """What follows the last `size` bytes of a character in UTF-8, by the number that they hold."""
+    """The derivatives by the last `size` bytes of a character in UTF-8, by the number that these hold."""
     known = inside.get((node, size))
     if known is None:
         found: list[_Way] = []
@@ -265,7 +265,7 @@ def _continued(node: Node, size: int, inside: dict[tuple[Node, int], Row]) -> Ro
 
 
 def _escaped(node: Node) -> Iterator[_Way]:
-    """What follows the characters that are never raw: the quote, the backslash and control characters."""
+    """The derivatives by characters that are never raw: the quote, the backslash and control characters."""
     for byte in b'"\\':
         rest = node.derivative(byte)
         if rest is not ir.EMPTY:

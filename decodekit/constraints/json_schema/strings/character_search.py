@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator, Hashable
+from collections.abc import Collection, Generator, Hashable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, product
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.character_derivatives import Targets, aligned, is_spelled, row, trust
-from decodekit.constraints.json_schema.strings.path_lengths import PathLengths
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, forgetters
 from decodekit.constraints.priority import give_way
@@ -52,9 +51,11 @@ MAX_BEGUN: Final = 64
 """Searches that wait to go on; more of them begin anew."""
 MAX_REMEMBERED: Final = 20_000
 """Bound on the states whose answer is kept."""
+MAX_LEVELS: Final = 500
+"""Levels of path lengths that are made until they go round; graphs whose levels do not are left to others."""
 
 _State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
-"""What the rest of a text belongs to, and what it does not belong to."""
+"""The languages that the rest of a text belongs to, and those that it does not belong to."""
 _Search: TypeAlias = Generator[None, None, int]
 """A search for texts, which stops before each state that it looks at; in the end their number, or whether there is one.
 
@@ -212,7 +213,7 @@ def _following(state: _State) -> set[_State]:
 
 
 def _followed(state: _State) -> dict[Targets, int]:
-    """What follows each condition of a state, in its order, with the number of the characters that lead there."""
+    """The derivatives of the conditions of a state, in its order, each with its number of characters."""
     give_way()
     found: dict[Targets, int] = {}
     for low, high, targets in aligned(state[0], state[1]):  # some language is always asked for
@@ -229,7 +230,7 @@ def _after(state: _State, targets: Targets) -> _State | None:
 
 
 class _Work:
-    """What one question may still cost: a number of states, and of the conditions and alternatives in them."""
+    """The budget of one question: a number of states, and of the conditions and alternatives in them."""
 
     def __init__(self, least: int, share: int = 1) -> None:
         self.num_lengthy = min(least, MAX_LENGTHY) // share
@@ -468,7 +469,7 @@ def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search
 
 
 def _rank(state: _State, length: int, least: int) -> tuple[int, int, int]:
-    """What seems best comes first: few conditions not met, then few bytes over all of them, then many open ways."""
+    """The sort key of a state; the best is least: few unmet conditions, then few bytes, then many open ways."""
     num_bytes = num_ways = num_open = 0
     for node in state[0]:
         num_open += not node.is_nullable
@@ -567,3 +568,72 @@ def texts(body: Node, limit: int) -> tuple[str, ...] | None:
             if not target.is_empty:
                 stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
     return tuple(found)
+
+
+# -- lengths of paths
+
+_Vertex = TypeVar("_Vertex", bound=Hashable)
+
+
+class PathLengths(Generic[_Vertex]):
+    """The lengths of all paths that lead from the vertices of a graph to an end.
+
+    A text of 10 to 90 characters that meets nine patterns is a path of so many edges through the product of their
+    automata. Searched from its start, every length is another search; counted from the ends, one pass serves all:
+
+        graph   a -> b, b -> a, b -> end
+        level 0   {end}          nodes with a path of no edge to an end
+        level 1   {b}            of one edge: what leads to level 0
+        level 2   {a}
+        level 3   {b}            the same as level 1, so from here on the levels go round
+
+    So b has paths of 1, 3, 5, … edges and a of 2, 4, 6, …, and a question for any length is a look at a level.
+
+    Args:
+        following: all vertices of the graph, each with those that an edge leads to.
+        ends: vertices where a path may end.
+    """
+
+    def __init__(self, following: Mapping[_Vertex, Collection[_Vertex]], ends: Collection[_Vertex]) -> None:
+        self._number_of = {vertex: number for number, vertex in enumerate(following)}
+        self._before: list[list[int]] = [[] for _ in following]
+        for vertex, targets in following.items():
+            for target in targets:
+                self._before[self._number_of[target]].append(self._number_of[vertex])
+        self._next_level = {self._number_of[vertex] for vertex in ends}
+        # Level k has one byte per vertex, 1 if it has a path of k edges: nothing that the garbage collector visits.
+        self._levels: list[bytes] = []
+        self._numbers: dict[bytes, int] = {}  # of the levels
+        self._first_repeated: int | None = None  # the levels go round from this one on
+
+    def has_path(self, vertex: _Vertex, least: int, most: int | None) -> bool | None:
+        """Whether a path of `least` to `most` edges leads from a vertex to an end; None if too many levels tell."""
+        number = self._number_of[vertex]
+        length = least
+        while most is None or length <= most:
+            while self._first_repeated is None and length >= len(self._levels):
+                if len(self._levels) >= MAX_LEVELS:
+                    return None
+                self._add_level()
+            at, start = length, self._first_repeated
+            if start is not None and length >= len(self._levels):
+                period = len(self._levels) - start
+                if length >= max(least, len(self._levels)) + period:
+                    return False  # once around
+                at = start + (length - start) % period
+            if self._levels[at][number]:
+                return True
+            length += 1
+        return False
+
+    def _add_level(self) -> None:
+        flags = bytearray(len(self._before))
+        for number in self._next_level:
+            flags[number] = 1
+        level = bytes(flags)
+        repeated = self._numbers.setdefault(level, len(self._levels))
+        if repeated < len(self._levels):
+            self._first_repeated = repeated
+            return
+        self._levels.append(level)
+        self._next_level = set().union(*(self._before[number] for number in self._next_level))

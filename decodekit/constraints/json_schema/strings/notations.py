@@ -32,10 +32,10 @@ _PER_BYTE: Final = 6
 """Bytes of JSON that stand for a byte of a notation, at most."""
 _CONTROLS: Final[ByteMask] = (1 << 0x20) - 1
 _QUOTES: Final[ByteMask] = 1 << 0x22 | 1 << 0x5C
-"""What JSON cannot write as it is, beside control characters."""
+"""The characters that JSON cannot write as they are, beside control characters."""
 _HEX: Final = b"0123456789abcdefABCDEF"
 _NOT_IN_KEYS: Final = ":,{}[]\"'`\\"
-"""What no bare key holds, beside marks, control characters and white space other than single blanks inside."""
+"""Characters that no bare key holds, beside marks, control characters and white space but single blanks inside."""
 
 
 class _State:
@@ -136,7 +136,7 @@ class Respelled(Node):
             node.remember_emptiness(False)
 
     def _ahead(self) -> Node:
-        """What follows the next byte of a mark, if it may stand here, or else most bytes."""
+        """The derivative by the next byte of a mark, if it may stand here, or else by most bytes."""
         if self.state.ending is not None and not self.node.derivative(0x22).is_empty:
             return self.derivative(self.state.ending)
         rows = self._passing() or self.transitions()
@@ -346,7 +346,7 @@ class _Written(Node):
 
 @dataclass(frozen=True, eq=False)
 class Quotation:
-    """What stands around strings or keys, and how they are written inside.
+    """The marks around strings or keys, and the translation of the text between them.
 
     Attributes:
         begin, end: what stands around them.
@@ -365,7 +365,7 @@ class Quotation:
 
     @cached_property
     def opening(self) -> Lexeme:
-        """What stands before them, as a frame."""
+        """The mark before them, as a frame."""
         return Lexeme(ir.literal(self.begin))
 
     def language(self, node: Node) -> Node:
@@ -405,7 +405,7 @@ _OF_BARE_KEYS: Final = Quotation(b"", b":", _BARE, _decoded, str.encode)
 
 @dataclass(frozen=True)
 class Notation:
-    """How scalars and keys are written. Brackets, numbers and white space are those of JSON.
+    """The written form of scalars and keys. Brackets, numbers and white space are those of JSON.
 
     Attributes:
         strings: as in JSON or in Python, `raw` for a string without an end of its own, or the mark on both sides: its

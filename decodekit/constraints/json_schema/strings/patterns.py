@@ -3,8 +3,8 @@ r"""Regular expressions inside JSON strings: ECMA-262 patterns, over all spellin
 Whether a text is such a pattern (the format ``regex``) is asked when the text is whole. Groups nest, names and numbers
 refer to each other, and counts and ranges are ordered, so the patterns are not a regular language, and a part of them
 as a mask forbids what people write. So the mask admits every text, and a guard asks the parser of `pattern` (see
-`guarding`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and a few
-Unicode properties; and two groups of one name.
+`schema_guard`). Not accepted are patterns that it refuses by name, such as escapes of letters that mean nothing and a
+few Unicode properties; and two groups of one name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import node
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import remembered
-from decodekit.constraints.regex import regex, supersets, syntax
-from decodekit.constraints.regex.backtracking import PatternProgram, PatternSearch
+from decodekit.constraints.regex import regex, syntax
+from decodekit.constraints.regex.pattern_search import PatternProgram, PatternSearch, regular_superset
 from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse_groups
 from decodekit.constraints.work import Work
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
@@ -41,7 +41,7 @@ _ALIKE: Final = (
     (r"\(\?[a-z]*i|\(\?<?[!]", r"[^\u0130\u0131\u017f\u212a]*"),
     (r"\(\?[a-z]*m|\(\?<?[!]", r"[^\r\u2028\u2029]*"),
 )
-"""What in a pattern Rust's `regex`, `re` and ECMA-262 do not read alike, with the texts in which that is no matter."""
+"""Parts of patterns that Rust's `regex`, `re` and ECMA-262 read differently, with the texts where it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _superset(pattern: str) -> Node | None:
     except ConstraintError:
         return None
     try:
-        return regex.search_of(supersets.regular(tree), text.encode)
+        return regex.search_of(regular_superset(tree), text.encode)
     except ConstraintError:
         return text.BODY
 

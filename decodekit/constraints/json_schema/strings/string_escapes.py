@@ -29,7 +29,7 @@ _HEX: Final = b"0123456789abcdefABCDEF"
 
 
 def _needed() -> dict[str, list[tuple[ByteMask, str]]]:
-    """Which bytes go on after the beginning of an escape, with the beginning then; `_OUTSIDE` at its end."""
+    """The transitions of each beginning of an escape: byte sets, each with the next one; `_OUTSIDE` at its end."""
     steps: dict[str, dict[str, int]] = {}
     escapes = [f"\\{letter}" for letter in '"\\bfnrt']
     escapes += [f"\\u{number:04x}" for number in (0x22, 0x5C, *range(0x20))]

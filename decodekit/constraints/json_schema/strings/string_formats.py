@@ -9,6 +9,13 @@ names. Where that is not a regular language, or a useless one to generate, it is
 
 Of the formats in `GUARDED` a mask admits more than is valid, and a guard decides (see `is_valid`).
 
+Of host names a mask admits the form. Labels of ASCII are letters, digits and hyphens (RFC 1123), of 63 characters at
+most; hyphens in the third and fourth place both are reserved for A-labels such as ``xn--p1ai`` (RFC 5890, section
+2.3.1). Labels with other characters are made of those that IDNA 2008 lets stand in a label (RFC 5892). The conditions
+on a label as a whole are left to a guard (see `schema_guard`): the text that the Punycode of an A-label stands for
+(here ``рф``), Unicode's form NFC, contextual characters, the Bidi rule, the length as an A-label. As masks these would
+take an automaton for each combination of the Unicode tables, and still cut labels short.
+
 ``"python"`` is for schemas that come from Python types: the same names, limited to what Pydantic turns
 into a `datetime`, a `UUID`, an address; there an offset from UTC may be left out, as documents do, and the domain of an
 e-mail address has a dot.
@@ -20,14 +27,16 @@ Pointer), ECMA-262 (patterns).
 
 from __future__ import annotations
 
+import re
+import unicodedata
 import zoneinfo
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from decodekit.constraints.json_schema.strings import character_derivatives, hostnames, text
+from decodekit.constraints.json_schema.strings import character_derivatives, text
 from decodekit.constraints.json_schema.strings.patterns import full_language, is_pattern
-from decodekit.constraints.language import ir
+from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.work import Work, done
 from decodekit.errors import UnsupportedSchemaError
@@ -181,12 +190,70 @@ _PYTHON_PATTERNS: Final = _PATTERNS | {
     "ipvanynetwork": f"({_IPV4_NETWORK}|{_IPV6_NETWORK})",
     "ipvanyinterface": rf"({_IPV4}|{_IPV6})",
 }
+# -- host names
+
+MAX_HOST: Final = 253
+MAX_MAIL_DOMAIN: Final = 189
+"""254 letters of an address (RFC 5321, section 4.5.3.1.3) less a local part of 64 and the @."""
+
+_DOT: Final = re.compile("[.\u3002\uff0e\uff61]")  # RFC 3490, section 3.1
+_AN: Final = "[A-Za-z0-9]"
+_ANH: Final = "[A-Za-z0-9-]"
+_PLAIN_LABEL: Final = f"{_AN}({_AN}|{_ANH}{_AN}({_ANH}{{0,59}}{_AN})?|{_ANH}-{_AN}({_ANH}{{0,58}}{_AN})?)?"
+_A_LABEL: Final = f"[xX][nN]--{_ANH}{{0,58}}{_AN}"
+_RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
+
+
+@lru_cache(maxsize=4)
+def plain_hosts(max_length: int = MAX_HOST) -> Node:
+    """Host names of plain labels."""
+    return _hosts(_PLAIN_LABEL, max_length)
+
+
+@lru_cache(maxsize=1)
+def hosts_with_a_labels() -> Node:
+    """Host names of plain labels and of what has the form of an A-label."""
+    return _hosts(f"({_PLAIN_LABEL}|{_A_LABEL})", MAX_HOST)
+
+
+def _hosts(label: str, max_length: int) -> Node:
+    return text.meet(full_language(rf"{label}(\.{label})*"), text.length(1, max_length))
+
+
+@lru_cache(maxsize=2)
+def international_hosts(dots: str = _DOT.pattern, max_length: int = MAX_HOST) -> Node:
+    """Host names of characters that may stand in a label, separated by `dots`, a pattern."""
+    import idna  # its tables take 10 ms to load, and few schemas ask for such names
+
+    classes = idna.idnadata.codepoint_classes
+    packed = [bounds for name in ("PVALID", "CONTEXTJ", "CONTEXTO") for bounds in classes[name]]
+    points = [(bounds >> 32, (bounds & 0xFFFFFFFF) - 1) for bounds in packed]  # upper bounds are exclusive
+    label = ir.repeat(text.encode(utf8.normalise([*points, (0x41, 0x5A)])), 1)
+    names = ir.concat(label, ir.repeat(ir.concat(full_language(dots), label)))
+    return text.meet(names, text.length(1, max_length))
+
+
+def is_host(name: str) -> bool:
+    """Whether all labels of a name are valid, alone and beside each other (RFC 5891, section 4.2; RFC 5893)."""
+    import idna
+
+    try:
+        idna.encode(name)
+        if any(unicodedata.bidirectional(character) in _RIGHT_TO_LEFT for character in name):
+            return all(idna.check_bidi(label, check_ltr=True) for label in _DOT.split(name))
+    except UnicodeError:
+        return False
+    return not name.endswith(".")
+
+
+# -- the formats by name
+
 # What is more than one pattern.
 _BUILT: Final[dict[str, Callable[[], Node]]] = {
-    "email": lambda: _mail("", hostnames.plain(hostnames.MAX_MAIL_DOMAIN)),
-    "idn-email": lambda: _mail(_BEYOND_ASCII, hostnames.international(r"\.", hostnames.MAX_MAIL_DOMAIN)),
-    "hostname": hostnames.with_a_labels,
-    "idn-hostname": hostnames.international,
+    "email": lambda: _mail("", plain_hosts(MAX_MAIL_DOMAIN)),
+    "idn-email": lambda: _mail(_BEYOND_ASCII, international_hosts(r"\.", MAX_MAIL_DOMAIN)),
+    "hostname": hosts_with_a_labels,
+    "idn-hostname": international_hosts,
     "regex": lambda: text.BODY,
 }
 _PYTHON_BUILT: Final[dict[str, Callable[[], Node]]] = {
@@ -236,8 +303,8 @@ def language(name: str, mode: Formats, *, at: str) -> Node | None:
 
 
 GUARDED: Final[dict[str, Callable[[str], bool]]] = {
-    "hostname": hostnames.is_valid,
-    "idn-hostname": hostnames.is_valid,
+    "hostname": is_host,
+    "idn-hostname": is_host,
     "idn-email": lambda value: _is_mail(value),
     "regex": is_pattern,
 }
@@ -330,4 +397,4 @@ def _is_mail(address: str) -> bool:
     """Whether an address of the right form has a valid domain, and few enough octets: the mask counts characters."""
     local, _, domain = address.rpartition("@")
     is_short = len(local.encode()) <= MAX_LOCAL_PART and len(address.encode()) <= MAX_MAIL
-    return is_short and (domain.startswith("[") or hostnames.is_valid(domain))
+    return is_short and (domain.startswith("[") or is_host(domain))

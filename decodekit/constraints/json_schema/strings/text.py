@@ -37,7 +37,7 @@ _PART: Final = 256
 _COST: Final = 4
 """The steps of a part beside its bytes."""
 _RAW: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, utf8.MAX_CODE_POINT))
-"""What may stand for itself: all but the quote, the backslash, control characters and surrogates. DEL and C1 may."""
+"""Characters that may stand for themselves, DEL and C1 too: all but the quote, the backslash, C0 and surrogates."""
 _SHORT_ESCAPES: Final = {
     0x22: b'"', 0x5C: b"\\", 0x2F: b"/", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t",
 }  # fmt: skip
@@ -243,7 +243,7 @@ def word_list(body: Node) -> tuple[str, ...] | None:
 
 
 Selection: TypeAlias = bytes | None
-"""Which words of a `WordTable` are permitted, one byte each, 1 if it is; None for all."""
+"""The permitted words of a `WordTable`: one byte each, 1 if it is; None for all."""
 
 
 class WordTable:
@@ -344,7 +344,7 @@ class _Words(Node):
         return self._hash
 
     def _ends(self) -> Iterator[Node]:
-        """What follows the words that end here."""
+        """The languages behind the words that end here."""
         words, end = self.table.words, self.table.end
         for index in range(self.start, self.stop):
             if len(words[index]) > self.depth:

@@ -90,7 +90,7 @@ def _of_objects(specs: list[ObjectSpec], either: Either) -> ObjectSpec:
 
 
 def _members(specs: list[ObjectSpec], either: Either) -> tuple[Properties, ...]:
-    """What is asked of single properties: of those that all declare or, if all list their properties, of all."""
+    """The conditions on single properties: on those that all declare or, if all list their properties, on all."""
     listed = [_listed(spec) for spec in specs]
     declared = [dict.fromkeys(name for part in spec.parts for name in part.names) for spec in specs]
     closed = [names for names in listed if names is not None]

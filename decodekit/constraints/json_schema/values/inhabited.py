@@ -1,4 +1,4 @@
-"""Which goals some value satisfies: a least fixpoint over the goals that depend on each other.
+"""Emptiness of goals: a least fixpoint over the goals that depend on each other.
 
 A goal is inhabited if its shape has a scalar, or an object or array whose required parts are inhabited. Recursive
 schemas make goals depend on themselves; a value is finite, so the least solution is the right one. Goals are explored
@@ -8,8 +8,8 @@ when they are asked for, in loops, and what is found is kept.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, TypeAlias, TypeVar
 from weakref import WeakMethod
 
 from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal
@@ -17,9 +17,11 @@ from decodekit.constraints.slices import Unfinished
 from decodekit.errors import ResourceLimitError
 
 Leave: TypeAlias = Callable[[ResourceLimitError], None]
-"""What is told of a limit that was met; raises the error if nothing else takes care of it."""
+"""A handler of a limit that was met; it raises the error if nothing else takes care of it."""
 Ask: TypeAlias = Callable[[Goal], bool]
 """Whether a goal is known to be inhabited by now. Grows from False to True only."""
+
+_Value = TypeVar("_Value", bound=Hashable)
 
 MAX_GOALS: Final = 200_000
 """Bound on the goals that one question may explore."""
@@ -110,3 +112,31 @@ class Emptiness:
 
     def _keep_inhabited(self, found: dict[Goal, bool]) -> None:
         self._known.update((goal, True) for goal, is_inhabited in found.items() if is_inhabited)
+
+
+def have_representatives(choices: Sequence[tuple[frozenset[_Value], int]]) -> bool:
+    """Whether the sets have distinct representatives, so many values of each: augmenting paths (Kuhn 1955)."""
+    places = [values for values, count in choices for _ in range(count)]
+    giver: dict[_Value, int] = {}
+    for place in range(len(places)):
+        came_by: dict[_Value, int] = {}  # value -> the place that asks for it
+        agenda = [place]
+        free: _Value | None = None
+        while agenda and free is None:
+            asking = agenda.pop()
+            for value in places[asking]:
+                if value in came_by:
+                    continue
+                came_by[value] = asking
+                if value not in giver:
+                    free = value
+                    break
+                agenda.append(giver[value])
+        if free is None:
+            return False
+        holds = {number: value for value, number in giver.items()}
+        given: _Value | None = free
+        while given is not None:
+            number = came_by[given]
+            giver[given], given = number, None if number == place else holds[number]
+    return True

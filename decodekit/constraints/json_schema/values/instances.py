@@ -1,4 +1,4 @@
-"""A JSON text as a value that knows where it stands: what a guard judges."""
+"""JSON values that know their place in the text, as a guard judges them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def compound(keys: list[str] | None, values: list[Instance], start: int, end: in
 
 
 def content(instance: Instance) -> Hashable:
-    """What equal values of one text have in common, given the identities of what is inside."""
+    """A key that equal values of one text share and others do not, given the identities of their parts."""
     if instance.kind == "array":
         return "array", tuple(item.identity for item in instance.items)
     if instance.kind == "object":

@@ -45,9 +45,9 @@ from operator import itemgetter
 from typing import Final
 
 from decodekit.constraints.json_schema.strings.text import WordTable
-from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, Transitions
+from decodekit.constraints.memory_account import united
 from decodekit.errors import ResourceLimitError
 
 MAX_DIGITS: Final = 1_000
@@ -139,7 +139,7 @@ def is_multiple(number: Fraction | Decimal, step: Fraction) -> bool:
 
 
 def objection(text: str) -> str | None:
-    """What stands against the exponent of a JSON number, in words; None if nothing does, where it has no condition."""
+    """The reason why the exponent of a JSON number is refused where it has no condition; None if it is not."""
     if ir.matches(ANY_NUMBER, text.encode()):
         return None
     shown = text if len(text) <= 40 else f"{text[:40]}…"
@@ -226,7 +226,7 @@ def _natural(digits: str, is_above: bool) -> Node:
 
 
 def _fraction(digits: str, is_above: bool, *, strict: bool) -> Node:
-    """What may stand after equal digits before the point for a number beyond ``x.digits``, or at it unless `strict`."""
+    """The fractions behind equal whole digits of the numbers beyond ``x.digits``, or also at it unless `strict`."""
     if not digits:
         beyond, at_least = (_SOME_FRACTION, _FRACTION) if is_above else (ir.EMPTY, _NO_FRACTION)
         return beyond if strict else at_least
@@ -419,7 +419,7 @@ def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
 
 
 def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
-    """What may follow a number with these digits after its point: zeros, and its exponent if it has one."""
+    """The rest of a number with these digits after its point: zeros, and its exponent if it has one."""
     zeros = _ZEROS if fraction else _NO_FRACTION
     return zeros if exponent is None else ir.concat(zeros, _exponent_equal(exponent))
 
@@ -495,7 +495,7 @@ class NumberSpec:
 
     @cached_property
     def num_bytes(self) -> int:
-        """What any number can be written with where values are listed, or two bounds and a step; else 0."""
+        """The bytes that suffice for any number where values are listed, or two bounds and a step; else 0."""
         if self.values is not None:
             is_fixed = self.is_plain or bool(self.languages)
             return max((_num_bytes(value, is_fixed=is_fixed) for value in self.admitted_values), default=0)
@@ -507,7 +507,7 @@ class NumberSpec:
 
     @cached_property
     def whole_step(self) -> Fraction | None:
-        """What every value is a multiple of; None if there is no such number."""
+        """The number of which every value is a multiple; None if there is none."""
         return _least_common_multiple(self.step, Fraction(1)) if self.is_integer or self.is_plain else self.step
 
     @cached_property

@@ -15,10 +15,10 @@ from functools import cached_property, lru_cache, reduce
 from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.strings import text
-from decodekit.constraints.json_schema.values.kept import united
 from decodekit.constraints.json_schema.values.numbers import NO_CONDITION, NumberSpec
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.memory_account import united
 from decodekit.constraints.priority import give_way
 from decodekit.errors import ResourceLimitError
 
@@ -29,7 +29,7 @@ Goal: TypeAlias = frozenset[Literal]
 
 
 class Sense(enum.Enum):
-    """Which values a schema stands for, and what its shape tells of them."""
+    """The side of a schema that a shape stands for, and what the shape tells of its values."""
 
     VALID = enum.auto()
     """Those that it admits."""
@@ -96,7 +96,7 @@ class Properties:
     additional: Goal = TRUE
 
     def goal(self, key: str) -> Goal:
-        """What this part asks of the value at `key`."""
+        """The goal of the value at `key`, as far as this part asks."""
         if not self.patterns:
             return self.names.get(key, self.additional)
         goals = [goal for language, goal in self.patterns if text.matches(language, key)]
@@ -114,7 +114,7 @@ class Properties:
 
 @lru_cache(maxsize=16_384)
 def single(name: str, goal: Goal) -> Properties:
-    """What is asked of one property alone; the same part for the same goal, so that equal conditions are seen to be."""
+    """The condition on one property alone; the same object for the same goal, so that equal ones are seen to be."""
     return Properties({name: goal})
 
 
@@ -140,7 +140,7 @@ class EvaluatedKeys:
     is_all: bool = False
 
     def meet(self, other: EvaluatedKeys) -> EvaluatedKeys:
-        """What either of two schemas, which both hold, has evaluated."""
+        """The union: what either of two schemas that both hold has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
@@ -165,7 +165,7 @@ class EvaluatedItems:
     goals: frozenset[Goal] = frozenset()
 
     def meet(self, other: EvaluatedItems) -> EvaluatedItems:
-        """What either of two schemas, which both hold, has evaluated."""
+        """The union: what either of two schemas that both hold has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
@@ -217,7 +217,7 @@ class ObjectSpec:
         )
 
     def goal(self, key: str) -> Goal:
-        """What the value at `key` has to satisfy."""
+        """The goal of the value at `key`."""
         return conjunction(*(part.goal(key) for part in self.parts))
 
     def denials(self) -> Iterator[ObjectSpec]:
@@ -235,7 +235,7 @@ class ObjectSpec:
 
     @property
     def num_conditions(self) -> int:
-        """How much it asks."""
+        """The number of its conditions, by which specs are ordered."""
         return len(self.parts) + len(self.required) + len(self.witnesses)
 
     def takes_in(self, other: ObjectSpec) -> bool:
@@ -295,7 +295,7 @@ class ArraySpec:
     excluding: frozenset[Literal] = frozenset()
 
     def goal(self, index: int) -> Goal:
-        """What the item at `index` has to satisfy."""
+        """The goal of the item at `index`."""
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
     def denials(self) -> Iterator[ArraySpec]:
@@ -314,7 +314,7 @@ class ArraySpec:
 
     @property
     def num_conditions(self) -> int:
-        """How much it asks."""
+        """The number of its conditions, by which specs are ordered."""
         return len(self.prefix) + len(self.contains) + self.min_items
 
     def takes_in(self, other: ArraySpec) -> bool:

@@ -33,7 +33,7 @@ from decodekit.constraints.language.node import ByteMask, Node, Transitions
 Numbers: TypeAlias = Literal["any", "short"]
 
 MAX_BYTES: Final = 24
-"""What a number is written with at most, unless its shortest form needs more."""
+"""Bound on the bytes of a number, unless its shortest form needs more."""
 INTEGER: Final = ir.choice(ir.literal(b"0"), ir.concat(ir.optional(ir.literal(b"-")), POSITIVE))
 """Integers in one spelling each: ``-0`` is 0."""
 _LARGE: Final = 10 ** (MAX_BYTES - 1)  # listed ones from here on may be meant as 1e300

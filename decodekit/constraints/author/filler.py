@@ -1,4 +1,4 @@
-r"""What of a JSON text says nothing: the white space between its tokens, escapes in its strings, digits without end.
+r"""The filler of a JSON text: white space between its tokens, escapes in its strings, digits without end.
 
 A model that may write either as it likes can spend its whole budget on them (``"\u006c\u006f…"``, a page of blanks),
 and the text that is cut shows it. `remark` says so, and names the option that forbids it.
@@ -26,7 +26,7 @@ _NEEDED: Final = re.compile(r'\\(?:["\\bfnrt]?|u?|u0{0,2}|u00(?:[01][0-9A-Fa-f]?
 
 
 @dataclass(frozen=True)
-class Filling:
+class Filler:
     """Characters of a text, which may be the beginning of one, that say little.
 
     Attributes:
@@ -42,7 +42,7 @@ class Filling:
     digits: int = 0
 
 
-def filling(text: str) -> Filling:
+def filler_of(text: str) -> Filler:
     """Count; what stands in strings is not white space."""
     blanks = needless = needed = 0
     for part in _PART.findall(text):
@@ -55,17 +55,17 @@ def filling(text: str) -> Filling:
             else:
                 needless += len(escape)
     last = _LAST_NUMBER.search(text)
-    return Filling(blanks, needless, needed, max(0, len(last[1]) - DOUBLE_DIGITS) if last else 0)
+    return Filler(blanks, needless, needed, max(0, len(last[1]) - DOUBLE_DIGITS) if last else 0)
 
 
 def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
-    """What a text that was cut is mostly made of, and what to do about it; None if it is made of something else."""
+    """The filler that most of a text that was cut consists of, and the option against it; None if no kind is most."""
     from decodekit.constraints.wire import json_schema_in  # which brings the grammars along
 
     schema = json_schema_in(constraint)
     if schema is None or len(text) < MIN_CHARACTERS:
         return None
-    found = filling(text)
+    found = filler_of(text)
     blanks = "natural" if schema.whitespace == "any" else "compact"
     kinds = {
         "white space between the values": (found.blanks, f'whitespace="{blanks}" (--whitespace {blanks})'),

@@ -1,4 +1,4 @@
-"""What may follow in a language, in words: `','`, `a digit`, `'true'`; for messages only."""
+"""Phrases for what may follow in a language: `','`, `a digit`, `'true'`; for messages only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMED: Final = (
 
 
 def expectations(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """What comes next in any of some languages: texts that are forced, else sets of characters.
+    """Phrases for what comes next in any of some languages: texts that are forced, else sets of characters.
 
     White space is told only where nothing else may come.
     """

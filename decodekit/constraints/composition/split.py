@@ -1,4 +1,4 @@
-"""How a whole text divides into the parts of an expression, and the values of the parts.
+"""The division of a whole text into the parts of an expression, and the values of the parts.
 
 A text may divide in several ways. The one that counts is the first in this order, from the first choice on: of
 alternatives the earlier one; of repetitions another round rather than none; of a part, be it free text or another
@@ -98,7 +98,7 @@ class FirstBytes(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Todo:
-    """What is still to be matched: a linked list, one object for equal content.
+    """The items that are still to be matched: a linked list, one object for equal content.
 
     Attributes:
         owner: the expression that a mark stands for, by which marks are told apart.
@@ -157,7 +157,7 @@ class Split:
         return [event for event in self._events() if isinstance(event, Leaf)]
 
     def value(self) -> object:
-        """What the text stands for, if it is whole.
+        """The value of the whole text, made of those of its parts.
 
         Of a terminal and of a special token that is its text; of a constraint its value; of a sequence a list; of
         alternatives the number of the chosen one and its value; of a repetition a list.
@@ -288,7 +288,7 @@ class Split:
         return self._expressions[id(constraint)]
 
     def _rounds(self, item: Round, then: Todo | None) -> list[Todo]:
-        """How a repetition may go on, the last to be tried first."""
+        """The ways to go on with a repetition, the last to be tried first."""
         repeated, count = item.repeated, item.count
         if item.is_empty and count > repeated.min:
             return []  # a round that reads nothing is no round
@@ -325,7 +325,7 @@ class Split:
         return todo.after_reading
 
     def _ends_of(self, item: Expression, start: int) -> Work[list[int]]:
-        """Where a part that begins at `start` may end, ascending."""
+        """The places where a part that begins at `start` may end, ascending."""
         if isinstance(item, SpecialToken):
             name = written(item.token).encode()
             ends = [start + len(name)] if self.data.startswith(name, start) else []
@@ -390,7 +390,7 @@ class PartsGuard:
 
 
 def _ends(recogniser: Recogniser, data: bytes, start: int) -> Work[tuple[list[int], int]]:
-    """Where a text of a part that begins at `start` may end, ascending, and how far it goes along."""
+    """The places where a text of a part that begins at `start` may end, ascending, and the place it reads up to."""
     state: State | None = recogniser.root
     ends = []
     for position in range(start, len(data) + 1):

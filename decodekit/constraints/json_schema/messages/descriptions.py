@@ -1,4 +1,4 @@
-"""What a schema asks for, in words: of a value, a key, the end of an object or array; for messages only.
+"""Descriptions in English of the values, keys and brackets that a schema allows; for messages only.
 
 A refused scalar is held against each keyword alone, so that a message can name those that refuse it.
 """
@@ -32,7 +32,7 @@ from decodekit.constraints.json_schema.values.shape import EVERYTHING, WORDS, Go
 from decodekit.constraints.json_schema.values.short_numbers import MAX_BYTES
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.language.wording import listed
+from decodekit.constraints.language.phrases import listed
 from decodekit.constraints.network import Call, Frame, Lexeme, Move, Read
 from decodekit.errors import ConstraintError
 
@@ -47,7 +47,7 @@ _OF_SCALARS: Final = (
 
 
 def expected(frame: Frame, move: Move) -> tuple[str, ...]:
-    """What a move of a frame begins; see `Frame.expected`."""
+    """Descriptions of what a move of a frame begins; see `Frame.expected`."""
     if isinstance(frame, ValueFrame):
         return value_words(frame.network, frame.goal)
     if isinstance(frame, ObjectFrame):  # the keys, but for the comma before one
@@ -72,7 +72,7 @@ def objection(frame: Frame, data: bytes, start: int, stop: int) -> str | None:
 
 
 def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
-    """What satisfies a goal: ``("an integer from 0 to 150", "null")``."""
+    """Descriptions of the values of a goal: ``("an integer from 0 to 150", "null")``; none where a limit is met."""
     semantics = network.semantics
     try:
         shape = semantics.shape(goal)
@@ -87,7 +87,7 @@ def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
 
 
 def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
-    """Which keywords keep a value from going on; None if it is not JSON anyway, or if no keyword alone does."""
+    """The need of a value and the keywords that refuse it; None if it is not JSON, or if no keyword alone does."""
     if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
         return objection
     if (objection := _form_objection(network, goal, data, start, stop)) is not None:
@@ -413,7 +413,7 @@ def _missing_items(frame: ArrayFrame) -> str:
 
 
 def _item_words(frame: ArrayFrame) -> tuple[str, ...]:
-    """What the next item may be, where it has to differ from those before."""
+    """Descriptions of the next item, where it may have to differ from those before."""
     items = frame.plan.items(frame.state, frame.network.is_inhabited)
     words = dict.fromkeys(word for item in items for word in value_words(frame.network, item.goal))
     return tuple(f"{word} unlike the items before" for word in words) if frame.state.used else tuple(words)

@@ -17,10 +17,10 @@ import pytest
 import decodekit as dk
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.guard.guarding import SchemaGuard
-from decodekit.constraints.json_schema.guard.judgements import Judgements
-from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.guard.places import Place
+from decodekit.constraints.json_schema.guard.schema_guard import SchemaGuard
+from decodekit.constraints.json_schema.guard.schema_reader import Judgements
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
@@ -30,7 +30,7 @@ from decodekit.errors import DeadEndError, UnsatisfiableError
 from decodekit.testing import check_guard, check_matcher
 from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
 from tests.constraints.json_schema.small_worlds import World, texts_of
-from tests.constraints.json_schema.test_left_to_the_guard import ABOVE, SOME_ARRAYS, SOME_OBJECTS
+from tests.constraints.json_schema.test_schema_guard import ABOVE, SOME_ARRAYS, SOME_OBJECTS
 from tests.constraints.json_schema.test_small_schemas import FEW_ARRAYS, FEW_OBJECTS, every
 from tests.reference.vocabularies import byte_vocabulary
 from tests.sizes import thinned

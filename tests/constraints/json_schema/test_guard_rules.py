@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
-from decodekit.constraints.json_schema.guard.guard_rules import RULES
-from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.guard_rules import RULES, SchemaJudge
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.values import instances
 from decodekit.errors import InvalidConstraintError

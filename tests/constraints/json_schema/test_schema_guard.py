@@ -15,7 +15,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints.json_schema import JsonSchema
-from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values.shape import NOTHING
 from decodekit.constraints.matching.compiler import compile

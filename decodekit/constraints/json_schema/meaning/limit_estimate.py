@@ -107,7 +107,7 @@ class _Estimate:
         return max(1, len(value)) if name in ("properties", "patternProperties", "required", "prefixItems") else 1
 
     def _gather(self, location: Location) -> tuple[int, int]:
-        """How many patterns and `contains` conditions are asked of one object or array."""
+        """The patterns and the `contains` conditions that one object or array may meet: two counts of at most 1,000."""
         known = self._gathered.get(location)
         if known is None and self._depth > MAX_IN_PLACE // 2:
             return 0, 0

@@ -1,4 +1,4 @@
-"""Which characters are equal when the case does not matter: for `re`, and for the two modes of ECMA-262.
+"""The rules by which characters are equal when the case does not matter: of `re`, and of the two modes of ECMA-262.
 
 Each rule is a key: characters with one key are equal. The tables are made from Python's own Unicode data when a rule is
 used for the first time, and hold only characters that are equal to another one.

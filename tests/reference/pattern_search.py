@@ -1,4 +1,4 @@
-"""The slow twin of `regex.backtracking`: every way through a text, one after the other, and nothing remembered."""
+"""The slow twin of `regex.pattern_search`: every way through a text, one after the other, and nothing remembered."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_constraint
-from decodekit.constraints.completion import closing, witness_search
+from decodekit.constraints.completion import shortest_completions, witness_search
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.json_schema.frames.schema_frames import ObjectFrame
@@ -234,7 +234,7 @@ def test_negative_control_orders_are_too_many(name: str, monkeypatch: pytest.Mon
 
 
 def test_negative_control_distinct_numbers_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "MAX_EXACT", 1 << 40)
+    monkeypatch.setattr(shortest_completions, "MAX_EXACT", 1 << 40)
     monkeypatch.setattr(witness_search, "MAX_SEARCH", MOST_STEPS)
     with pytest.raises(ResourceLimitError, match="no shortest text was found"):
         matcher_of(FAR["distinct numbers"][0]).completion()

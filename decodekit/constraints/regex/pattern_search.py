@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from decodekit.constraints.language.utf8 import Ranges
+from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
 from decodekit.constraints.regex.tree import (
     Alternation,
     Assertion,
@@ -35,6 +35,7 @@ from decodekit.constraints.regex.tree import (
     Reference,
     Tree,
     children,
+    has_references,
     is_nullable,
 )
 from decodekit.constraints.work import Work
@@ -73,7 +74,7 @@ class _Either(NamedTuple):
     second: int
 
     def ways(self, registers: _Registers) -> list[tuple[int, _Registers]]:
-        """How it may go on, with the registers then."""
+        """The ways to go on, with the registers then."""
         return [(self.first, registers), (self.second, registers)]
 
 
@@ -110,7 +111,7 @@ class _Rounds(NamedTuple):
     then: int
 
     def ways(self, registers: _Registers) -> list[tuple[int, _Registers]]:
-        """How it may go on, with the registers then: one more round, the end."""
+        """The ways to go on, with the registers then: one more round, the end."""
         number = registers[self.rounds] or 0
         assert isinstance(number, int)
         own = () if self.progress < 0 else (self.progress,)
@@ -126,7 +127,7 @@ class _Rounds(NamedTuple):
 
 
 class _ReadGroup(NamedTuple):
-    """What a group holds, once more. `groups`: their registers."""
+    """A back-reference: the text of a group once more. `groups`: the registers of the groups it may be."""
 
     groups: tuple[int, ...]
     fold: Callable[[Ranges], Ranges] | None
@@ -416,3 +417,67 @@ def _numbers(tree: Tree) -> frozenset[int]:
     """The groups in a tree."""
     own = {tree.number} if isinstance(tree, Capture) else set()
     return frozenset(own).union(*map(_numbers, children(tree)))
+
+
+_NOTHING: Final = Concatenation(())
+_ANY_TEXT: Final = Quantified(Chars(EVERYTHING), 0, None)
+
+
+def regular_superset(tree: Tree) -> Tree:
+    """A pattern without groups, references and lookbehinds that matches wherever the given one does.
+
+    A mask is made of it, and what it matches besides is left to the search. ``^(a+)b\\1$`` becomes ``^a+b(|a+)$``.
+
+    What repeats a group may be any text that the group may hold, or nothing. A negative assertion with a reference
+    inside goes: it could not be weakened otherwise.
+    """
+    groups: dict[int, Tree] = {}
+    _collect(tree, groups)
+    return _weaker(tree, groups)
+
+
+def _collect(tree: Tree, groups: dict[int, Tree]) -> None:
+    if isinstance(tree, Capture):
+        groups[tree.number] = tree.item
+    for child in children(tree):
+        _collect(child, groups)
+
+
+def _weaker(tree: Tree, groups: dict[int, Tree]) -> Tree:
+    match tree:
+        case Capture(item):
+            return _weaker(item, groups)
+        case Reference(numbers, fold):
+            held = [groups[number] for number in numbers]
+            if fold is not None or any(map(has_references, held)):
+                return _ANY_TEXT
+            return Alternation((_NOTHING, *(_plain(item) for item in held)))
+        case Lookbehind():
+            return _NOTHING
+        case Lookahead(item, is_negative):
+            if is_negative and has_references(item):
+                return _NOTHING
+            return Lookahead(_weaker(item, groups), is_negative)
+        case Concatenation(items):
+            return Concatenation(tuple(_weaker(item, groups) for item in items))
+        case Alternation(options):
+            return Alternation(tuple(_weaker(option, groups) for option in options))
+        case Quantified(item, least, most, is_lazy):
+            return Quantified(_weaker(item, groups), least, most, is_lazy)
+    return tree
+
+
+def _plain(tree: Tree) -> Tree:
+    """The texts that a group may hold, whatever stands around them."""
+    match tree:
+        case Capture(item):
+            return _plain(item)
+        case Concatenation(items):
+            return Concatenation(tuple(map(_plain, items)))
+        case Alternation(options):
+            return Alternation(tuple(map(_plain, options)))
+        case Quantified(item, least, most, is_lazy):
+            return Quantified(_plain(item), least, most, is_lazy)
+        case Assertion() | Lookahead() | Lookbehind():
+            return _NOTHING
+    return tree

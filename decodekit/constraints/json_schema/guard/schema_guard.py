@@ -1,4 +1,4 @@
-"""The guard of a schema: what no mask can tell. Three things are left to it.
+"""The guard of a schema: the check of what no mask can tell. Three things are left to it.
 
 * `uniqueItems` where items may be objects or arrays. The mask admits all arrays there, repeated items or not, whether
   the keyword is asserted or denied.
@@ -7,8 +7,8 @@
 * What exceeds a limit (`Semantics.left`): alternatives by the hundred, patterns without end. The mask is weaker there.
 
 The guard judges the whole value by the whole schema, so it is right whatever stands around the keyword. Its reader
-judges the values inside as they become complete (see `reading`). Where
-the schema is that of a Python type, the type is asked, too (`TypeGuard`).
+judges the values inside as they become complete (see `schema_reader`). Where the schema is that of a Python type, the
+type is asked, too (`TypeGuard`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from decodekit.constraints.constraint import Guard, GuardReader, Refusal, judgin
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.frames.arrays import is_by_value
-from decodekit.constraints.json_schema.guard.judging import SchemaJudge
+from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.guard.places import Places
-from decodekit.constraints.json_schema.guard.reading import SchemaReader
+from decodekit.constraints.json_schema.guard.schema_reader import SchemaReader
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.python_types import validate_json
@@ -209,7 +209,7 @@ class TypeGuard:
 
 
 def _inside(value: Instance, path: Sequence[int | str]) -> Instance:
-    """What lies at a path, as far as it leads; names of alternatives are not part of the value."""
+    """The value at a path, as far as it leads; names of alternatives are not part of the value."""
     for step in path:
         if value.kind == "object" and step in value.members:
             value = value.members[str(step)]

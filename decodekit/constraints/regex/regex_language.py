@@ -55,7 +55,7 @@ MAX_ASSERTIONS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What came before: a character of the kind with this number, or the start of the text; and when.
+    """The context before a place: a character of the kind with this number, or the start of the text; and when.
 
     Attributes:
         kind: an index into the kinds of the pattern; None at the start.
@@ -72,7 +72,7 @@ _ANYTHING: Final = Before(0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Continuation:
-    """What is still to be matched: a linked list, shared by identity.
+    """The items that are still to be matched: a linked list, shared by identity.
 
     Attributes:
         item: a tree, or a step of the lowering; None at the end.
@@ -363,7 +363,7 @@ class Lowering:
         return ir.choice(*found)
 
     def _way_out(self, rest: _Continuation) -> _Continuation:
-        """What a text must begin with for some way to lead to the end of the innermost atomic group."""
+        """The continuation of the texts with which some way leads to the end of the innermost atomic group."""
         known = self._ways.get(rest)
         if known is None:
             item, then = rest.item, rest.then

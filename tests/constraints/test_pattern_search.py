@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from decodekit.constraints.json_schema.strings import patterns, text
-from decodekit.constraints.regex import supersets, syntax
-from decodekit.constraints.regex.backtracking import PatternSearch
+from decodekit.constraints.regex import syntax
+from decodekit.constraints.regex.pattern_search import PatternSearch, regular_superset
 from decodekit.constraints.regex.syntax import parse_groups
 from decodekit.constraints.regex.tree import has_references
 from decodekit.constraints.work import done
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError
-from tests.reference import backtracking as slow
+from tests.reference import pattern_search as slow
 
 WORDS = ["".join(letters) for count in range(6) for letters in itertools.product("ab", repeat=count)]
 AS_IN_RE = [
@@ -63,7 +63,7 @@ def test_the_regular_pattern_holds_all(pattern: str) -> None:
     assert all(text.matches(exact.texts, word) for word in found(pattern, WORDS))
     denied = [word for word in WORDS if not is_found(pattern, word)]
     assert all(text.matches(exact.others, word) for word in denied)
-    assert not has_references(supersets.regular(tree))
+    assert not has_references(regular_superset(tree))
 
 
 def test_the_regular_pattern_is_narrower_than_any_text() -> None:
