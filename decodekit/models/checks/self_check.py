@@ -115,9 +115,8 @@ class SelfCheck:
 
         In full precision: products of ten bits (TF32), which a user may have asked for, differ by more than a fault.
         """
-        # By backend: the common setting cannot be read once somebody has set one backend alone.
         backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-        before = [backend.fp32_precision for backend in backends]
+        before = [one.fp32_precision for one in backends]  # the common setting raises where one was set alone
         try:
             for backend in backends:
                 backend.fp32_precision = "ieee"

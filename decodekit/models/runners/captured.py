@@ -47,10 +47,7 @@ COPIES: Final = frozenset({"copy_", "_to_copy", "_copy_from"})
 
 
 def grouped_products_wait(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products of groups of rows, `torch._grouped_mm`, read the sizes of groups on the host (pytorch#169970).
-
-    They do but for bfloat16 from sm_90 on. A CPU stands for an older card.
-    """
+    """Whether `torch._grouped_mm` reads sizes on the host: but for bfloat16 from sm_90 on (pytorch#169970)."""
     return device.type != "cuda" or dtype is not torch.bfloat16 or torch.cuda.get_device_capability(device) < (9, 0)
 
 

@@ -63,8 +63,7 @@ class RaggedModel:
     ) -> None:
         attention.register()
         self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
-        if capture is not None and experts_wait(model):
-            # Another product of the same experts; on the copy, whose configuration is its own.
+        if capture is not None and experts_wait(model):  # on the copy, whose configuration is its own
             self._module.set_experts_implementation("batched_mm")  # type: ignore[operator]
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
