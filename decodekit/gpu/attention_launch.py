@@ -168,7 +168,7 @@ def tiles_of(
     tokens = max(32 if is_big and not is_wide else 16, min(most_tokens, _MOST_TOKENS, tokens))
     stages = max(1, min(3 if pad <= 128 else 2, room // tokens - ahead))
     in_registers = queries * pad
-    is_shared_out = queries > 16 if is_wide else in_registers > 1 << 13 if stored else in_registers >= 1 << 14
+    is_shared_out = not is_wide and (in_registers > 1 << 13 if stored else in_registers >= 1 << 14)
     # Where little is multiplied, fewer threads have less to exchange: two warps take 0.69 of the time of four for 256
     # rows of 1,024 tokens, 0.82 for one, on an H200.
     is_small = queries == 16 and not (stored or is_wide) and pad <= 256

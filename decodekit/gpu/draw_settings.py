@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LAYOUT: Final = "=QQddifii"
-"""What a text is drawn by, as its bytes: seed, number of the sample, top-p, distance of min-p, index of the token,
-temperature, top-k, flags."""
+"""The numbers that a text is drawn by, packed by `struct`: seed, number of the sample, top-p, distance of min-p, index
+of the token, temperature, top-k, flags."""
 NUM_VALUES: Final = struct.calcsize(LAYOUT) // 4
 SEQUENCE, TOP_P, DISTANCE, INDEX, TEMPERATURE, TOP_K, FLAGS = 2, 4, 6, 8, 9, 10, 11
 """Where they are, in numbers of 32 bits."""

@@ -18,7 +18,7 @@ Proof by all code points x: let a(d) be the most bytes of a code point that deco
 bytes than its decomposition has by a, and every composed code point has a fourth of those of its own at least.
 """
 _KEEPING: Final = frozenset(("ByteLevel", "Metaspace", "Digits"))
-"""What divides texts and leaves nothing out."""
+"""Pre-tokenizers that divide texts and leave nothing out."""
 
 
 def encode_text(tokenizer: Any, text: str, at: str, *, add_special_tokens: bool) -> list[int]:

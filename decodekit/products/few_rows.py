@@ -32,11 +32,11 @@ from decodekit.products import cpu_team
 from decodekit.products.cpu_products import KINDS, MAX_ROWS
 
 ROWS: Final = (1, 2, 4, 8)
-"""What is measured on CUDA: captured steps have so many rows."""
+"""Numbers of rows for which products are measured on CUDA: captured steps have so many."""
 
 
 _CLEARLY: Final = 0.97
-"""What is quicker by less is torch's: which of two equals it is, and how sums round, would change from run to run."""
+"""The share of torch's time below which ours is chosen: of two equals the choice, and how sums round, would change."""
 
 
 class ProductShape(NamedTuple):

@@ -23,8 +23,9 @@ from tests.gpu.offline import CARDS, Compiled, compiled
 
 Case = dict[str, Any]
 
-MOST_SPILLED: Final = {90: 0}
-"""Bytes; on other cards than Hopper ptxas gives some up for a program more on a multiprocessor."""
+MOST_SPILLED: Final = {80: 192, 90: 0}
+"""Bytes; on other cards than Hopper ptxas gives some up for a program more on a multiprocessor: 192 on an A100, where
+it halves the registers of latent attention in float32."""
 
 _LATENT: Final[Case] = {"key_dim": 576, "value_dim": 512, "heads": 1}
 _OF_64, _OF_256, _OF_512 = ({"key_dim": dim, "value_dim": dim} for dim in (64, 256, 512))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,28 @@ def test_counters_on_a_host_are_zeros_of_their_own() -> None:
     one, other = (programs.counters(torch.device("cpu")) for _ in range(2))
     assert not one.any() and one.data_ptr() != other.data_ptr()
     assert len(one) == programs.NUM_COUNTERS
+
+
+def test_counters_are_kept_once_for_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a capture makes die with its graph; the others, which are the control, stay for their stream."""
+    zeros, device, stream = torch.zeros, torch.device("cuda", 0), SimpleNamespace(cuda_stream=1)
+    is_capturing = False
+    monkeypatch.setattr(programs, "_COUNTERS", {})
+    monkeypatch.setattr(torch, "zeros", lambda *sizes, dtype, device: zeros(*sizes, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
+
+    def made() -> weakref.ref[torch.Tensor]:
+        return weakref.ref(programs.counters(device))
+
+    is_capturing = True
+    assert made()() is None
+    is_capturing = False
+    first, second = made(), made()
+    assert first() is second() is not None
+    stream.cuda_stream = 2
+    assert made()() is not first()
+    assert len(programs._COUNTERS) == 2
 
 
 def test_powers_of_two() -> None:

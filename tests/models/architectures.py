@@ -13,7 +13,7 @@ VOCAB_SIZE = 160
 CONTEXT_LENGTH = 256
 WINDOW = 8
 
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -42,7 +42,7 @@ _GPT: dict[str, Any] = {
 _MIXED_WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
-def _config(name: str, base: dict[str, Any] = _COMMON, **changes: Any) -> Callable[[], Any]:
+def _config(name: str, base: dict[str, Any] = COMMON, **changes: Any) -> Callable[[], Any]:
     return lambda: getattr(transformers, name)(**{**base, **changes})
 
 

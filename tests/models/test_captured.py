@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import transformers
 
 from decodekit.models.runners import captured
-from decodekit.models.runners.captured import CaptureError, CudaCapture, NoWaits, PassLock
-from decodekit.models.runners.ragged import RaggedModel, grouped_products_wait
-from tests.models.architectures import build, tokens
+from decodekit.models.runners.captured import CaptureError, CudaCapture, NoWaits, PassLock, grouped_products_wait
+from decodekit.models.runners.ragged import RaggedModel, experts_wait
+from decodekit.models.runners.step_state import StepState
+from tests.models.architectures import COMMON, VOCAB_SIZE, build, tokens
 from tests.models.recording import RecordedCapture
 
 CPU = torch.device("cpu")
@@ -175,6 +180,40 @@ def test_a_capture_that_fails_leaves_all_as_it_was(cuda: FakeCuda) -> None:
     assert torch.equal(first(), second())
 
 
+class FakeGraph:
+    """A graph that can be replayed, and seen by a weak reference."""
+
+    def replay(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_graph_dies_with_its_pass(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
+    """Nothing else holds it, nor what was captured; a pass that is kept is the control."""
+    made = list[weakref.ref[Any]]()
+
+    def new_graph() -> FakeGraph:
+        graph = FakeGraph()
+        made.append(weakref.ref(graph))
+        return graph
+
+    def run() -> torch.Tensor:
+        return fine()
+
+    made.append(weakref.ref(run))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", new_graph)
+    capture = CudaCapture(CPU)
+    replayed = capture(run)
+    made.append(weakref.ref(replayed()))
+    kept = replayed if is_kept else None
+    del run, replayed
+    gc.collect()
+    assert [one() is not None for one in made] == [False, is_kept, is_kept]
+    del kept
+    gc.collect()
+    assert all(one() is None for one in made) and capture._pool == 1
+
+
 def test_a_scalar_of_the_host_is_no_wait_of_a_device() -> None:
     with NoWaits(torch.device("cuda")):
         assert float(torch.tensor(2.0)) == 2  # lies on the host: a model's own constant
@@ -208,16 +247,69 @@ def test_passes_of_threads_do_not_overlap() -> None:
     assert order == ["first", "other"]
 
 
-@pytest.mark.parametrize("name", ["mixtral", "llama"])
-def test_experts_of_captured_steps_do_not_wait(name: str) -> None:
+def qwen3_moe() -> Any:
+    config = transformers.Qwen3MoeConfig(
+        **COMMON, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16
+    )
+    return transformers.Qwen3MoeForCausalLM(config).eval()
+
+
+def llava_of_mixtral() -> Any:
+    """Experts of a text model inside of another one, whose own configuration says nothing of them."""
+    text = transformers.MixtralConfig(**COMMON, num_local_experts=4)
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+    )
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB_SIZE - 1)
+    return transformers.LlavaForConditionalGeneration(config).eval()
+
+
+EXPERTS: dict[str, Callable[[], Any]] = {
+    "mixtral": lambda: build("mixtral"),
+    "qwen3_moe": qwen3_moe,
+    "llava": llava_of_mixtral,
+}
+
+
+def implementations(model: Any) -> set[str]:
+    """How the layers of experts of a model are multiplied."""
+    return {
+        module.config._experts_implementation for module in model.modules() if type(module).__name__.endswith("Experts")
+    }
+
+
+def read_without_waits(model: RaggedModel) -> torch.Tensor:
+    """Logits of a first pass over two rows, as the last run before a capture makes them."""
+    assert model.paged is not None
+    cache: Any = model.new_cache(2, 8)
+    state = StepState(cache.rows, 2, 3)
+    cache.reach([3, 3], None)
+    state.fill(cache.places, [0, 0], [3, 3], np.array([tokens(0, 3), tokens(1, 3)], dtype=np.int32) % (VOCAB_SIZE - 1))
+    with torch.inference_mode(), NoWaits(CPU):
+        return model.paged.read(state)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_of_captured_steps_do_not_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy multiplies its experts in one batch; the model itself stays, and logits are the same."""
-    model = build(name)
-    implementation = model.config._experts_implementation
-    ahead = RaggedModel(model, use_pages=True, capture=RecordedCapture())
-    plain = RaggedModel(model, use_pages=True)
-    assert grouped_products_wait(model) == (name == "mixtral")
-    assert ahead.module.config._experts_implementation == ("batched_mm" if name == "mixtral" else implementation)
-    assert plain.module.config._experts_implementation == model.config._experts_implementation == implementation
-    new = torch.tensor([tokens(0, 5), tokens(1, 5)])
-    found, expected = (runner.forward(new, [5, 3], runner.new_cache(2, 8), None, "last") for runner in (ahead, plain))
+    model = EXPERTS[name]()
+    plain, ahead = (RaggedModel(model, use_pages=True, capture=one) for one in (None, RecordedCapture()))
+    assert implementations(model) == implementations(plain.module) == {"grouped_mm"}
+    assert implementations(ahead.module) == {"batched_mm"}
+    with pytest.raises(CaptureError, match="_grouped_mm in a captured pass"):  # the control
+        read_without_waits(plain)
+    found = read_without_waits(ahead)
+    monkeypatch.setattr(captured, "grouped_products_wait", lambda *_: False)
+    expected = read_without_waits(plain)
     assert (found - expected).abs().max() < 1e-4 * expected.std()
+
+
+def test_only_products_of_experts_that_wait_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not experts_wait(build("llama")) and experts_wait(build("mixtral", torch.bfloat16))
+    for capability, dtype, waits in (
+        ((9, 0), torch.bfloat16, False),
+        ((9, 0), torch.float16, True),
+        ((8, 0), torch.bfloat16, True),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert grouped_products_wait(dtype, torch.device("cuda")) == waits

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from decodekit.costs.prediction import LOOP_KERNELS
 from decodekit.decoding.lazy_masks.mask_pool import MaskPool
 from decodekit.decoding.loop.device_step import DecodeStep, StepShape
 from decodekit.models.modules.decoder_layers import decoder_layers
@@ -119,6 +120,23 @@ def test_a_kernel_more_would_be_seen() -> None:
             with kernels:
                 step._choose(make())
             assert sum(kernels.counts.values()) == num_kernels
+
+
+def num_beside_the_modules(step: DecodeStep) -> int:
+    """Kernels of a step that are none of the model's own."""
+    kernels = Kernels()
+    kernels.watch(step._model._variants[step.shape.variant], "model")
+    with torch.inference_mode(), kernels:
+        step.run()
+    assert kernels.counts.pop("model") == 1
+    return sum(kernels.counts.values())
+
+
+def test_kernels_beside_the_modules_are_those_of_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert num_beside_the_modules(step_of(1, None)) == LOOP_KERNELS
+    choose = DecodeStep._choose  # the control: logits that are made float32 on their way
+    monkeypatch.setattr(DecodeStep, "_choose", lambda step, logits: choose(step, logits.float()))
+    assert num_beside_the_modules(step_of(1, None)) == LOOP_KERNELS + 1
 
 
 @pytest.mark.slow

@@ -280,26 +280,56 @@ def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyP
     assert "differ from the model's own" in HuggingFaceLM(model).tier.refused[0]
 
 
-def test_the_check_is_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+BACKENDS: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+
+
+def precisions() -> list[str]:
+    return [backend.fp32_precision for backend in BACKENDS]
+
+
+def set_for_all() -> None:
+    torch.set_float32_matmul_precision("medium")
+
+
+def set_for_one() -> None:
+    """After this the common setting cannot be read any more."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    with pytest.raises(RuntimeError):
+        torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize(("ask", "asked"), [(set_for_all, ["tf32", "bf16"]), (set_for_one, ["tf32", "none"])])
+def test_the_check_is_in_full_precision(
+    ask: Callable[[], None], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a user has asked for faster products, which stay theirs."""
     seen: set[str] = set()
-    logits = Plain.logits
+    logits, forward = Plain.logits, RaggedModel.forward
 
-    def noted(self: Plain, tokens: Any) -> Tensor:
-        seen.add(torch.get_float32_matmul_precision())
-        return logits(self, tokens)
+    def noted(*arguments: Any) -> Tensor:
+        seen.update(precisions())
+        return logits(*arguments)
+
+    def noted_too(*arguments: Any) -> Tensor:
+        seen.update(precisions())
+        return forward(*arguments)
 
     monkeypatch.setattr(Plain, "logits", noted)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    monkeypatch.setattr(RaggedModel, "forward", noted_too)
+    before = precisions()
     try:
+        ask()
+        assert precisions() == asked
         model = architectures.build("llama")
         check = SelfCheck(model, CONTEXT_LENGTH)
-        seen.clear()  # what its making looks at is no comparison
-        assert check.verdict(RaggedModel, RaggedModel(model)).is_right and seen == {"highest"}
-        assert torch.get_float32_matmul_precision() == "high"
+        assert seen == {*asked}  # its making compares nothing; and the control
+        seen.clear()
+        assert check.verdict(RaggedModel, RaggedModel(model)).is_right and seen == {"ieee"}
+        assert precisions() == asked
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision("highest")
+        for backend, precision in zip(BACKENDS, before, strict=True):
+            backend.fp32_precision = precision
 
 
 def test_what_a_twin_keeps() -> None:

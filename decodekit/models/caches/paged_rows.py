@@ -248,7 +248,7 @@ class PagedRows:
         self.taken = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         """The token that was taken last on the device, by row."""
         self.programs: dict[Hashable, Any] = {}
-        """What is run and captured over these rows, by whoever runs it: it lives as long as they do."""
+        """Programs that are run and captured over these rows, by keys of those who run them; they live as long."""
         self._free_rows = list(range(num_rows))[::-1]
         self.returned: deque[list[int]] = deque()
         """Rows of caches that are gone: a collector may run at any moment, and only notes them here."""

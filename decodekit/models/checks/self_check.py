@@ -115,12 +115,15 @@ class SelfCheck:
 
         In full precision: products of ten bits (TF32), which a user may have asked for, differ by more than a fault.
         """
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
+        backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        before = [one.fp32_precision for one in backends]  # the common setting raises where one was set alone
         try:
+            for backend in backends:
+                backend.fp32_precision = "ieee"
             return self._verdict(make, runner)
         finally:
-            torch.set_float32_matmul_precision(precision)
+            for backend, precision in zip(backends, before, strict=True):
+                backend.fp32_precision = precision
 
     def _verdict(self, make: Callable[[nn.Module], Runner], runner: Runner) -> Verdict:
         twin_error = None

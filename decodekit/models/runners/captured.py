@@ -38,12 +38,17 @@ NUM_WARMUPS: Final = 2
 
 WAITS: Final = frozenset(
     {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
-    | {"unique_consecutive", "bincount"}
+    | {"unique_consecutive", "bincount", "grouped_mm_fallback"}
 )
 """Operations that wait for the device: their value, or the shape of their result, goes to the host."""
 UPLOADS: Final = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
 """Operations that make a tensor of numbers of the host."""
 COPIES: Final = frozenset({"copy_", "_to_copy", "_copy_from"})
+
+
+def grouped_products_wait(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether `torch._grouped_mm` reads sizes on the host: but for bfloat16 from sm_90 on (pytorch#169970)."""
+    return device.type != "cuda" or dtype is not torch.bfloat16 or torch.cuda.get_device_capability(device) < (9, 0)
 
 
 class CaptureError(Exception):
@@ -64,7 +69,8 @@ class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
         given = {one.device.type for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-        waits = name in WAITS or _asks_where(name, args)
+        waits = name in WAITS or _asks_where(name, args)  # products in groups are one operation to a mode
+        waits |= name == "_grouped_mm" and grouped_products_wait(args[0].dtype, args[0].device)
         if (self._kind in given and waits) or (self._kind == "cpu" and name in UPLOADS):
             raise CaptureError(f"{name} in a captured pass")
         out = func(*args, **(kwargs or {}))

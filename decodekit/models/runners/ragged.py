@@ -24,7 +24,7 @@ from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_row_layers import with_few_rows
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
 from decodekit.models.runners import attention
-from decodekit.models.runners.captured import StepCapture
+from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
 from decodekit.models.runners.replay import MAX_WIDTH, Replays, Run
 from decodekit.products.cpu_products import MAX_ROWS
@@ -63,8 +63,7 @@ class RaggedModel:
     ) -> None:
         attention.register()
         self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
-        if capture is not None and grouped_products_wait(model):
-            # Another product of the same experts; on the copy, whose configuration is its own.
+        if capture is not None and experts_wait(model):  # on the copy, whose configuration is its own
             self._module.set_experts_implementation("batched_mm")  # type: ignore[operator]
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
@@ -109,7 +108,7 @@ class RaggedModel:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
             self._replays = Replays(self._module, runs, self._layers, self._windows)
         self._long: RaggedModel | None = None
-        """What runs rows beyond the limit of LongRoPE over a rectangle."""
+        """The runner of rows of a rectangle beyond the limit of LongRoPE; None if there is no such limit."""
         if long_module is not None:
             self._long = copy.copy(self)
             self._long._module, self._long._longrope_limit, self._long._replays = long_module, None, None
@@ -382,19 +381,11 @@ class RaggedModel:
         return out[rows.to(out.device), columns.to(out.device)]
 
 
-def grouped_products_wait(model: nn.Module) -> bool:
-    """Whether the experts of a model are multiplied by `torch._grouped_mm` in a way that waits for the device.
-
-    It falls back to a loop over experts, whose sizes it reads on the host, for other types than bfloat16 and for cards
-    before sm_90 (pytorch#169970). A CPU stands for such a card.
-    """
-    config: Any = model.config
-    if getattr(config, "_experts_implementation", None) != "grouped_mm":
-        return False
-    device = next(model.parameters()).device
-    is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    dtype: Any = model.dtype
-    return not (is_new and dtype is torch.bfloat16)
+def experts_wait(model: nn.Module) -> bool:
+    """Whether products of a model's experts wait for the device; each layer looks at a configuration of its own."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    is_grouped = any(getattr(config, "_experts_implementation", None) == "grouped_mm" for config in configs)
+    return is_grouped and grouped_products_wait(model.dtype, next(model.parameters()).device)  # type: ignore[arg-type]
 
 
 class Recorder:

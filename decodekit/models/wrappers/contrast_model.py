@@ -27,7 +27,7 @@ from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.vocabulary import Vocabulary
 
 IMPLAUSIBLE: Final = -1000.0
-"""What implausible tokens have on top of their log-probability.
+"""The number that is added to the log-probability of an implausible token.
 
 Their probability is 0 in float32 wherever a plausible token may come. The papers give them minus infinity. That is the
 same there, but leaves no token where a constraint allows implausible ones only; here the model itself decides then.
@@ -35,8 +35,8 @@ What looks at the spread or the number of finite logits (top-nσ, dynamic temper
 """
 
 _MARGIN: Final = 2.0**-18
-"""What is at the limit but for rounding is plausible. This is `sampling.margins.MARGIN`, written again because rooms of
-one level do not import each other."""
+"""The distance to the limit that rounding explains: a token within it is plausible. This is `sampling.margins.MARGIN`,
+written again because rooms of one level do not import each other."""
 
 _LEAST: Final = -1e4
 """Log-probabilities that something is subtracted from end here: infinity less infinity is no number."""

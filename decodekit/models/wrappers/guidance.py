@@ -105,9 +105,9 @@ class PairReading(NamedTuple):
     num_wanted: int
     """Of its last tokens, those with wanted logits."""
     negative: Sequence[int]
-    """What the second row reads of the negative prompt, and then"""
+    """Tokens of the negative prompt, which the second row reads first."""
     num_shared: int
-    """so many last tokens of the first row."""
+    """Last tokens of the first row, which the second one reads behind them."""
     num_guided: int
     """Of the wanted places, those after which text may stand; inside the prompt the model's own logits count."""
 
