@@ -123,7 +123,7 @@ def launch_of(
         "DOT": tl.float32 if kernel.IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
         "MANY": next_power_of_2(-(-tiles.queries // group)), "MOST_PARTS": _MOST_PARTS,
-        "ROWS": _ROWS if tiles.num_warps > 2 else _ROWS // 8,  # no more than the registers of its threads hold
+        "ROWS": _ROWS // 8 if tiles.queries == 16 else _ROWS,  # more of them would spill
     }  # fmt: skip
     return Launch(size[:2], arguments, constants, tiles.num_warps)
 
