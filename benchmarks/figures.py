@@ -244,9 +244,9 @@ def peers() -> str:
         return "Not recorded yet: `make bench-peers`.\n"
     rows = load("peers")["rows"]
     shown = ""
-    for part, unit, by, told in (
-        ("extraction", "documents_per_second", "batch", "documents a second"),
-        ("serving", "requests_per_second", "clients", "requests a second"),
+    for part, unit, by, told, at in (
+        ("extraction", "documents_per_second", "batch", "documents a second", "at a time"),
+        ("serving", "requests_per_second", "clients", "requests a second", "clients"),
     ):
         found = [row for row in rows if row["part"] == part]
         sizes = sorted({row[by] for row in found})
@@ -260,7 +260,7 @@ def peers() -> str:
             texts, valid = (sum(row[name] for row in own.values()) for name in ("texts", "valid"))
             right = sum(row["fields_right"] * row["texts"] for row in own.values()) / texts
             made.append([*cells, f"{100 * valid / texts:.1f} %", f"{100 * right:.1f} %"])
-        columns = [cell for size in sizes for cell in (f"{by} {size}".replace("batch 1", "one at a time"), "ratio")]
+        columns = [cell for size in sizes for cell in (f"{size} {at}", "ratio")]
         heads = told, "threads", *columns, "valid", "fields right"
         shown += ("\n" if shown else "") + (table(heads, made) if made else "")
     versions = {name: version for row in rows for name, version in row["versions"].items()}

@@ -100,7 +100,7 @@ def test_an_absent_package_is_named(tmp_path: Path) -> None:
 
 @contextmanager
 def endpoint_of_decodekit() -> Iterator[Endpoint]:
-    endpoint = peers.start("decodekit, drafts", 1, None)
+    endpoint = peers.start("decodekit, drafts", 1, Path("transformers"))
     assert endpoint is not None
     try:
         yield endpoint
@@ -112,7 +112,7 @@ def test_an_endpoint_is_asked_by_several_clients() -> None:
     import asyncio
 
     wanted = peers.documents(1)
-    assert peers.start("transformers", 1, None) is None
+    assert peers.start("transformers", 1, Path("/nowhere/transformers")) is None
     with endpoint_of_decodekit() as endpoint:
         endpoint.send(signal.SIGSTOP)
         endpoint.send(signal.SIGCONT)
