@@ -392,7 +392,7 @@ def _versions(side: Served, rivals: Path | None) -> dict[str, str]:
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table of all rows."""
+    """A table of rows."""
     table = Table(title="documents or requests per second; how many times the first side of its group does")
     for heading in (
         "part",
@@ -438,14 +438,14 @@ def main() -> None:
     sides = dict.fromkeys((OWN[0], *arguments.sides))
     rows: list[dict[str, Any]] = []
     absent: dict[str, str] = {}
-    for num_threads in arguments.threads:
-        if "extraction" in arguments.parts:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no process is left behind
+    for num_threads, part in itertools.product(arguments.threads, arguments.parts):
+        if part == "extraction":
             found, lacking = extraction(num_threads, wanted, arguments.repeats, rivals, sides)
-            rows, absent = rows + found, absent | lacking
-        if "serving" in arguments.parts:
+        else:
             found, lacking = serving(num_threads, wanted, arguments.repeats, arguments.clients, rivals)
-            rows, absent = rows + found, absent | lacking
-    show(rows)
+        show(found)
+        rows, absent = rows + found, absent | lacking
     for side, package in absent.items():
         print(f"left out: {side}; absent is {package}")
     if arguments.into:
