@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas fuzz-traffic bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas fuzz-traffic bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls bench-peers
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -134,6 +134,9 @@ bench-batching: $(STAMP)  ## continuous batching beside static batches and trans
 
 bench-soak: $(STAMP)  ## an endpoint beside hostile clients, 20 minutes; SOAK_ARGS="--attack many-texts" for one of them alone
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(SOAK_ARGS)
+
+bench-peers: $(STAMP)  ## documents and requests a second beside others, in DECODEKIT_RIVALS=FOLDER; PEERS_ARGS="--threads 1 2"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.peers $(PEERS_ARGS)
 
 bench-stalls: $(STAMP)  ## gaps of a stream while schemas are compiled beside it; STALLS_ARGS="--schemas 2000"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.stalls $(STALLS_ARGS)

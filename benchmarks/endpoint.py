@@ -1,4 +1,4 @@
-"""A process of `decodekit serve` with the bundled model, what it takes of the machine, and requests as bytes."""
+"""A process of `decodekit serve` or of another server, what it takes of the machine, and requests as bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,31 +54,44 @@ class Endpoint:
     Args:
         options: of the command.
         num_descriptors: how many it may open; None for as many as this process.
+        num_threads: of its arithmetic.
+        command: of another server, which is told its port by ``--port``; None for `decodekit serve`.
 
     Raises:
         SystemExit: it does not start.
     """
 
-    def __init__(self, options: Sequence[str] = (), num_descriptors: int | None = None) -> None:
+    def __init__(
+        self,
+        options: Sequence[str] = (),
+        num_descriptors: int | None = None,
+        *,
+        num_threads: int = 1,
+        command: Sequence[str] | None = None,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="decodekit-endpoint-")
         self._log = Path(self._folder.name) / "log.txt"
         limit = "" if num_descriptors is None else f"ulimit -n {num_descriptors}; "
-        command = ["sh", "-c", f'{limit}exec "$@"', "sh", sys.executable, "-m", "decodekit.cli", "serve", "--port", "0"]
+        port = 0 if command is None else _free_port()
+        command = command or (sys.executable, "-m", "decodekit.cli", "serve")
+        shell = ("sh", "-c", f'{limit}exec "$@"', "sh")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, *options],
+                [*shell, *command, *options, "--port", f"{port}"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self._folder.name,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": f"{num_threads}"},
             )
-        self.port = self._wait()
+        self.port = self._wait(port)
 
-    def _wait(self) -> int:
+    def _wait(self, port: int) -> int:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            if found := re.search(r"at http://[^ /]*:([0-9]+)/v1", self.log()):
+            if port and _listens(port):
+                return port
+            if not port and (found := re.search(r"at http://[^ /]*:([0-9]+)/v1", self.log())):
                 return int(found[1])
             time.sleep(0.05)
         said = self.log()
@@ -135,6 +149,12 @@ class Endpoint:
             found += (child for child, parent in parents.items() if parent == pid)
         return found
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it and to its children."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def end(self, most_s: float = 10.0) -> float:
         """Seconds until it has ended after SIGTERM; what is left of it and its children after `most_s` is killed."""
         begin = time.monotonic()
@@ -151,6 +171,18 @@ class Endpoint:
         self._process.wait()
         self._folder.cleanup()
         return seconds
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
 
 
 def _started(pid: int) -> str | None:

@@ -238,6 +238,36 @@ def stalls() -> str:
     return table(("beside the stream, collector", "p50", "p99", "p99.9", "largest"), rows) + source("stalls")
 
 
+def peers() -> str:
+    """Documents and requests a second beside other packages, by the number of threads."""
+    if not (RESULTS / "peers.json").exists():
+        return "Not recorded yet: `make bench-peers`.\n"
+    rows = load("peers")["rows"]
+    shown = ""
+    for part, unit, by, told, at in (
+        ("extraction", "documents_per_second", "batch", "documents a second", "at a time"),
+        ("serving", "requests_per_second", "clients", "requests a second", "clients"),
+    ):
+        found = [row for row in rows if row["part"] == part]
+        sizes = sorted({row[by] for row in found})
+        made = []
+        for threads, side in dict.fromkeys((row["threads"], row["side"]) for row in found):
+            own = {row[by]: row for row in found if (row["threads"], row["side"]) == (threads, side)}
+            cells = [side, f"{threads}"]
+            for size in sizes:
+                row = own.get(size, {})
+                cells += [f"{row[unit]:.1f}" if row else "", f"{row['ratio']:.2f}" if "ratio" in row else ""]
+            texts, valid = (sum(row[name] for row in own.values()) for name in ("texts", "valid"))
+            right = sum(row["fields_right"] * row["texts"] for row in own.values()) / texts
+            made.append([*cells, f"{100 * valid / texts:.1f} %", f"{100 * right:.1f} %"])
+        columns = [cell for size in sizes for cell in (f"{size} {at}", "ratio")]
+        heads = told, "threads", *columns, "valid", "fields right"
+        shown += ("\n" if shown else "") + (table(heads, made) if made else "")
+    versions = {name: version for row in rows for name, version in row["versions"].items()}
+    named = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return shown + f"\nWith {named}." + source("peers")
+
+
 def front() -> str:
     """Twelve figures: six of ours, and the best of the others'."""
     draws, engines = load("sampler")["rows"], load("masks")["rows"]
@@ -274,6 +304,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "first-use": first_use,
     "soak": soak,
     "stalls": stalls,
+    "peers": peers,
 }
 
 
