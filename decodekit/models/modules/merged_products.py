@@ -6,7 +6,7 @@
 `lay_together` gives the weights of such layers one memory, each parameter a view of it: nothing is stored twice, and
 names, saving and loading stay. It changes where the weights of a model lie, and so belongs to who has loaded it.
 `merge_products` changes layers of a copy whose weights lie so: the first one that is called with an input multiplies
-for all, the others take their part.
+for all, the others take their part. Where a layer has got other weights since, each multiplies for itself.
 
 Which layers share an input is seen in a pass (`SharedInputs`), not known by names.
 """
@@ -136,9 +136,18 @@ class _Product:
 
     def __init__(self, layers: list[MergedLinear], weight: Tensor, bias: Tensor | None) -> None:
         self.layers = layers
+        self._places = self._now()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.held: tuple[Tensor, Tensor] | None = None
+
+    def _now(self) -> list[int]:
+        return [one.data_ptr() for layer in self.layers for one in layer._parameters.values() if one is not None]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the layers still have the weights that are multiplied; other ones, or moved ones, lie elsewhere."""
+        return torch.compiler.is_compiling() or self._places == self._now()
 
 
 class MergedLinear(nn.Linear):
@@ -153,6 +162,8 @@ class MergedLinear(nn.Linear):
         product, held = self.product, self.product.held
         if held is None or held[0] is not input:
             multiply = few_rows_linear if self.is_few else linear
+            if not product.is_current:
+                return multiply(input, self.weight, self.bias)
             held = (input, multiply(input, product.weight, product.bias))
         begin = 0
         for layer in product.layers:

@@ -22,6 +22,7 @@ from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
 from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_row_layers import with_few_rows
+from decodekit.models.modules.merged_products import SharedInputs, merge_products
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
@@ -91,11 +92,14 @@ class RaggedModel:
                 rewrites = False
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._sets_step = False  # for the attention function to find it, where it is not handed on
+        shared = SharedInputs()
         try:
-            self._layers = self._find_layers()
+            self._layers = self._find_layers(shared)
         except attention.StepNotHandedOnError:
             self._sets_step = True
-            self._layers = self._find_layers()
+            self._layers = self._find_layers(shared)
+        if self._device.type == "cpu" and not use_pages and not self.is_spread:
+            merge_products(self._module, shared)  # those over pages are merged where they are compiled
         self.paged: PagedModel | None = None
         if use_pages:
             if self.is_spread:
@@ -114,14 +118,15 @@ class RaggedModel:
             self._long._module, self._long._longrope_limit, self._long._replays = long_module, None, None
 
     @torch.inference_mode()
-    def _find_layers(self) -> dict[int, LayerShape]:
-        """The shapes of the keys and values, seen in a pass over two rows of one and two tokens."""
+    def _find_layers(self, shared: SharedInputs) -> dict[int, LayerShape]:
+        """The shapes of the keys and values, seen in a pass over rows of one and two tokens; `shared` watches it."""
         recorder = _transformers_cache(Recorder())
         tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
         positions = torch.arange(2, device=self._device).unsqueeze(0)
         step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
         step.windows = set()
-        logits = self._run(tokens, step, recorder, None)
+        with shared.watched(self._module):
+            logits = self._run(tokens, step, recorder, None)
         if not recorder.store.layers:
             raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
         if self._takes_keep:

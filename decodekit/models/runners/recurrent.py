@@ -29,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step, checked_order, shortened
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
+from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.runners.ragged import RaggedModel, Recorder, past_key_values_class
 from decodekit.models.runners.replay import Replays
 
@@ -257,7 +258,7 @@ class RecurrentModel(RaggedModel):
             return None
         return Replays(self._module, {"next": self._run_next}, self._layers, self._windows)
 
-    def _find_layers(self) -> dict[int, LayerShape]:
+    def _find_layers(self, shared: SharedInputs | None = None) -> dict[int, LayerShape]:
         with torch.inference_mode():
             return self._find_states()
 
