@@ -251,13 +251,13 @@ def num_threads() -> int:
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Products [R, N] of rows [R, K] with weights [N, K] and a bias [N], all contiguous and of one type of `MARKS`.
+    """Products [..., N] of rows [..., K] with weights [N, K] and a bias [N], all contiguous and of one type of `KINDS`.
 
     They are made by as many threads as torch has, and are the same for any number of them.
     """
-    num_rows, width = x.shape
-    num_outs = len(weight)
-    out = x.new_empty(num_rows, num_outs)
+    num_outs, width = weight.shape
+    num_rows = x.numel() // width
+    out = x.new_empty((*x.shape[:-1], num_outs))
     needed = ROOM + num_rows * (width + LANES)
     room: Tensor | None = getattr(_local, "room", None)
     if room is None or len(room) < needed:

@@ -63,19 +63,15 @@ def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
 
 
 def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    num_outs, width = weight.shape
-    size = x.numel()
     is_ours = (
-        0 < size <= MAX_ROWS * width
+        0 < x.numel() <= MAX_ROWS * weight.shape[1]
         and x.dtype is weight.dtype
         and x.dtype in KINDS
         and x.is_contiguous()
         and weight.is_contiguous()
         and (bias is None or (bias.dtype is x.dtype and bias.is_contiguous()))
     )
-    if not is_ours:
-        return linear(x, weight, bias)
-    return cpu_team.multiply(x.view(-1, width), weight, bias).view(*x.shape[:-1], num_outs)
+    return cpu_team.multiply(x, weight, bias) if is_ours else linear(x, weight, bias)
 
 
 def is_quicker(shape: ProductShape) -> bool:
