@@ -169,9 +169,14 @@ class MergedLinear(nn.Linear):
         for layer in product.layers:
             if layer is self:
                 break
-            begin = begin + layer.weight.shape[0]
+            begin = begin + layer.num_outs
         product.held = None if product.layers[-1] is self else held
-        return held[1].narrow(-1, begin, self.weight.shape[0])
+        return held[1].narrow(-1, begin, self.num_outs)
+
+    @property
+    def num_outs(self) -> int:
+        """Outputs; a compiler takes the shape of a parameter as it is, a recording a plain number."""
+        return self.weight.shape[0] if torch.compiler.is_compiling() else self.out_features
 
 
 def merge_products(model: nn.Module, shared: SharedInputs) -> list[str]:
