@@ -37,7 +37,7 @@ class Advance(NamedTuple):
 
     Args:
         num_taken: int32 [N], tokens that come; 0 where the first position has none.
-        pending: int64 [N], the last of them, which the model reads next; of no meaning where none comes.
+        pending: int64 [N], the last of them, which the model reads next; undefined where none comes.
         lengths: int32 [N], tokens that the cache holds from now on.
         status: int32 [N], of the position where the row stopped; 0 where it has a token.
         out: int64 [N, T], what comes, -1 behind it.

@@ -250,7 +250,9 @@ def _files_of(documents: Any, id_field: str, text_field: str, max_document_mb: f
         hint = "a list of rows; of a datasets.DatasetDict, one split"
         raise OptionError(f"documents are one dictionary, of {keys}", at="documents", hint=hint)
     if not isinstance(documents, Iterable) and not hasattr(documents, "to_batches"):
-        raise OptionError(f"documents={documents!r:.60} cannot be gone through", at="documents", hint="a list of texts")
+        raise OptionError(
+            f"documents={documents!r:.60} must be an iterable of texts", at="documents", hint="a list of texts"
+        )
     if isinstance(documents, list | tuple) and any(map(_is_file, documents)):
         if not all(map(_is_file, documents)):
             raise OptionError("documents are files and texts together", at="documents", hint="two calls")

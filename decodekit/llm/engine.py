@@ -11,10 +11,10 @@
         completion = await engine.submit("Invoice A-17")
 
 The loop is `decoding.loop.scheduler`: `submit` puts a request into its inbox, and every step of it hands chunks to the
-handles. What a caller does with its chunks, and how fast, is nothing to the loop.
+handles. A slow consumer never blocks decoding.
 
-The thread holds the loop and not the engine: an engine that nobody holds any more is closed, and so is every engine
-when the interpreter exits, without waiting for a text.
+An engine is closed when it is garbage-collected (its thread refers to the loop alone), and when the interpreter exits,
+without waiting for a text.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class Engine:
         A handle need not be kept: the request goes on without it, until it ends or the engine is closed.
 
         Args:
-            prompt: one prompt, as `LLM.generate` takes it. What cannot be read is the error of the completion.
+            prompt: one prompt, as `LLM.generate` takes it. An invalid one comes back as a completion with `error`.
             priority: of the requests that wait the one with the largest goes first; of equals the first.
             timeout: seconds after which the request ends with a `RequestTimeoutError`, waiting included.
             sample: which one of several samples of the prompt: sample i has the text that ``num_return_sequences``
@@ -362,8 +362,8 @@ class Engine:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise EngineClosedError(
-                f"the engine belongs to process {self._pid}, and a fork has no thread of it",
-                hint="make an engine in the process that uses it",
+                f"the engine's thread runs in process {self._pid} and does not survive a fork",
+                hint="make an engine in this process",
             )
 
     def _request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request | DecodekitError:

@@ -28,7 +28,7 @@ class Handle:
         for chunk in handle: ...            # or: async for chunk in handle
         completion = handle.result()        # or: await handle
 
-    Nothing is lost if nobody looks, and a request goes on without its handle. A task that awaits a handle and is
+    Chunks are kept until they are read, and a request goes on without its handle. A task that awaits a handle and is
     cancelled leaves the request as it is; `cancel` ends it.
 
     The engine hands over the text. The completion is made of it where it is asked for first, once for all: the value of

@@ -177,7 +177,7 @@ def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
 def value_error(error: Exception, text: str, at: str) -> ConstraintError:
     """The error of a text that satisfies its constraint and of which no value can be made."""
     fault = InvalidValueError(
-        f"the text satisfies the constraint and has no value: {type(error).__name__}: {error}",
+        f"the text matches the constraint, but no value can be made of it: {type(error).__name__}: {error}",
         at=f"{at}, {text[:80]!r}",
         hint="max_retries= (more of them) to ask again with the reason, or constraint=dk.Guarded(...) to take it back",
     )

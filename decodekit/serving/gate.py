@@ -26,7 +26,7 @@ _WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/res
 
 
 class Gate:
-    """Refuses who has no key, and pages of others; counts all requests.
+    """Refuses requests without the key, and those of pages from other origins; counts all requests.
 
     Args:
         app: what lies behind.

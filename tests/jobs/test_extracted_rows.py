@@ -92,7 +92,7 @@ def test_documents_of_every_form(tmp_path: Path) -> None:
     [
         ("a text", OptionError, "is one text"),
         ({"train": ROWS}, OptionError, "one dictionary, of train"),
-        (7, OptionError, "cannot be gone through"),
+        (7, OptionError, "must be an iterable of texts, got 7"),
         ([Path("a.txt"), "text"], OptionError, "files and texts together"),
         ([], JobError, "no documents"),
         ([{"body": "x"}], DocumentError, "no row of the documents has the field 'text'"),

@@ -1,7 +1,7 @@
 """From a constraint and a vocabulary to a grammar whose matchers give masks; compiled grammars are kept.
 
-When the memory limit is passed, the grammars that were used longest ago let go of their states and masks. Who holds
-such a grammar may go on using it: its next matcher starts anew, and matchers that it gave keep what they stand on.
+When the memory limit is passed, the grammars that were used longest ago release their states and masks. A released
+grammar stays usable: new matchers rebuild their states, existing matchers keep theirs.
 """
 
 from __future__ import annotations

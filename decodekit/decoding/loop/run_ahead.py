@@ -23,7 +23,7 @@ silent runs ahead like the others, and is seen first again once its proposer has
 What fails in a row is its status: NaN or no finite logit where the device takes a token, or an exception of its
 constraint or proposer. Then `decoding.loop.step` decides the row, and says what was wrong as it does everywhere.
 
-Rows whose strategy is somebody's Python, with guards, log-probabilities, texts that must close in time, are decoded by
+Rows with a custom strategy, a guard, log-probabilities or a text that must close in time are decoded by
 `decoding.loop.step`, over the same pages. The text of a row is the same on either way.
 """
 

@@ -24,8 +24,7 @@ Source: TypeAlias = Literal["model", "forced", "draft accepted", "draft rejected
 """Who gave a token: the model by itself; the constraint, which left no choice; a draft that the model agreed to; the
 model where a draft had another token."""
 Check: TypeAlias = Literal["free", "forced", "asked", "masked"]
-"""How the constraint was heard about a token: there is none; it left no choice; it was asked about single tokens; it
-said all that may come."""
+"""The way a token was checked: no constraint; forced by it; tokens asked about one by one; masked."""
 
 
 class TokenOption(NamedTuple):
