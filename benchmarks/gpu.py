@@ -205,6 +205,18 @@ def tokens_per_second(generate: Callable[[int], object], device: torch.device, n
     return num_rows * (length - length // 4) / max(1e-9, long - short)
 
 
+def share_of(rate: float, floor_ms: float, most: float | None) -> float:
+    """Share of the least time of a step, at so many steps a second.
+
+    Raises:
+        RefusedError: it is more than `most`: something else took time in the texts that were subtracted.
+    """
+    share = floor_ms * rate / 1e3
+    if most is not None and share > most:
+        raise RefusedError(f"{rate:.0f} steps a second are {share:.2f} of what memory allows")
+    return share
+
+
 def kernels(part: Part) -> None:
     """Every kernel beside its twin; texts of float32 beside a CPU's; what a step of the model starts."""
     for cases in gpu_gate.PARTS.values() if part.device.type == "cuda" else ():
@@ -226,7 +238,7 @@ def tests(part: Part) -> None:
     part.model = None
     gc.collect()
     mark = "gpu" if part.device.type == "cuda" else "not gpu and not slow"
-    files = ["tests/gpu/test_on_gpu.py" if part.device.type == "cuda" else "tests/gpu/test_verify.py"]
+    files = ["tests/gpu/test_on_gpu.py" if part.device.type == "cuda" else "tests/gpu/test_pages.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-m", mark, *(["-n", "8"] if mark == "gpu" else []), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout[-8000:], done.stderr[-2000:])
@@ -260,9 +272,7 @@ def decode(part: Part) -> None:
                     what = f"{spelled}, compile_layers={compiles}"
                     with part.guarded(f"{what}, {count} rows"):
                         rate = tokens_per_second(generate, part.device, count, length)
-                        share = floor * rate / count / 1e3
-                        if share > MOST_SHARE:
-                            raise RefusedError(f"{rate:.0f} tokens/s are {share:.2f} of what memory allows")
+                        share = share_of(rate / count, floor, MOST_SHARE if part.device.type == "cuda" else None)
                         row = {"what": what, "rows": count, "tokens/s": rate, "ms": 1e3 * count / rate}
                         row |= part.predicted_ms(count, middle, compiles)
                         part.rows.append({**row, "share": share, **part.replays_of(lm)})

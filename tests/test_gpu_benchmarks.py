@@ -47,6 +47,13 @@ def test_no_figure_of_rows_that_were_preempted() -> None:
     assert Lane.preempt is plain
 
 
+def test_no_figure_beyond_what_memory_allows() -> None:
+    assert gpu.share_of(200, 3.5, gpu.MOST_SHARE) == pytest.approx(0.7)
+    assert gpu.share_of(2397, 3.9, None) > 9
+    with pytest.raises(gpu.RefusedError, match=r"2397 steps a second are 9.35 of what memory allows"):
+        gpu.share_of(2397, 3.9, gpu.MOST_SHARE)
+
+
 def test_scripts_are_legal_but_where_they_are_meant_not_to_be() -> None:
     llm = dk.LLM.load("tiny")
     made = gpu_script.scripted_model(llm.tokenizer, 32, 60)
