@@ -19,6 +19,8 @@ from decodekit.models.caches.kv_cache import LayerShape, PlaneShape
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.modules.merged_products import lay_together
+from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.runners import paged
 from decodekit.models.runners.captured import CaptureError, Run
 from decodekit.models.runners.paged_step import LayerProbe
@@ -268,6 +270,42 @@ def decode(model: RaggedModel, num_rows: int, num_steps: int = 6) -> None:
     cache = model.new_cache(num_rows, 64)
     for step in range(num_steps):
         model.forward(torch.full((num_rows, 1), step), [1] * num_rows, cache, None, "last")
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize("compiler", [None, "eager"])
+def test_other_weights_reach_captured_steps(
+    monkeypatch: pytest.MonkeyPatch, compiler: str | None, is_asked: bool
+) -> None:
+    """Moved and replaced, with layers as they are and compiled; where nobody asks, the old ones go on (control)."""
+    monkeypatch.setattr(paged, "CAPTURE_AFTER", 0)
+    model: Any = built("llama").eval()
+    lay_together(model)
+    captured = RaggedModel(model, use_pages=True, capture=RecordedCapture(), compiler=compiler)
+    assert captured.paged is not None and captured.paged.compile_layers() == (compiler is not None)
+
+    def steps(one: RaggedModel) -> Tensor:
+        cache = one.new_cache(1, 16)
+        one.forward(torch.tensor([tokens(0, 3)]), [3], cache, None, "last")
+        return torch.stack([one.forward(torch.tensor([[9 + n]]), [1], cache, None, "last").clone() for n in range(8)])
+
+    if not is_asked:
+        monkeypatch.setattr(WeightPlaces, "have_changed", lambda self: False)
+
+    def moved(layer: Any) -> None:
+        layer.weight.data = layer.weight.data * 1.5
+
+    def replaced(layer: Any) -> None:
+        layer.weight = nn.Parameter(layer.weight.data * 0.7)
+
+    steps(captured)
+    for change in (moved, replaced) if is_asked else (replaced,):  # a recording holds parameters, a graph addresses
+        change(model.get_decoder().layers[0].self_attn.k_proj)
+        num_replays = captured.paged.num_replays
+        found = steps(captured)
+        assert captured.paged.num_replays > num_replays
+        expected = steps(RaggedModel(copy.deepcopy(model), use_pages=True))
+        assert torch.allclose(found, expected, atol=1e-5) == is_asked
 
 
 def test_tables_end_with_their_caches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,33 @@ def addresses_of(tensor: Tensor) -> tuple[int, ...]:
         return (id(tensor),)
 
 
+class WeightPlaces:
+    """Where the tensors of a module lie: what was recorded or captured reads them there.
+
+    Args:
+        module: whose parameters and buffers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._note()
+
+    def _note(self) -> None:
+        holders: list[Any] = [held for part in self._module.modules() for held in (part._parameters, part._buffers)]
+        self._tensors = [(held, name) for held in holders for name, tensor in held.items() if tensor is not None]
+        self._places = self._now()
+
+    def _now(self) -> list[tuple[int, ...]]:
+        return [addresses_of(tensor) for held, name in self._tensors if (tensor := held[name]) is not None]
+
+    def have_changed(self) -> bool:
+        """Whether tensors were moved or replaced since this was asked last; numbers written in place are no change."""
+        if self._places == self._now():
+            return False
+        self._note()
+        return True
+
+
 def is_spread(model: nn.Module) -> bool:
     """Whether the tensors of a model lie on several devices, or are moved to one when they are needed."""
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}

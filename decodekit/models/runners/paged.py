@@ -41,6 +41,7 @@ from decodekit.models.caches.paged_rows import PagedRows, PagePlan
 from decodekit.models.causal_lm import LogitsKind, forward_apart, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.modules.merged_products import SharedInputs
+from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.runners.captured import PassLock, Run, StepCapture, bucket
 from decodekit.models.runners.paged_step import LayerProbe, PagedStep
 from decodekit.models.runners.proof import NUM_PROOFS, Proof, tolerance_of
@@ -102,9 +103,11 @@ class Steps:
     """The captured steps over the rows of one set of tables; they live as long as these.
 
     Attributes:
+        of_weights: how often the model had got other weights when they were captured.
         programs: what others than this module run over the same rows, by their keys.
     """
 
+    of_weights: int
     programs: dict[Hashable, Any] = field(default_factory=dict)
     seen: dict[tuple[Variant, int, int], int] = field(default_factory=dict)
     captured: dict[tuple[Variant, int, int], _Captured | None] = field(default_factory=dict)
@@ -179,6 +182,7 @@ class PagedModel:
         self._rows: PagedRows | None = None
         self._shared = SharedInputs()
         self.plan = self._find_layers()
+        self._places, self._of_weights = WeightPlaces(model.module), 0
         self._variants: dict[Variant, nn.Module] = {MODULES: model.module}
         self._long_after: int | None = None  # tokens of a row that is not long yet
         self._compiler, self._is_compiled = compiler, False
@@ -210,9 +214,9 @@ class PagedModel:
 
     def variants_of(self, cache: PagedCache, rows: Sequence[int], ends: Sequence[int]) -> list[Variant]:
         """Which modules read some rows of a cache, by the lengths that they will have."""
-        after = self._long_after
+        after, is_compiled = self._long_after, self._is_compiled
         return [
-            Variant(cache.is_read_compiled(row, self._is_compiled), after is not None and end > after)
+            Variant(cache.is_read_compiled(row, is_compiled) and is_compiled, after is not None and end > after)
             for row, end in zip(rows, ends, strict=True)
         ]
 
@@ -329,9 +333,22 @@ class PagedModel:
         return self._rows.num_free_bytes
 
     def steps_over(self, rows: PagedRows) -> Steps:
-        """The captured steps over some rows."""
-        steps: Steps = rows.programs.setdefault(Steps, Steps())
+        """The captured steps over some rows; none where the model has other weights than they read."""
+        steps: Steps | None = rows.programs.get(Steps)
+        if steps is None or steps.of_weights != self._of_weights:
+            steps = rows.programs[Steps] = Steps(self._of_weights)
         return steps
+
+    def _look_at_weights(self) -> None:
+        """Give up what reads weights where they lay: captured steps, and compiled layers with joined products.
+
+        Asked at passes that the host starts, of which every text has one: its prompt.
+        """
+        if not self._places.have_changed():
+            return
+        self._of_weights += 1
+        self._variants = {variant: module for variant, module in self._variants.items() if not variant.is_compiled}
+        self._is_compiled, self._num_steps = False, 0
 
     @torch.inference_mode()
     def forward(
@@ -349,6 +366,7 @@ class PagedModel:
         Rows that different modules read (`variants_of`) are in passes of their own.
         """
         chosen = list(range(cache.num_rows) if rows is None else rows)
+        self._look_at_weights()
         for row, again in cache.tokens_to_read(chosen).items():
             self.forward(torch.tensor([again]), [len(again)], cache, [row], "last")
         variants = self.variants_of(cache, chosen, cache.ends(num_tokens, chosen))

@@ -24,7 +24,7 @@ from torch.jit._trace import TracerWarning
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
-from decodekit.models.modules.shared_copy import addresses_of, shared_copy
+from decodekit.models.modules.shared_copy import WeightPlaces, shared_copy
 from decodekit.models.runners import attention
 from decodekit.models.runners.proof import Proof
 
@@ -71,8 +71,7 @@ class Replays:
         self._layers = layers
         self._windows = windows
         self._recordings: dict[Hashable, _Recording] = {}
-        self._weights = _weights(module)
-        self._addresses = _addresses(self._weights)
+        self._places = WeightPlaces(module)
 
     def step(
         self,
@@ -109,8 +108,8 @@ class Replays:
             except Exception:  # whatever a model does that cannot be recorded; then its modules go on running it
                 recording.proof.is_refused = True
                 return eager()
-        if _addresses(self._weights) != self._addresses:  # moved or replaced weights: the graph has the old ones
-            self._forget()
+        if self._places.have_changed():  # the graph has the old ones
+            self._recordings = {}
             return eager()
         graph, arguments = recording.graph, self._arguments(tokens, step, cache)
         if recording.proof.is_proven:
@@ -121,11 +120,6 @@ class Replays:
     def num_replayable(self) -> int:
         """How many kinds of steps are recorded and proven."""
         return sum(recording.proof.is_proven for recording in list(self._recordings.values()))
-
-    def _forget(self) -> None:
-        self._recordings = {}
-        self._weights = _weights(self._module)
-        self._addresses = _addresses(self._weights)
 
     def _arguments(self, tokens: Tensor, step: Step, cache: RaggedCache) -> tuple[Tensor, ...]:
         rows, slots, planes, reads = cache.slots_of(step)
@@ -253,16 +247,3 @@ def _without_gradients(module: nn.Module) -> nn.Module:
             for name, weight in part._parameters.items()
         }
     return twin
-
-
-Weights = list[tuple[dict[str, Tensor | None], str]]
-
-
-def _weights(module: nn.Module) -> Weights:
-    """Where the modules keep their tensors: the dictionary and the name of each."""
-    holders: list[Any] = [holder for part in module.modules() for holder in (part._parameters, part._buffers)]
-    return [(holder, name) for holder in holders for name, tensor in holder.items() if tensor is not None]
-
-
-def _addresses(weights: Weights) -> list[tuple[int, ...]]:
-    return [addresses_of(tensor) for holder, name in weights if (tensor := holder[name]) is not None]
