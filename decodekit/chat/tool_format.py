@@ -119,7 +119,7 @@ _known: WeakKeyDictionary[Any, dict[str, DerivedFormat]] = WeakKeyDictionary()
 
 
 def _read(renderings: Renderings) -> DerivedFormat:
-    best = max(_readings(renderings), key=_num_right, default=None)
+    best = max(_readings(renderings), key=lambda one: len(one.rendered) - len(one.differences), default=None)
     if best is not None and 2 * len(best.differences) < len(best.rendered):
         return replace(best, format=_completed(best.format, renderings))
     name = next((name for mark, name in _FAMILIES if mark in renderings.template), None)
@@ -150,10 +150,6 @@ def _readings(renderings: Renderings) -> Iterator[DerivedFormat]:
             yield reading
             if not reading.differences:
                 return
-
-
-def _num_right(reading: DerivedFormat) -> int:
-    return len(reading.rendered) - len(reading.differences)
 
 
 def _holds(rendered: str, case: Case) -> bool:

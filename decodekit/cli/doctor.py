@@ -149,24 +149,24 @@ def _conflicts() -> list[str]:
             problems.append(f"{requirement} is not installed")
         elif not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is installed, decodekit needs {requirement.specifier}")
-    problems += _pinned_by("vllm", ("torch", "transformers"))
+    problems += _pinned_by_vllm()
     return problems
 
 
-def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
-    """The pins of another package on what decodekit shares with it, to versions that are not the installed ones."""
+def _pinned_by_vllm() -> list[str]:
+    """The pins of vLLM on what decodekit shares with it, to versions that are not the installed ones."""
     from packaging.requirements import Requirement
 
     problems = []
-    for line in (importlib.metadata.requires(package) or []) if _version(package) else []:
+    for line in (importlib.metadata.requires("vllm") or []) if _version("vllm") else []:
         requirement = Requirement(line)
-        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in names:
+        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in ("torch", "transformers"):
             continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = importlib.metadata.version(requirement.name)
         if not requirement.specifier.contains(version, prereleases=True):
-            problems.append(f"{package} needs {requirement.name}{requirement.specifier}, {version} is installed")
+            problems.append(f"vllm needs {requirement.name}{requirement.specifier}, {version} is installed")
     return problems
 
 

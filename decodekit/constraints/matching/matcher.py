@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from decodekit.constraints.completion.in_time import InTime
@@ -151,16 +152,7 @@ class Matcher(Protocol):
 class GrammarMatcher:
     """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
 
-    __slots__ = (
-        "_in_time",
-        "_masks",
-        "_path",
-        "_recogniser",
-        "_token_bytes",
-        "_tokens",
-        "_vocabulary",
-        "token_texts",
-    )
+    __slots__ = ("_in_time", "_masks", "_path", "_recogniser", "_token_bytes", "_tokens", "_vocabulary", "token_texts")
 
     token_texts: Sequence[bytes | None]
     """The text of each token: its bytes; of a special token its name; None for one that adds nothing."""
@@ -308,7 +300,8 @@ class GrammarMatcher:
     @property
     def text(self) -> bytes:
         """The bytes of the tokens so far as the engine reads them: special tokens in their spelling (see `special`)."""
-        return b"".join(map(self._read_as, self._path, self._tokens))
+        read = partial(read_as, self._recogniser, self._vocabulary)
+        return b"".join(map(read, self._path, self._tokens))
 
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them.
@@ -389,10 +382,6 @@ class GrammarMatcher:
 
     def _spellings(self, token: int) -> tuple[bytes, ...]:
         return spellings(self._vocabulary).get(token, ())
-
-    def _read_as(self, state: State, token: int) -> bytes:
-        """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
-        return read_as(self._recogniser, self._vocabulary, state, token)
 
 
 def fill_bitmasks(

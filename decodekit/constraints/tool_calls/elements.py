@@ -91,7 +91,8 @@ class Elements(Composed):
             if parameter.is_required:
                 begins = []
             begins.insert(0, row(element, *rest))
-            rest.insert(0, _maybe(row(separator, element), parameter.is_required))
+            later = row(separator, element)
+            rest.insert(0, later if parameter.is_required else Alternatives((later, EMPTY_TEXT)))
         if not any(parameter.is_required for parameter in parameters):
             begins.append(EMPTY_TEXT)
         return row(self._literal(form.opening), Alternatives(tuple(begins)), self._literal(form.closing))
@@ -136,10 +137,6 @@ class Elements(Composed):
             if values
         ]
         return Alternatives(tuple(found)) if found else None
-
-
-def _maybe(element: Expression, is_required: bool) -> Expression:
-    return element if is_required else Alternatives((element, EMPTY_TEXT))
 
 
 class _Parameter(NamedTuple):

@@ -40,11 +40,7 @@ class StepMasks:
     """
 
     def __init__(
-        self,
-        num_words: int,
-        can_redraw: bool = True,
-        left_out: frozenset[int] | None = None,
-        can_go_back: bool = True,
+        self, num_words: int, can_redraw: bool = True, left_out: frozenset[int] | None = None, can_go_back: bool = True
     ) -> None:
         self._words = np.zeros((0, num_words), dtype=np.int32)
         self._can_redraw = can_redraw
