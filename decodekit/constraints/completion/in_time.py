@@ -94,7 +94,7 @@ class InTime:
         )
         self._index = all_tokens(vocabulary).whole
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
-        self._classes: Memo[State, tuple[TokenClass, ...]] = Memo(lambda state: tuple(self._make(state)), MAX_STATES)
+        self._classes: Memo[State, tuple[TokenClass, ...]] = Memo(self._find_classes, MAX_STATES)
         self._inside: Memo[int, tuple[Int32Array, ...]] = Memo(self._find_inside, _MAX_INSIDE)  # by lexical state
 
     def fill(self, row: Int32Array, num_tokens: int, state: State, left_out: frozenset[int]) -> None:
@@ -179,6 +179,9 @@ class InTime:
         others = sum(one.num_bytes for one in list(self._restricted.values()))
         num_classes = sum(map(len, list(self._classes.values())))
         return others + self._eos_words.nbytes * (len(rows) + inside) + 100 * num_classes
+
+    def _find_classes(self, state: State) -> tuple[TokenClass, ...]:
+        return tuple(self._make(state))
 
     def _make(self, state: State) -> Iterator[TokenClass]:
         """The classes of a state. The automaton's lock is held."""
