@@ -221,8 +221,7 @@ def _told(name: str, llm: LLM) -> dict[str, Any]:
 
 def _tool_calls(llm: LLM) -> dict[str, Any]:
     """The report on how a model calls tools, and whether its template's calls are accepted by tokens and read back."""
-    from decodekit.chat.format_check import faults_in
-    from decodekit.chat.tool_format import read
+    from decodekit.chat.tool_format import faults_in, read
     from decodekit.chat.tools import told_of
     from decodekit.constraints.tool_calls import ToolCall
 
