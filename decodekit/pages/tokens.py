@@ -1,3 +1,4 @@
+# ruff: noqa: D102  # `decoding.request.completion` says what the members of `TracedText` are
 """The token view: a text token by token, with how sure the model was and where each token came from.
 
 A token is shaded by its probability and underlined by its source. Pointing at it, or moving to it by Tab, opens a card:
@@ -17,14 +18,14 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from decodekit.pages import page_html, sheet
 from decodekit.pages.beams import beam_figure
 
 if TYPE_CHECKING:
-    from decodekit.decoding.request.completion import Completion
     from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
+    from decodekit.decoding.search.beam_tree import BeamTree
 
 SOURCES: Final = {
     "model": ("the model", "The model took it by itself."),
@@ -35,7 +36,22 @@ SOURCES: Final = {
 """What is said of each source, in the legend and on a card."""
 
 
-def token_page(texts: Sequence[Completion], title: str = "Tokens") -> str:
+class TracedText(Protocol):
+    """A text with how its tokens were taken; `decoding.request.completion.Completion` is one."""
+
+    @property
+    def trace(self) -> Sequence[TokenTrace] | None: ...
+    @property
+    def tree(self) -> BeamTree | None: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def stats(self) -> Any: ...
+
+
+def token_page(texts: Sequence[TracedText], title: str = "Tokens") -> str:
     """A page of texts, the first of them the best; each must have a trace."""
     parts = [f"<h1>{escape(title)}</h1>"]
     for number, text in enumerate(texts, 1):
@@ -46,12 +62,12 @@ def token_page(texts: Sequence[Completion], title: str = "Tokens") -> str:
     return page_html(title, parts, "decodekit.pages", "tokens.css")
 
 
-def token_view(text: Completion) -> str:
+def token_view(text: TracedText) -> str:
     """The same of one text as a piece of HTML with its style sheet, for a notebook."""
     return f"<style>\n{sheet('decodekit.pages', 'tokens.css')}</style>{_text_html(text, f'n{id(text):x}')}"
 
 
-def _text_html(text: Completion, anchor: str) -> str:
+def _text_html(text: TracedText, anchor: str) -> str:
     trace = text.trace or ()
     tokens = "".join(_token(token, f"{anchor}-{number}") for number, token in enumerate(trace))
     return (
@@ -61,7 +77,7 @@ def _text_html(text: Completion, anchor: str) -> str:
     )
 
 
-def _facts(text: Completion, trace: Sequence[TokenTrace]) -> str:
+def _facts(text: TracedText, trace: Sequence[TokenTrace]) -> str:
     stats = text.stats
     facts = [f"{len(trace):,} tokens", f"{stats.num_forwards:,} forward passes", f"ended by {text.finish_reason}"]
     known = [(token.taken.logprob, token.taken.text) for token in trace if token.taken.logprob is not None]

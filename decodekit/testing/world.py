@@ -192,6 +192,3 @@ class _LetterLM(ToyLM):
                 key = (key * 1_000_003 + token + 1) % (1 << 62)
             self._known[place] = gumbel([self.seed], [0], [key], self.vocab_size, self.device)[0]
         return self._known[place].clone()
-
-
-__all__ = ["NextToken", "SmallWorld"]
