@@ -18,6 +18,7 @@ from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import CRASH, DONE, print_json, print_table
 from decodekit.errors import DecodekitError
+from decodekit.plugins import version_of
 
 if TYPE_CHECKING:
     from decodekit.costs import Estimate
@@ -49,7 +50,7 @@ def doctor(
     from decodekit.constraints.engine import disk_store as store
 
     facts: dict[str, Any] = {
-        "decodekit": _version("decodekit") or f"{__version__} (from source, not installed)",
+        "decodekit": version_of("decodekit") or f"{__version__} (from source, not installed)",
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         **_versions(),
@@ -86,25 +87,17 @@ def doctor(
     return CRASH if problems else DONE
 
 
-def _version(name: str) -> str | None:
-    """Of an installed package."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _requirements() -> list[Any]:
     """The requirements of decodekit, as `packaging` has them, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
-    lines = importlib.metadata.requires("decodekit") or [] if _version("decodekit") else []
+    lines = importlib.metadata.requires("decodekit") or [] if version_of("decodekit") else []
     return [requirement for line in lines if "extra ==" not in line and (requirement := Requirement(line))]
 
 
 def _versions() -> dict[str, str]:
     names = [requirement.name for requirement in _requirements()] or ["torch", "transformers", "numpy", "numba"]
-    return {name: _version(name) or "missing" for name in names}
+    return {name: version_of(name) or "missing" for name in names}
 
 
 def _device() -> dict[str, str]:
@@ -144,7 +137,7 @@ def _conflicts() -> list[str]:
     """Requirements that the installed versions do not meet, and packages known not to share an environment."""
     problems = []
     for requirement in _requirements():
-        version = _version(requirement.name)
+        version = version_of(requirement.name)
         if version is None:
             problems.append(f"{requirement} is not installed")
         elif not requirement.specifier.contains(version, prereleases=True):
@@ -158,7 +151,7 @@ def _pinned_by_vllm() -> list[str]:
     from packaging.requirements import Requirement
 
     problems = []
-    for line in (importlib.metadata.requires("vllm") or []) if _version("vllm") else []:
+    for line in (importlib.metadata.requires("vllm") or []) if version_of("vllm") else []:
         requirement = Requirement(line)
         if re.sub(r"[-_.]+", "-", requirement.name).lower() not in ("torch", "transformers"):
             continue
@@ -180,12 +173,12 @@ def _kernels() -> dict[str, str]:
     if not torch.cuda.is_available():
         return {
             "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
-            "triton": str(_version("triton")) if reason is None else f"{reason}; only a GPU needs it",
+            "triton": str(version_of("triton")) if reason is None else f"{reason}; only a GPU needs it",
         }
     programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
     return {
         "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
-        "triton": str(_version("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
+        "triton": str(version_of("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
     }
 
 
