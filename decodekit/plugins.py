@@ -131,6 +131,14 @@ def called(
     return made
 
 
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`` Did you mean 'x'?``, or nothing if no name is near."""
     near = nearest(name, sorted(names))

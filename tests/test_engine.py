@@ -24,7 +24,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.constraints.matching import compiler
-from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.slices import WorkBudget
 from decodekit.decoding.loop import lane as lane_module
 from decodekit.decoding.loop import scheduler

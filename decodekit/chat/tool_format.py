@@ -6,11 +6,15 @@ The template writes calls with words in place of names, keys and values (`render
 stands between them with one call and with several, with arguments of every type and with none, is the format. It is
 right when it writes what the template writes, in every case that the template renders. A template that writes no calls
 may be known by the marks in it.
+
+    faults_in(reading, tokenizer, vocabulary)
+
+checks it with the tokens of the model: what the template writes has to be accepted, and read back as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,10 +22,13 @@ from weakref import WeakKeyDictionary
 from decodekit.chat.forms.argument_forms import NESTED, OTHERS, SEVERAL, TEXTS, argument_forms
 from decodekit.chat.forms.call_forms import call_forms
 from decodekit.chat.forms.renderings import CONTENT, KEYS, VALUES, Renderings, call_of
-from decodekit.constraints.tool_calls import FORMATS, ToolCall
+from decodekit.constraints import compile
+from decodekit.constraints.tool_calls import FORMATS, ToolCall, Tools, tools
 from decodekit.constraints.tool_calls.format import ElementArguments, ToolFormat
 from decodekit.constraints.tool_calls.literals import marks_of
-from decodekit.errors import ChatTemplateError
+from decodekit.errors import ChatTemplateError, DecodekitError
+from decodekit.models.encoding import encode_plain
+from decodekit.vocabulary import Vocabulary
 
 _FAMILIES: Final = (
     ("<|tool_calls_section_begin|>", "kimi-k2"),
@@ -36,6 +43,7 @@ _FAMILIES: Final = (
     ("List of tools: ", "lfm2"),
 )
 """Texts in templates, the surest first, and the formats that they tell."""
+_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array"}
 
 
 class Case(NamedTuple):
@@ -119,7 +127,7 @@ _known: WeakKeyDictionary[Any, dict[str, DerivedFormat]] = WeakKeyDictionary()
 
 
 def _read(renderings: Renderings) -> DerivedFormat:
-    best = max(_readings(renderings), key=_num_right, default=None)
+    best = max(_readings(renderings), key=lambda one: len(one.rendered) - len(one.differences), default=None)
     if best is not None and 2 * len(best.differences) < len(best.rendered):
         return replace(best, format=_completed(best.format, renderings))
     name = next((name for mark, name in _FAMILIES if mark in renderings.template), None)
@@ -150,10 +158,6 @@ def _readings(renderings: Renderings) -> Iterator[DerivedFormat]:
             yield reading
             if not reading.differences:
                 return
-
-
-def _num_right(reading: DerivedFormat) -> int:
-    return len(reading.rendered) - len(reading.differences)
 
 
 def _holds(rendered: str, case: Case) -> bool:
@@ -201,3 +205,52 @@ def _shape(format: ToolFormat) -> tuple[str, ...]:
     if isinstance(format.arguments, ElementArguments):
         texts += [format.arguments.begin, format.arguments.middle, format.arguments.end]
     return tuple("".join(text.split()) for text in texts)
+
+
+def faults_in(reading: DerivedFormat, tokenizer: Any, vocabulary: Vocabulary) -> list[str]:
+    """The faults of a format: for each response that the template writes, one sentence, or none.
+
+    Args:
+        reading: of the template.
+        tokenizer, vocabulary: of the model.
+    """
+    told = reading.format, tokenizer, vocabulary
+    return [fault for case, text in reading.rendered for fault in _faults(case, text, *told)]
+
+
+def _faults(case: Case, text: str, format: ToolFormat, tokenizer: Any, vocabulary: Vocabulary) -> Iterator[str]:
+    try:
+        constraint = tools_of(case.calls, format)
+        matcher = compile(constraint, vocabulary).matcher()
+        ids = encode_plain(tokenizer, text)
+        count = matcher.validate(ids)
+        if count < len(ids):
+            yield f"{text!r:.200} is refused at its token {count}, {vocabulary.decode(ids[count : count + 1])!r:.40}"
+            return
+        if not all(map(matcher.accept, ids)) or not matcher.is_accepting:
+            yield f"{text!r:.200} may not end there"
+            return
+        found = constraint.parse(text)
+        read = [(call.name, call.arguments) for call in found.calls]
+        if (found.content, read) != (case.content, [(call.name, call.arguments) for call in case.calls]):
+            yield f"{text!r:.200} is read as {found!r:.200}"
+    except (DecodekitError, ValueError) as error:
+        yield f"{text!r:.200}: {error!s:.200}"
+
+
+def tools_of(calls: Sequence[ToolCall], format: ToolFormat) -> Tools:
+    """Responses in which such calls can be made, the parameters of the types of their arguments."""
+    found: dict[str, Any] = {"no_call": {}}
+    for call in calls:
+        found.setdefault(call.name, {}).update({key: _schema(value) for key, value in call.arguments.items()})
+    return tools(
+        [
+            {"name": name, "parameters": {"type": "object", "properties": properties}}
+            for name, properties in found.items()
+        ],
+        format,
+    )
+
+
+def _schema(value: object) -> dict[str, str]:
+    return {"type": _TYPES.get(type(value), "object")}

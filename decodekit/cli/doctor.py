@@ -18,6 +18,7 @@ from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import CRASH, DONE, print_json, print_table
 from decodekit.errors import DecodekitError
+from decodekit.plugins import version_of
 
 if TYPE_CHECKING:
     from decodekit.costs import Estimate
@@ -49,7 +50,7 @@ def doctor(
     from decodekit.constraints.engine import disk_store as store
 
     facts: dict[str, Any] = {
-        "decodekit": _version("decodekit") or f"{__version__} (from source, not installed)",
+        "decodekit": version_of("decodekit") or f"{__version__} (from source, not installed)",
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         **_versions(),
@@ -86,25 +87,17 @@ def doctor(
     return CRASH if problems else DONE
 
 
-def _version(name: str) -> str | None:
-    """Of an installed package."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _requirements() -> list[Any]:
     """The requirements of decodekit, as `packaging` has them, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
-    lines = importlib.metadata.requires("decodekit") or [] if _version("decodekit") else []
+    lines = importlib.metadata.requires("decodekit") or [] if version_of("decodekit") else []
     return [requirement for line in lines if "extra ==" not in line and (requirement := Requirement(line))]
 
 
 def _versions() -> dict[str, str]:
     names = [requirement.name for requirement in _requirements()] or ["torch", "transformers", "numpy", "numba"]
-    return {name: _version(name) or "missing" for name in names}
+    return {name: version_of(name) or "missing" for name in names}
 
 
 def _device() -> dict[str, str]:
@@ -144,29 +137,29 @@ def _conflicts() -> list[str]:
     """Requirements that the installed versions do not meet, and packages known not to share an environment."""
     problems = []
     for requirement in _requirements():
-        version = _version(requirement.name)
+        version = version_of(requirement.name)
         if version is None:
             problems.append(f"{requirement} is not installed")
         elif not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is installed, decodekit needs {requirement.specifier}")
-    problems += _pinned_by("vllm", ("torch", "transformers"))
+    problems += _pinned_by_vllm()
     return problems
 
 
-def _pinned_by(package: str, names: tuple[str, ...]) -> list[str]:
-    """The pins of another package on what decodekit shares with it, to versions that are not the installed ones."""
+def _pinned_by_vllm() -> list[str]:
+    """The pins of vLLM on what decodekit shares with it, to versions that are not the installed ones."""
     from packaging.requirements import Requirement
 
     problems = []
-    for line in (importlib.metadata.requires(package) or []) if _version(package) else []:
+    for line in (importlib.metadata.requires("vllm") or []) if version_of("vllm") else []:
         requirement = Requirement(line)
-        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in names:
+        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in ("torch", "transformers"):
             continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = importlib.metadata.version(requirement.name)
         if not requirement.specifier.contains(version, prereleases=True):
-            problems.append(f"{package} needs {requirement.name}{requirement.specifier}, {version} is installed")
+            problems.append(f"vllm needs {requirement.name}{requirement.specifier}, {version} is installed")
     return problems
 
 
@@ -180,12 +173,12 @@ def _kernels() -> dict[str, str]:
     if not torch.cuda.is_available():
         return {
             "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
-            "triton": str(_version("triton")) if reason is None else f"{reason}; only a GPU needs it",
+            "triton": str(version_of("triton")) if reason is None else f"{reason}; only a GPU needs it",
         }
     programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
     return {
         "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
-        "triton": str(_version("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
+        "triton": str(version_of("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
     }
 
 
@@ -221,8 +214,7 @@ def _told(name: str, llm: LLM) -> dict[str, Any]:
 
 def _tool_calls(llm: LLM) -> dict[str, Any]:
     """The report on how a model calls tools, and whether its template's calls are accepted by tokens and read back."""
-    from decodekit.chat.format_check import faults_in
-    from decodekit.chat.tool_format import read
+    from decodekit.chat.tool_format import faults_in, read
     from decodekit.chat.tools import told_of
     from decodekit.constraints.tool_calls import ToolCall
 

@@ -91,8 +91,7 @@ class ServedOptions:
                   "function, mistral, mistral-v11, mistral-v13, qwen3-coder, kimi-k2, granite, lfm2."),
     ] = "auto"  # fmt: skip
     speculate: Annotated[
-        str | None,
-        _of_texts(metavar="NAMES", help="Proposers of drafts, as in `generate`; they change no text."),
+        str | None, _of_texts(metavar="NAMES", help="Proposers of drafts, as in `generate`; they change no text.")
     ] = None
 
 

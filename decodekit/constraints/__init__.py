@@ -26,24 +26,14 @@ from decodekit.constraints.memory_account import memory_in_use, memory_limit, se
 from decodekit.constraints.wire import as_constraint
 
 if TYPE_CHECKING:
-    from decodekit.constraints.author.coverage import check as check
-    from decodekit.constraints.composition.combinators import Concat as Concat
-    from decodekit.constraints.composition.combinators import Many as Many
-    from decodekit.constraints.composition.combinators import OneOf as OneOf
-    from decodekit.constraints.composition.combinators import Optional as Optional
-    from decodekit.constraints.composition.combinators import Text as Text
-    from decodekit.constraints.composition.composed import Special as Special
-    from decodekit.constraints.composition.tags import Reasoned as Reasoned
-    from decodekit.constraints.composition.tags import Tag as Tag
-    from decodekit.constraints.composition.tags import Tagged as Tagged
-    from decodekit.constraints.composition.tags import TagValue as TagValue
-    from decodekit.constraints.grammar import Grammar as Grammar
-    from decodekit.constraints.json_schema import JsonSchema as JsonSchema
-    from decodekit.constraints.regex.regex import Regex as Regex
-    from decodekit.constraints.tool_calls import ToolCall as ToolCall
-    from decodekit.constraints.tool_calls import ToolResponse as ToolResponse
-    from decodekit.constraints.tool_calls import Tools as Tools
-    from decodekit.constraints.tool_calls import tools as tools
+    from decodekit.constraints.author.coverage import check
+    from decodekit.constraints.composition.combinators import Concat, Many, OneOf, Optional, Text
+    from decodekit.constraints.composition.composed import Special
+    from decodekit.constraints.composition.tags import Reasoned, Tag, Tagged, TagValue
+    from decodekit.constraints.grammar import Grammar
+    from decodekit.constraints.json_schema import JsonSchema
+    from decodekit.constraints.regex.regex import Regex
+    from decodekit.constraints.tool_calls import ToolCall, ToolResponse, Tools, tools
 
 __all__ = [
     "Choices",
@@ -92,30 +82,21 @@ __all__ = [
 
 # Loaded when asked for: they bring parsers and validators along.
 _LAZY = {
-    "Concat": "decodekit.constraints.composition.combinators",
-    "Many": "decodekit.constraints.composition.combinators",
-    "OneOf": "decodekit.constraints.composition.combinators",
-    "Optional": "decodekit.constraints.composition.combinators",
-    "Reasoned": "decodekit.constraints.composition.tags",
-    "Special": "decodekit.constraints.composition.composed",
-    "Tag": "decodekit.constraints.composition.tags",
-    "TagValue": "decodekit.constraints.composition.tags",
-    "Tagged": "decodekit.constraints.composition.tags",
-    "Text": "decodekit.constraints.composition.combinators",
-    "ToolCall": "decodekit.constraints.tool_calls",
-    "ToolResponse": "decodekit.constraints.tool_calls",
-    "Tools": "decodekit.constraints.tool_calls",
-    "tools": "decodekit.constraints.tool_calls",
-    "Grammar": "decodekit.constraints.grammar",
-    "JsonSchema": "decodekit.constraints.json_schema",
-    "check": "decodekit.constraints.author.coverage",
-    "Regex": "decodekit.constraints.regex.regex",
+    "author.coverage": "check",
+    "composition.combinators": "Concat Many OneOf Optional Text",
+    "composition.composed": "Special",
+    "composition.tags": "Reasoned Tag TagValue Tagged",
+    "grammar": "Grammar",
+    "json_schema": "JsonSchema",
+    "regex.regex": "Regex",
+    "tool_calls": "ToolCall ToolResponse Tools tools",
 }
+_HOME = {name: f"decodekit.constraints.{module}" for module, names in _LAZY.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _HOME:
         raise AttributeError(f"module 'decodekit.constraints' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value

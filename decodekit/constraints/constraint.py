@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from decodekit.constraints.network import Frame
-from decodekit.constraints.work import Work
+from decodekit.constraints.work import Work, done
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,18 @@ class Guard(Protocol):
         """The refusal of `text`, which the language of the constraint accepts; None if it is accepted."""
 
 
-@runtime_checkable
-class WorkingGuard(Guard, Protocol):
+class WorkingGuard(Guard, ABC):
     """A guard whose judgement is work that can be left off, for texts so long that other rows would wait for it."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """As `refuses`."""
+
+    def refuses(self, text: bytes) -> Refusal | None:
+        """As in `Guard`."""
+        return done(self.judging(text))
 
 
 def judging_of(guard: Guard, text: bytes) -> Work[Refusal | None]:
@@ -231,6 +237,31 @@ class Constraint(ABC):
         that a guard is asked about, a special token stands by its name; one that is asked for by its id as ``<[7]>``.
         """
         return frozenset()
+
+
+class WrappedConstraint(Constraint):
+    """The texts and values of another constraint; subclasses say what is different."""
+
+    __slots__ = ()
+
+    constraint: Constraint
+
+    def root(self) -> Frame:
+        """That of the other constraint."""
+        return self.constraint.root()
+
+    def parse(self, text: str) -> object:
+        """That of the other constraint."""
+        return self.constraint.parse(text)
+
+    @property
+    def num_bytes(self) -> int:
+        """That of the other constraint."""
+        return self.constraint.num_bytes
+
+    def special_tokens(self) -> frozenset[str | int]:
+        """Those of the other constraint."""
+        return self.constraint.special_tokens()
 
 
 def set_fields(owner: object, **values: object) -> None:

@@ -7,13 +7,7 @@ probabilities of decisions beside what is right.
 
 from decodekit.evaluation.comparison import Comparison as Comparison
 from decodekit.evaluation.comparison_run import compare as compare
-from decodekit.evaluation.intervals import IntervalEstimate as IntervalEstimate
-from decodekit.evaluation.measures.calibration import Calibration as Calibration
 from decodekit.evaluation.measures.calibration import calibrate as calibrate
-from decodekit.evaluation.measures.measures import METRICS as METRICS
-from decodekit.evaluation.reports.summary import Summary as Summary
-from decodekit.evaluation.result_rows import Outcome as Outcome
-from decodekit.evaluation.result_rows import Row as Row
 from decodekit.evaluation.task import Example as Example
 from decodekit.evaluation.task import Task as Task
 from decodekit.evaluation.task import load_task as load_task

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import os
 import platform
 import subprocess
 from pathlib import Path
+
+from decodekit.plugins import version_of
 
 PACKAGES = ("torch", "transformers", "numpy", "numba")
 
@@ -28,7 +29,7 @@ def provenance(besides: Path | None = None) -> dict[str, object]:
         "decodekit": __version__,
         "commit": _commit(besides),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version_of(name) for name in PACKAGES},
         "machine": machine(),
     }
 
@@ -58,13 +59,6 @@ def _memory_gib() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (AttributeError, ValueError, OSError):  # not on every system
-        return None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
         return None
 
 

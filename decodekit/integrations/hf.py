@@ -55,11 +55,7 @@ _FRAMEWORKS: Final = ("decodekit", "transformers", "transformers_modules", "torc
 
 
 def hf(
-    *,
-    tokenizer: Any = None,
-    streamer: Any = None,
-    assistant_model: Any = None,
-    **options: Unpack[GenerateKeywords],
+    *, tokenizer: Any = None, streamer: Any = None, assistant_model: Any = None, **options: Unpack[GenerateKeywords]
 ) -> Decoding:
     """A function for ``model.generate(**inputs, custom_generate=dk.hf(...))``, which returns what `generate` returns.
 

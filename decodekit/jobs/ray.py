@@ -199,7 +199,7 @@ class RayExecutor:
             compute=data.ActorPoolStrategy(size=pool["size"]),
             num_cpus=1,
             num_gpus=pool["num_gpus"],
-            ray_remote_args_fn=_retries,
+            ray_remote_args_fn=lambda: {"max_task_retries": _NUM_RETRIES},
         )
         dataset.context.max_errored_blocks = -1  # they are done again, alone
         dataset.context.enable_progress_bars = False
@@ -251,10 +251,6 @@ def _check_cpus(num_workers: int, num_cpus: int, where: str) -> None:
         cause = f"{num_workers} workers take every CPU of {where}, which has {num_cpus}, and Ray Data waits for ever"
         fits = f"--workers {num_cpus - 1}" if num_cpus > 1 else "--executor local"
         raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
-
-
-def _retries() -> dict[str, Any]:
-    return {"max_task_retries": _NUM_RETRIES}
 
 
 def _start_error(error: Exception) -> JobError:

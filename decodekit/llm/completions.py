@@ -43,15 +43,7 @@ class GrowingText:
             so_far = self._growing.push(content, is_whole=completion is not None and _is_whole(completion))
         num_tokens = 0 if self._tokens is None else self._tokens.push(update.token_ids)
         return Chunk(
-            index,
-            update.text,
-            update.token_ids,
-            completion,
-            update.logprobs,
-            reasoning,
-            content,
-            num_tokens,
-            so_far,
+            index, update.text, update.token_ids, completion, update.logprobs, reasoning, content, num_tokens, so_far
         )
 
 

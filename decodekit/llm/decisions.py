@@ -249,11 +249,7 @@ def _trie(texts: tuple[str, ...], vocabulary: Vocabulary, canonical: Canonical |
 
 
 def values_of(choices: object) -> dict[str, Any]:
-    """The values of choices, by the texts that the model writes.
-
-    Raises:
-        InvalidConstraintError, ResourceLimitError: as `Question.of`.
-    """
+    """The values of choices, by the texts that the model writes; errors as of `Question.of`."""
     given: Any = choices.texts if isinstance(choices, Choices) else choices
     if isinstance(given, Sequence) and given[MAX_CHOICES:]:  # a range may have more than there is a length for
         raise _too_large("more choices")

@@ -308,11 +308,7 @@ class Engine:
         return self._enqueue(request, prepared, priority, owner)
 
     def _enqueue(
-        self,
-        request: Request | DecodekitError,
-        prepared: Prepared,
-        priority: float,
-        owner: Hashable,
+        self, request: Request | DecodekitError, prepared: Prepared, priority: float, owner: Hashable
     ) -> Handle:
         loop, plan = self._loop, prepared.plan
         with loop.wake:
@@ -331,13 +327,7 @@ class Engine:
             thought = request.thought if isinstance(request, Request) else None
             handle = Handle(index, plan, thought, lambda: self._cancel(index), self._check_process)
             ticket = Ticket(
-                index,
-                request,
-                prepared.policy,
-                plan.settings,
-                plan.num_samples,
-                priority=priority,
-                owner=owner,
+                index, request, prepared.policy, plan.settings, plan.num_samples, priority=priority, owner=owner
             )
             loop.handles[index] = handle
 

@@ -191,12 +191,10 @@ class Handle:
         """The last chunk of a request that ends with an error which the scheduler knows nothing of."""
         update = Update(self.index, "", ()) if update is None else replace(update, logprobs=())
         tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids) + update.token_ids
+        text = "".join(chunk.text for chunk in self._chunks) + update.text
         stats = Stats(0, len(tokens), 0, None, 0.0)
-        completion = Completion(self._text_so_far() + update.text, tokens, None, "error", error, None, stats)
+        completion = Completion(text, tokens, None, "error", error, None, stats)
         return self._growing.chunk(self.index, update, completion)
-
-    def _text_so_far(self) -> str:
-        return "".join(chunk.text for chunk in list(self._chunks))
 
     def push(self, update: Update) -> None:
         """Take what is new of the request; called by the loop of the engine."""

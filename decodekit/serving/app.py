@@ -91,11 +91,7 @@ class HealthReply(ReplyModel):
 
 
 def make_app(
-    service: Service,
-    *,
-    api_key: str | None = None,
-    cors: Sequence[str] = (),
-    hosts: Collection[str] | None = None,
+    service: Service, *, api_key: str | None = None, cors: Sequence[str] = (), hosts: Collection[str] | None = None
 ) -> FastAPI:
     """The application of a service. Whoever makes it closes the service.
 

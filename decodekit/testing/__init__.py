@@ -5,8 +5,7 @@ measured. `toy_llm` is a model that needs no weights, `SmallWorld` one whose tex
 """
 
 from decodekit.testing.distribution import DistributionReport, check_distribution
-from decodekit.testing.guard_laws import check_guard
-from decodekit.testing.matcher_laws import check_language, check_matcher
+from decodekit.testing.matcher_laws import check_guard, check_language, check_matcher
 from decodekit.testing.processor_laws import PROCESSOR_LAWS, check_processor
 from decodekit.testing.proposer_laws import PROPOSER_LAWS, check_proposer
 from decodekit.testing.strategy_laws import STRATEGY_LAWS, check_strategy

@@ -218,13 +218,7 @@ def total_variation(counts: Mapping[Any, int], law: Mapping[Any, float]) -> floa
 
 
 def _drawn(
-    draw: Sampler,
-    law: Mapping[Any, float],
-    name: str,
-    deviation: float,
-    power: float,
-    false_alarm: float,
-    seed: int,
+    draw: Sampler, law: Mapping[Any, float], name: str, deviation: float, power: float, false_alarm: float, seed: int
 ) -> DistributionReport:
     """Rounds of growing size, until the evidence is enough or all planned texts are drawn."""
     num_planned = texts_needed(law, deviation=deviation, power=power, false_alarm=false_alarm)

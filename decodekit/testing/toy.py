@@ -24,32 +24,37 @@ _COMMON: Final = b'abcdefgh ,.0123"{}:[]'
 
 
 class ToyTokenizer:
-    """Every byte, an end of text and a few longer tokens; of the tokens that fit the longest is taken.
+    """A few tokens and an end of text; of the tokens that fit the longest is taken.
 
     It has the methods of a `tiktoken.Encoding` by which `Vocabulary.from_tokenizer` reads its tokens.
+
+    Args:
+        tokens: the bytes of each token, None for the end of a text.
     """
 
-    n_vocab = len(_TOKENS)
     special_tokens_set = frozenset({"<|endoftext|>"})
+
+    def __init__(self, tokens: Sequence[bytes | None] = _TOKENS) -> None:
+        self.n_vocab = len(tokens)
+        self._tokens = tokens
+        self._ids = {data: token for token, data in enumerate(tokens) if data is not None}
+        pieces = sorted(self._ids, key=len, reverse=True)
+        self._division = re.compile(b"|".join(map(re.escape, pieces)), re.DOTALL)
 
     def encode_single_token(self, text: str) -> int:
         """The id of the special token."""
-        return {"<|endoftext|>": _END}[text]
+        return {"<|endoftext|>": self._tokens.index(None)}[text]
 
     def decode_single_token_bytes(self, token: int) -> bytes:
         """The bytes of a token; KeyError if it has none."""
-        data = _TOKENS[token]
+        data = self._tokens[token]
         if data is None:
             raise KeyError(token)
         return data
 
     def encode(self, text: str, bos: bool = False, eos: bool = False) -> list[int]:
         """Token ids, left to right; `bos` and `eos` have no effect."""
-        return [_ID_OF[piece] for piece in _DIVISION.findall(text.encode())]
-
-
-_ID_OF: Final = {data: token for token, data in enumerate(_TOKENS) if data is not None}
-_DIVISION: Final = re.compile(b"|".join(map(re.escape, sorted(_ID_OF, key=len, reverse=True))), re.DOTALL)
+        return [self._ids[piece] for piece in self._division.findall(text.encode())]
 
 
 class ToyPrefix:

@@ -25,7 +25,7 @@ from decodekit.llm import LLM
 from decodekit.sampling import History, LogitsProcessor, Stage, gumbel
 from decodekit.sampling.checks import is_count
 from decodekit.strategy import Strategy
-from decodekit.testing.toy import ToyLM
+from decodekit.testing.toy import ToyLM, ToyTokenizer
 
 NextToken: TypeAlias = Callable[[Tensor], Tensor]
 """From the logits of a place, float64 [V], to the probabilities of the next token, float64 [V]."""
@@ -61,7 +61,8 @@ class SmallWorld:
             raise OptionError(f"{num_letters}**{num_tokens} texts are more than {MAX_TEXTS}", at="num_tokens")
         self.num_tokens = num_tokens
         self.model = _LetterLM(num_letters, seed)
-        self.llm = LLM(self.model, _LetterTokenizer(num_letters))
+        letters = [letter.encode() for letter in string.ascii_lowercase[:num_letters]]
+        self.llm = LLM(self.model, ToyTokenizer([*letters, None]))
 
     def law(
         self, strategy: Strategy, next_token: NextToken | None = None, *, constraint: object = None
@@ -191,27 +192,3 @@ class _LetterLM(ToyLM):
                 key = (key * 1_000_003 + token + 1) % (1 << 62)
             self._known[place] = gumbel([self.seed], [0], [key], self.vocab_size, self.device)[0]
         return self._known[place].clone()
-
-
-class _LetterTokenizer:
-    """A letter is a token; see `ToyTokenizer`."""
-
-    special_tokens_set = frozenset({"<|endoftext|>"})
-
-    def __init__(self, num_letters: int) -> None:
-        self._letters = string.ascii_lowercase[:num_letters]
-        self.n_vocab = num_letters + 1
-
-    def encode_single_token(self, text: str) -> int:
-        return {"<|endoftext|>": len(self._letters)}[text]
-
-    def decode_single_token_bytes(self, token: int) -> bytes:
-        if token >= len(self._letters):
-            raise KeyError(token)
-        return self._letters[token].encode()
-
-    def encode(self, text: str, bos: bool = False, eos: bool = False) -> list[int]:
-        return [self._letters.index(letter) for letter in text]
-
-
-__all__ = ["NextToken", "SmallWorld"]

@@ -10,9 +10,8 @@ from typing import Any, Final
 import pytest
 
 import decodekit as dk
-from decodekit.chat.format_check import faults_in
 from decodekit.chat.forms.renderings import CONTENT, Renderings, call_of, common_begin, common_end
-from decodekit.chat.tool_format import DerivedFormat, derive, read
+from decodekit.chat.tool_format import DerivedFormat, derive, faults_in, read
 from decodekit.chat.tools import format_of, in_format_of, waits
 from decodekit.constraints import as_constraint
 from decodekit.constraints.json_schema.notation import Values

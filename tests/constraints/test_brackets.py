@@ -80,7 +80,7 @@ def test_the_tokens_that_end_a_text_are_those_found_by_trying_all() -> None:
         matcher = grammar.matcher()
         for _ in range(rng.randrange(12)):
             assert isinstance(matcher, GuardedMatcher)
-            slow = set(matcher._verdicts.closers(matcher._inner.state))
+            slow = set(matcher._verdicts.closers(matcher.inner.state))
             assert set(matcher._closers()) == slow
             found, num_states = found + len(slow), num_states + 1
             out = allocate_bitmask(1, VOCABULARY.size)

@@ -489,7 +489,7 @@ def test_a_grammar_that_grew_starts_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     for byte in b"[" * 60 + b'"x':
         assert old.accept(byte)
     new = grammar.matcher()
-    assert new._recogniser is not old._recogniser
+    assert new.recogniser is not old.recogniser
     assert mask_ids(new, vocabulary) == mask_ids(grammar.matcher(), vocabulary)
     assert old.accept(ord('"')) and mask_ids(old, vocabulary) == [ord(","), ord("]")]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodekit.evaluation.intervals import IntervalEstimate
-from decodekit.evaluation.reports.svg_figures import Point, front, pareto, saved, shares
+from decodekit.evaluation.reports.svg_figures import Point, accepted_shares, front, pareto, saved
 from decodekit.pages import label_width, shortened
 from tests.pictures import cut_labels, font, width_of
 
@@ -92,7 +92,7 @@ def test_pictures_of_strange_values(values: list[tuple[float, float]]) -> None:
 
 
 def test_bars_are_as_long_as_their_shares() -> None:
-    root = minidom.parseString(shares([1.0, 0.5, 0.0], label="accepted", name="position")).documentElement
+    root = minidom.parseString(accepted_shares([1.0, 0.5, 0.0])).documentElement
     assert root is not None
     heights = [float(bar.getAttribute("height")) for bar in root.getElementsByTagName("rect")]
     assert heights[1] == pytest.approx(heights[0] / 2) and heights[2] == 0
@@ -137,7 +137,7 @@ def test_labels_are_no_wider_than_said() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 9, 10, 11, 40, 100])
 def test_labels_of_shares_are_whole(size: int) -> None:
-    picture = shares([1.0] * size, label="accepted", name="position")
+    picture = accepted_shares([1.0] * size)
     assert ">100 %<" in picture and cut_labels(picture) == []
     assert cut_labels(picture.replace('x="', 'x="-')) != []  # a label beyond the edge is noticed
     assert any("'100 %'" in label for label in cut_labels(picture.replace('viewBox="0 ', 'viewBox="8 ')))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding.loop.sequence import TokenLogprob
 from decodekit.jobs.reports.document_page import find_spans
-from decodekit.jobs.reports.job_figures import bars, histogram
-from decodekit.jobs.reports.job_report import report_html, write_report
+from decodekit.jobs.reports.job_report import bars, histogram, report_html, write_report
 from decodekit.jobs.reports.job_view import JobView, compare_fields, wrong_fields
 from decodekit.jobs.reports.probabilities import value_probabilities, value_spans
 from decodekit.pages import page_bytes

@@ -92,7 +92,8 @@ class Coverage:
     def __str__(self) -> str:
         pairs = zip(self.impossible, self.reasons, strict=True)
         impossible = (f"no value fits {pointer}: {reason}" for pointer, reason in pairs)
-        return "\n".join([*_head(self), *_tree(self), *_validators(self), *impossible, *_tail(self)])
+        validators = (f'validator "{one.name}" of {one.pointer}: {_WHEN[one.status]}' for one in self.validators)
+        return "\n".join([*_head(self), *_tree(self), *validators, *impossible, *_tail(self)])
 
 
 def check(
@@ -284,10 +285,6 @@ _WHEN: Final = {
     "guard": "asked by a guard before the text is finished; texts may be taken back",
     "end": "asked when the text has ended; max_retries asks the model again, Guarded(...) takes the text back",
 }
-
-
-def _validators(coverage: Coverage) -> list[str]:
-    return [f'validator "{one.name}" of {one.pointer}: {_WHEN[one.status]}' for one in coverage.validators]
 
 
 def _holder(pointer: str, schemas: dict[str, dict[str, list[str]]]) -> str | None:

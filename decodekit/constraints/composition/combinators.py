@@ -164,11 +164,7 @@ class Text(Composed):
     excludes: tuple[str, ...]
 
     def __init__(
-        self,
-        until: str | None = None,
-        max_chars: int | None = None,
-        min_chars: int = 0,
-        excludes: Iterable[str] = (),
+        self, until: str | None = None, max_chars: int | None = None, min_chars: int = 0, excludes: Iterable[str] = ()
     ) -> None:
         check_bounds(min_chars, max_chars, "min_chars", "max_chars")
         if isinstance(excludes, str):

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from decodekit.constraints.coerce import coerce
-from decodekit.constraints.constraint import Constraint, Guard, GuardReader, Refusal, judging_of, reader_of, set_fields
-from decodekit.constraints.network import Frame
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.constraint import (
+    Constraint,
+    Guard,
+    GuardReader,
+    Refusal,
+    WorkingGuard,
+    WrappedConstraint,
+    judging_of,
+    reader_of,
+    set_fields,
+)
+from decodekit.constraints.work import Work
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
 Verdict: TypeAlias = bool | str
@@ -21,7 +30,7 @@ Verdict: TypeAlias = bool | str
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded(Constraint):
+class Guarded(WrappedConstraint):
     """The texts of a constraint whose value a function of yours accepts.
 
         dk.Guarded(Invoice, lambda invoice: invoice.net + invoice.tax == invoice.total or "the sum is wrong")
@@ -51,19 +60,6 @@ class Guarded(Constraint):
             )
         set_fields(self, constraint=coerce(constraint), function=function)
 
-    @property
-    def num_bytes(self) -> int:
-        """That of the inner constraint."""
-        return self.constraint.num_bytes
-
-    def root(self) -> Frame:
-        """The frame of the inner constraint."""
-        return self.constraint.root()
-
-    def special_tokens(self) -> frozenset[str | int]:
-        """Those of the inner constraint."""
-        return self.constraint.special_tokens()
-
     def parse(self, text: str) -> object:
         """The value that the inner constraint gives.
 
@@ -82,16 +78,13 @@ class Guarded(Constraint):
 
 
 @dataclass(frozen=True, slots=True)
-class _FunctionGuard:
+class _FunctionGuard(WorkingGuard):
     guarded: Guarded
 
     def reader(self) -> GuardReader | None:
         """That of the inner guard: the function sees whole values only."""
         inner = self.guarded.constraint.guard()
         return None if inner is None else reader_of(inner)
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         inner = self.guarded.constraint.guard()

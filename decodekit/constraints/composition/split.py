@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from decodekit.constraints.constraint import Constraint, Refusal, judging_of
+from decodekit.constraints.constraint import Constraint, Refusal, WorkingGuard, judging_of
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
@@ -363,17 +363,13 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class PartsGuard:
+class PartsGuard(WorkingGuard):
     """Refuses a text of which every division has a part that its guard refuses.
 
     The reason is that of the division that comes first.
     """
 
     constraint: HasParts
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """As in `Guard`."""
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """As in `WorkingGuard`."""

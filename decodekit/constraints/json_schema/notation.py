@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from decodekit.constraints.constraint import Constraint, Guard, Refusal, judging_of
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, WorkingGuard, judging_of
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.notation_reader import Place, quoted, translated
@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.strings import text as bodies
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
 from decodekit.constraints.json_schema.strings.string_escapes import spelled
 from decodekit.constraints.network import Frame, Move, Read
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work
 from decodekit.errors import OptionError, UnsatisfiableError, UnsupportedSchemaError
 
 Spelling: TypeAlias = Literal["raw", "json", "python"]
@@ -264,15 +264,11 @@ class _OuterFrame(Frame):
 
 
 @dataclass(frozen=True)
-class _TranslatingGuard:
+class _TranslatingGuard(WorkingGuard):
     """Asks a guard of JSON about texts of another notation."""
 
     constraint: Notated
     inner: Guard
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """As `judging`, at once."""
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """The refusal of the same value in JSON, with its place in this notation; None if the value is valid."""

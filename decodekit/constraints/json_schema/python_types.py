@@ -73,8 +73,7 @@ def json_schema_of(python_type: object) -> tuple[dict[str, object], tuple[AskedV
         written = _adapter(python_type).json_schema(mode="validation", schema_generator=WrittenValues)
     except PydanticInvalidForJsonSchema as error:
         raise UnsupportedSchemaError(
-            f"{_shown(python_type)} has no JSON Schema: {_first_line(error)}",
-            hint="a field type that JSON can hold",
+            f"{_shown(python_type)} has no JSON Schema: {_first_line(error)}", hint="a field type that JSON can hold"
         ) from error
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise InvalidConstraintError(_unreadable(python_type, error), hint=_TYPES) from error

@@ -106,10 +106,6 @@ def _card(found: Json, function: Any) -> Json:
     return marked(with_patterns(found, [_CARD]), "guard", "PaymentCardNumber.validate")
 
 
-def _as_it_is(found: Json, function: Any) -> Json:
-    return found
-
-
 _PREDICATES: Final = {
     "str.isdigit": "^[0-9]+$",
     "not str.isdigit": "^[^0-9]+$",
@@ -128,7 +124,7 @@ _TOLD: Final[dict[str, Callable[[Json, Any], Json]]] = {
             "Secret.__get_pydantic_core_schema__", "_SecretField.__get_pydantic_core_schema__", "sequence_validator",
             "_BaseUrl.__get_pydantic_core_schema__", "_BaseMultiHostUrl.__get_pydantic_core_schema__",
         ),
-        _as_it_is,
+        lambda found, function: found,
     ),
     **dict.fromkeys(("EncodedBytes.decode", "EncodedStr.decode_str"), _encoded),
     "ByteSize._validate": _byte_size,

@@ -131,15 +131,8 @@ class Empty(Node):
 
     __slots__ = ()
 
-    @property
-    def is_labelled(self) -> bool:
-        """No word has a label."""
-        return False
-
-    @property
-    def labels(self) -> tuple[Hashable, ...]:
-        """None: there is no end."""
-        return ()
+    is_labelled = False  # there is no word
+    labels = ()
 
     def transitions(self) -> Transitions:
         """None."""

@@ -11,21 +11,18 @@ whole is ended first, and so is a mark that has begun.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from decodekit.constraints.constraint import Refusal
-from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.division import NONE
-from decodekit.constraints.explain.explanation import Explanation
-from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
 
 _LONGEST_REST: Final = 3
 """Bytes that a character in UTF-8 may lack."""
 
 
-class CutMatcher:
+class CutMatcher(WrappedMatcher):
     """A matcher that goes over to another one. See `Matcher` for what the methods promise.
 
     Equal texts have equal masks if they are of equally many tokens.
@@ -72,7 +69,8 @@ class CutMatcher:
             self._second = self._then.fork()
 
     @property
-    def _current(self) -> Matcher:
+    def inner(self) -> Matcher:
+        """The matcher of the part that the text is in."""
         return self._first if self._second is None else self._second
 
     @property
@@ -91,48 +89,9 @@ class CutMatcher:
         """Tokens accepted so far, an end-of-sequence token included."""
         return len(self._tokens) + (0 if self._second is None else self._second.num_tokens)
 
-    @property
-    def is_accepting(self) -> bool:
-        """Whether the text may end here."""
-        return self._current.is_accepting
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the text is whole and nothing can follow; a guard is asked last."""
-        current = self._current
-        if isinstance(current, GuardedMatcher):
-            return current.is_complete
-        return current.is_accepting and not current.can_continue
-
-    @property
-    def is_terminated(self) -> bool:
-        """Whether an end-of-sequence token was accepted."""
-        return self._current.is_terminated
-
-    @property
-    def can_continue(self) -> bool:
-        """Whether some token that is not an end-of-sequence token is allowed."""
-        return self._current.can_continue
-
-    def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
-        """Write the allowed tokens into ``out[row]``, int32 [rows, words]."""
-        self._current.fill_bitmask(out, row, exact)
-
-    def refusal(self, token: int) -> Refusal | None:
-        """The guard's refusal of the text that `token` ends, or of all that begin with it."""
-        return self._current.refusal(token)
-
-    def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
-        """All tokens of the inexact mask that the guard refuses, with the reason."""
-        return self._current.refusals(is_early)
-
-    def ending_tokens(self) -> list[int]:
-        """The tokens that the language allows and with which the text ends, if a guard is asked about them."""
-        return self._current.ending_tokens() if isinstance(self._current, GuardedMatcher) else []
-
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole."""
-        found = self._current.completion(left_out)
+        found = self.inner.completion(left_out)
         if not self._is_near:
             return found
         twin = self.fork()
@@ -144,21 +103,13 @@ class CutMatcher:
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
         if not self._is_near:
-            return self._current.can_end_within(num_tokens, token, left_out)
+            return self.inner.can_end_within(num_tokens, token, left_out)
         twin = self.fork()
         return token not in left_out and twin.accept(token) and len(twin.completion(left_out)) <= num_tokens
 
-    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
-        """Write the tokens for which `can_end_within` holds into ``out``, int32 [words]; near the cut about these."""
-        self._current.fill_ending(out, num_tokens, left_out)
-
-    def prepare(self, num_things: int, token: int | None = None) -> bool:
-        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
-        return self._current.prepare(num_things, token)
-
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
-        if not self._current.accept(token):
+        if not self.inner.accept(token):
             return False
         if self._second is None:
             self._tokens.append(token)
@@ -168,7 +119,7 @@ class CutMatcher:
     def validate(self, tokens: Sequence[int]) -> int:
         """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
         if self._second is not None or self._over_at is not None or len(self._tokens) + len(tokens) <= self._limit:
-            return self._current.validate(tokens)
+            return self.inner.validate(tokens)
         num_accepted = next((number for number, token in enumerate(tokens) if not self.accept(token)), len(tokens))
         self.rollback(num_accepted)
         return num_accepted
@@ -201,16 +152,8 @@ class CutMatcher:
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
-        forced = self._current.forced_tokens()
+        forced = self.inner.forced_tokens()
         return forced[: self.validate(forced)]
-
-    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
-        """The run of bytes each of which is the only one that may follow; changes nothing."""
-        return self._current.forced_text(gaps)
-
-    def explain(self, asked: int | str | bytes) -> Explanation:
-        """Whether a token or a text may come next, and why not; changes nothing."""
-        return self._current.explain(asked)
 
 
 def _is_whole(text: bytes) -> bool:

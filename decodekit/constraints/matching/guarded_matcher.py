@@ -5,7 +5,7 @@ A guard with a reader (`EarlyGuard`) is asked before that, at every token that m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -17,6 +17,7 @@ from decodekit.constraints.explain.explanation import Explanation, as_bytes, exp
 from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, completing_tokens_of
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.matching.verdicts import GuardAnswer, Verdicts
+from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
 from decodekit.constraints.slices import SLICE, STEPS, charge, check
 from decodekit.constraints.work import Work, done, noted
 from decodekit.errors import DecodekitError, ResourceLimitError
@@ -31,7 +32,7 @@ _STEPS_OF_MASKS: Final = 4
 _Answer = TypeVar("_Answer")
 
 
-class GuardedMatcher:
+class GuardedMatcher(WrappedMatcher):
     """The matcher of a grammar with a guard. See `Matcher` for what the methods promise.
 
     The guard is asked about a text in two places: where an end-of-sequence token would end it, and where a token makes
@@ -45,8 +46,11 @@ class GuardedMatcher:
     """
 
     __slots__ = (
-        "_begun", "_ends", "_inner", "_num_steps", "_paid", "_places", "_reader", "_text", "_verdicts",
+        "_begun", "_ends", "_num_steps", "_paid", "_places", "_reader", "_text", "_verdicts", "inner",
     )  # fmt: skip
+
+    inner: GrammarMatcher
+    has_guard = True
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class GuardedMatcher:
         reader: GuardReader | None = None,
         num_steps: int = 0,
     ) -> None:
-        self._inner = inner
+        self.inner = inner
         self._verdicts = verdicts
         self._text = bytearray(text)
         self._ends = list(ends)  # length of the text before the first token and after each one
@@ -69,34 +73,19 @@ class GuardedMatcher:
         self._begun: tuple[bytes, int, Work[object]] | None = None  # the work for a token after a text
 
     @property
-    def has_guard(self) -> bool:
-        """Whether tokens of an inexact mask may be refused: they may."""
-        return True
-
-    @property
-    def token_texts(self) -> Sequence[bytes | None]:
-        """As in `Matcher`."""
-        return self._inner.token_texts
-
-    @property
     def text(self) -> bytes:
         """The text that the guard sees: the bytes of the tokens so far, special tokens by name."""
         return bytes(self._text)
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens accepted so far, an end-of-sequence token included."""
-        return self._inner.num_tokens
-
-    @property
     def is_accepting(self) -> bool:
         """Whether the text may end here: the language and the guard accept it."""
-        return self._inner.is_accepting and self._judged(bytes(self._text)) is None
+        return self.inner.is_accepting and self._judged(bytes(self._text)) is None
 
     @property
     def is_complete(self) -> bool:
         """Whether the text is whole and nothing can follow. The guard is asked last: a text may often end."""
-        return self._inner.is_accepting and not self.can_continue and self.is_accepting
+        return self.inner.is_accepting and not self.can_continue and self.is_accepting
 
     @property
     def num_guard_steps(self) -> int:
@@ -104,24 +93,19 @@ class GuardedMatcher:
         return self._num_steps + (self._reader.num_steps if isinstance(self._reader, WorkingReader) else 0)
 
     @property
-    def is_terminated(self) -> bool:
-        """Whether an end-of-sequence token was accepted."""
-        return self._inner.is_terminated
-
-    @property
     def can_continue(self) -> bool:
         """Whether some token that is not an end-of-sequence token is allowed."""
-        if not self._inner.can_continue:
+        if not self.inner.can_continue:
             return False
         num_asked = len(self._closers())
-        if self._reader is None and self._inner.num_continuing > num_asked:
+        if self._reader is None and self.inner.num_continuing > num_asked:
             return True
         refused = self.refusals()
-        return self._inner.num_continuing > len(refused.keys() - self._verdicts.vocabulary.eos_token_ids)
+        return self.inner.num_continuing > len(refused.keys() - self._verdicts.vocabulary.eos_token_ids)
 
     def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
         """Write the allowed tokens into ``out[row]``, int32 [rows, words]."""
-        self._inner.fill_bitmask(out, row)
+        self.inner.fill_bitmask(out, row)
         if exact:
             for token in self.refusals():
                 forbid(out[row], token)
@@ -129,17 +113,17 @@ class GuardedMatcher:
     def refusal(self, token: int) -> Refusal | None:
         """The guard's refusal of the text that `token` ends, or of all that begin with it; None if it refuses none."""
         refusal = self._at_end(token)
-        if refusal is None and self._inner.after(self._inner.state, token) is not None:
+        if refusal is None and self.inner.after(self.inner.state, token) is not None:
             refusal = self._early(self.token_texts[token] or b"")
         return refusal
 
     def _at_end(self, token: int) -> Refusal | None:
         """The guard's refusal of the text that `token` ends; None if it accepts it, or `token` does not end it."""
-        state = self._inner.state
+        state = self.inner.state
         if token in self._verdicts.vocabulary.eos_token_ids:
-            return self._judged(bytes(self._text)) if self._inner.is_accepting else None
-        target = self._inner.after(state, token)
-        if target is None or self._inner.recogniser.states.configurations[target]:
+            return self._judged(bytes(self._text)) if self.inner.is_accepting else None
+        target = self.inner.after(state, token)
+        if target is None or self.inner.recogniser.states.configurations[target]:
             return None
         return self._judged(bytes(self._text) + (self.token_texts[token] or b""))
 
@@ -203,8 +187,8 @@ class GuardedMatcher:
 
     def ending_tokens(self) -> list[int]:
         """The tokens that the language allows and with which the text ends: the guard is asked about each."""
-        ending = list(self._closers()) if self._inner.recogniser.states.configurations[self._inner.state] else []
-        return [*ending, *self._verdicts.vocabulary.eos_token_ids] if self._inner.is_accepting else ending
+        ending = list(self._closers()) if self.inner.recogniser.states.configurations[self.inner.state] else []
+        return [*ending, *self._verdicts.vocabulary.eos_token_ids] if self.inner.is_accepting else ending
 
     def _early(self, data: bytes) -> Refusal | None:
         """The refusal of all texts that go on with some bytes; None if some may be accepted."""
@@ -221,10 +205,10 @@ class GuardedMatcher:
     def _early_refusals(self) -> dict[int, Refusal]:
         """The tokens that the reader of the guard refuses."""
         watch = False if self._reader is None else self._reader.watch
-        if watch is False or not self._inner.recogniser.states.configurations[self._inner.state]:
+        if watch is False or not self.inner.recogniser.states.configurations[self.inner.state]:
             return {}
         vocabulary = self._verdicts.vocabulary
-        allowed = self._inner.mask
+        allowed = self.inner.mask
         if watch is True:
             tokens = (token for token in ids_from_bitmask(allowed).tolist() if token not in vocabulary.eos_token_ids)
             return {token: why for token in tokens if (why := self._early(self.token_texts[token] or b"")) is not None}
@@ -236,25 +220,17 @@ class GuardedMatcher:
         """The tokens after which the text is whole, so that the guard has to be asked."""
         verdicts = self._verdicts
         if not verdicts.is_of_compounds:
-            return verdicts.closers(self._inner.state)
+            return verdicts.closers(self.inner.state)
         return [
-            token for token in closing_tokens_of(verdicts.vocabulary).at(self._places[-1]) if self._inner.allows(token)
+            token for token in closing_tokens_of(verdicts.vocabulary).at(self._places[-1]) if self.inner.allows(token)
         ]
-
-    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
-        """Few tokens with which the language accepts the text; the guard is not asked."""
-        return self._inner.completion(left_out)
-
-    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
-        """Write the tokens after which the language can accept the text in time, int32 [words]; no guard is asked."""
-        self._inner.fill_ending(out, num_tokens, left_out)
 
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether the text after `token` can become one of the language with so many tokens more.
 
         With no tokens left the text ends there, and the guard has to accept it; its reader in any case.
         """
-        if not self._inner.can_end_within(num_tokens, token, left_out):
+        if not self.inner.can_end_within(num_tokens, token, left_out):
             return False
         data = self.token_texts[token] or b""
         return (num_tokens > 0 or self._judged(bytes(self._text) + data) is None) and self._early(data) is None
@@ -264,7 +240,7 @@ class GuardedMatcher:
 
         The guard is asked about a token, too: `refusal` and `accept` know what it says then.
         """
-        if not self._inner.prepare(num_things, token):
+        if not self.inner.prepare(num_things, token):
             return False
         if token is None or not 0 <= token < len(self.token_texts):
             return True
@@ -288,13 +264,13 @@ class GuardedMatcher:
         """The judgements of the guard and its reader that a token needs."""
         data = self.token_texts[token] or b""
         if token in self._verdicts.vocabulary.eos_token_ids:
-            if self._inner.is_accepting:
+            if self.inner.is_accepting:
                 yield from self._whole(bytes(self._text))
             return
-        target = self._inner.after(self._inner.state, token)
+        target = self.inner.after(self.inner.state, token)
         if target is None:
             return
-        if not self._inner.recogniser.states.configurations[target]:
+        if not self.inner.recogniser.states.configurations[target]:
             yield from self._whole(bytes(self._text) + data)
         yield from self._beginning(data)
 
@@ -302,7 +278,7 @@ class GuardedMatcher:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
         if not 0 <= token < len(self._verdicts.vocabulary.token_bytes) or self._at_end(token) is not None:
             return False
-        if not self._inner.accept(token):
+        if not self.inner.accept(token):
             return False
         data = self.token_texts[token] or b""
         if self._reader is not None:
@@ -310,10 +286,10 @@ class GuardedMatcher:
                 done(self._beginning(data))
                 is_refused = self._reader.read(data) is not None
             except BaseException:
-                self._inner.rollback(1)
+                self.inner.rollback(1)
                 raise
             if is_refused:
-                self._inner.rollback(1)
+                self.inner.rollback(1)
                 return False
         self._text += data
         self._ends.append(len(self._text))
@@ -329,11 +305,11 @@ class GuardedMatcher:
 
     def rollback(self, num_tokens: int) -> None:
         """Forget the last `num_tokens` tokens."""
-        self._inner.rollback(num_tokens)
+        self.inner.rollback(num_tokens)
         if self._reader is not None:
             self._reader.rollback(num_tokens)
-        del self._ends[self._inner.num_tokens + 1 :]
-        del self._places[self._inner.num_tokens + 1 :]
+        del self._ends[self.inner.num_tokens + 1 :]
+        del self._places[self.inner.num_tokens + 1 :]
         del self._text[self._ends[-1] :]
 
     def fork(self) -> GuardedMatcher:
@@ -341,7 +317,7 @@ class GuardedMatcher:
         reader = None if self._reader is None else self._reader.fork()
         text = bytes(self._text)
         return GuardedMatcher(
-            self._inner.fork(), self._verdicts, text, self._ends, self._places, reader, self._num_steps
+            self.inner.fork(), self._verdicts, text, self._ends, self._places, reader, self._num_steps
         )
 
     def forced_tokens(self) -> list[int]:
@@ -351,7 +327,7 @@ class GuardedMatcher:
         takes long to be judged.
         """
         num_forced, begun = 0, self.num_guard_steps
-        forced = self._inner.forced_tokens()
+        forced = self.inner.forced_tokens()
         for token in forced:
             is_much = self.num_guard_steps - begun > SLICE * STEPS or not self.prepare(SLICE, token)
             if is_much or not self.accept(token):
@@ -360,21 +336,17 @@ class GuardedMatcher:
         self.rollback(num_forced)
         return forced[:num_forced]
 
-    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
-        """The run of bytes each of which is the only one that the language lets follow; the guard is not asked."""
-        return self._inner.forced_text(gaps)
-
     def explain(self, asked: int | str | bytes) -> Explanation:
         """Whether a token or a text may come next, and why not; a guard is asked as far as it can tell."""
-        explanation = self._inner.explain(asked)
+        explanation = self.inner.explain(asked)
         if not explanation.is_allowed:
             return explanation
         if isinstance(asked, int):
             refusal, size = self.refusal(asked), len(self._verdicts.vocabulary.token_bytes[asked] or b"")
             return explanation if refusal is None else explain_refusal(refusal, max(0, size - 1))
         data = as_bytes(asked)
-        state = self._inner.recogniser.read(self._inner.state, data)
-        ends = state is not None and not self._inner.recogniser.states.configurations[state]
+        state = self.inner.recogniser.read(self.inner.state, data)
+        ends = state is not None and not self.inner.recogniser.states.configurations[state]
         refusal = self._judged(bytes(self._text) + data) if ends else None
         position = max(0, len(asked) - 1)
         if refusal is None:

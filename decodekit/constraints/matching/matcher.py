@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from decodekit.constraints.completion.in_time import InTime
@@ -151,17 +152,9 @@ class Matcher(Protocol):
 class GrammarMatcher:
     """The matcher of a compiled grammar. See `Matcher` for what the methods promise."""
 
-    __slots__ = (
-        "_in_time",
-        "_masks",
-        "_path",
-        "_recogniser",
-        "_token_bytes",
-        "_tokens",
-        "_vocabulary",
-        "token_texts",
-    )
+    __slots__ = ("_in_time", "_masks", "_path", "_token_bytes", "_tokens", "_vocabulary", "recogniser", "token_texts")
 
+    has_guard = False
     token_texts: Sequence[bytes | None]
     """The text of each token: its bytes; of a special token its name; None for one that adds nothing."""
 
@@ -178,16 +171,11 @@ class GrammarMatcher:
         self.token_texts = token_texts
         self._vocabulary = vocabulary
         self._token_bytes = vocabulary.token_bytes
-        self._recogniser = recogniser
+        self.recogniser = recogniser
         self._masks = masks
         self._in_time = in_time
         self._path = path  # the state before the first token and after each one; states are immutable
         self._tokens = tokens
-
-    @property
-    def has_guard(self) -> bool:
-        """Whether tokens of an inexact mask may be refused: never."""
-        return False
 
     @property
     def num_tokens(self) -> int:
@@ -202,12 +190,12 @@ class GrammarMatcher:
     @property
     def is_accepting(self) -> bool:
         """Whether the text may end here; False once it has."""
-        return self._recogniser.states.is_accepting(self._path[-1])
+        return self.recogniser.states.is_accepting(self._path[-1])
 
     @property
     def is_terminated(self) -> bool:
         """Whether an end-of-sequence token was accepted."""
-        return self._path[-1] == self._recogniser.ended
+        return self._path[-1] == self.recogniser.ended
 
     @property
     def can_continue(self) -> bool:
@@ -218,7 +206,7 @@ class GrammarMatcher:
     def num_continuing(self) -> int:
         """The number of allowed tokens that are not end-of-sequence tokens."""
         state = self._path[-1]
-        if not self._recogniser.states.configurations[state]:
+        if not self.recogniser.states.configurations[state]:
             return 0
         num_eos = len(self._vocabulary.eos_token_ids) if self.is_accepting else 0
         return self._masks.num_allowed(state) - num_eos
@@ -231,7 +219,7 @@ class GrammarMatcher:
     def allows(self, token: int) -> bool:
         """Whether the mask has `token`."""
         state = self._path[-1]
-        if not self._recogniser.states.configurations[state]:
+        if not self.recogniser.states.configurations[state]:
             return False
         return bool(self.mask[token >> 5] >> (token & 31) & 1)
 
@@ -259,7 +247,7 @@ class GrammarMatcher:
     def _look_behind(self, token: int) -> None:
         """Make what `accept` needs for a token, and what `can_continue` needs then if the text may end there."""
         target = self.after(self._path[-1], token)
-        if target is not None and self._recogniser.states.is_accepting(target) and not self._masks.goes_on(target):
+        if target is not None and self.recogniser.states.is_accepting(target) and not self._masks.goes_on(target):
             self._masks.mask(target)
 
     def accept(self, token: int) -> bool:
@@ -293,7 +281,7 @@ class GrammarMatcher:
         return GrammarMatcher(
             self._vocabulary,
             self.token_texts,
-            self._recogniser,
+            self.recogniser,
             self._masks,
             self._in_time,
             self._path.copy(),
@@ -301,14 +289,10 @@ class GrammarMatcher:
         )
 
     @property
-    def recogniser(self) -> Recogniser:
-        """The recogniser of the states."""
-        return self._recogniser
-
-    @property
     def text(self) -> bytes:
         """The bytes of the tokens so far as the engine reads them: special tokens in their spelling (see `special`)."""
-        return b"".join(map(self._read_as, self._path, self._tokens))
+        read = partial(read_as, self.recogniser, self._vocabulary)
+        return b"".join(map(read, self._path, self._tokens))
 
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
         """Few tokens with which the text becomes whole, none of the end of the text among them.
@@ -330,7 +314,7 @@ class GrammarMatcher:
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one allowed; changes nothing."""
-        state, states = self._path[-1], self._recogniser.states
+        state, states = self._path[-1], self.recogniser.states
         forced: list[int] = []
         while not states.is_accepting(state) and len(forced) < MAX_FORCED:
             token = self._masks.only_token(state)
@@ -347,35 +331,35 @@ class GrammarMatcher:
         if self.is_terminated:
             return Explanation(False, "refused: the text has ended", 0)
         if not isinstance(asked, int):
-            return explain_text(self._recogniser, text, asked)
+            return explain_text(self.recogniser, text, asked)
         if not 0 <= asked < len(self._token_bytes):
             return Explanation(False, f"refused: the vocabulary has no token {asked}", 0)
         data = self._token_bytes[asked]
         if data is not None:
-            return explain_text(self._recogniser, text, data)
+            return explain_text(self.recogniser, text, data)
         if asked in self._vocabulary.eos_token_ids:
-            return explain_end(self._recogniser, text)
-        return explain_special(self._recogniser, text, self._spellings(asked))
+            return explain_end(self.recogniser, text)
+        return explain_special(self.recogniser, text, self._spellings(asked))
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that may follow; changes nothing."""
-        state, states = self._path[-1], self._recogniser.states
+        state, states = self._path[-1], self.recogniser.states
         text = bytearray()
         last = self._token_bytes[self._tokens[-1]] if self._tokens else None
         before = last[-1] if last else -1  # the byte before; none after blanks that were guessed
         while not states.is_accepting(state) and states.configurations[state] and len(text) < MAX_FORCED:
-            following = self._recogniser.following_bytes(state)
+            following = self.recogniser.following_bytes(state)
             if gaps is not None and len(following) > 1:
                 blanks = gaps.get(before, b"") if before not in _BLANKS else b""
                 following = bytes(byte for byte in following if byte not in _OTHER_SPELLINGS)
-                written = self._recogniser.read(state, blanks) if blanks and len(following) == 1 else None
+                written = self.recogniser.read(state, blanks) if blanks and len(following) == 1 else None
                 if written is not None:
                     text += blanks
                     state, before = written, -1
                     continue
             if len(following) != 1 or not is_text(following):
                 break
-            target = self._recogniser.step(state, following[0])
+            target = self.recogniser.step(state, following[0])
             if target is None:
                 break
             before = following[0]
@@ -385,14 +369,10 @@ class GrammarMatcher:
 
     def after(self, state: State, token: int) -> State | None:
         """The state after one more token, or None if it is not allowed."""
-        return successor(self._recogniser, self._vocabulary, state, token)
+        return successor(self.recogniser, self._vocabulary, state, token)
 
     def _spellings(self, token: int) -> tuple[bytes, ...]:
         return spellings(self._vocabulary).get(token, ())
-
-    def _read_as(self, state: State, token: int) -> bytes:
-        """The bytes with which the engine reads an allowed token after `state`; none for the end of the text."""
-        return read_as(self._recogniser, self._vocabulary, state, token)
 
 
 def fill_bitmasks(

@@ -37,10 +37,7 @@ _CLASSES: Final = (
 )
 """The classes that a file may name; all of them are public."""
 
-_OWN_ARGUMENTS: Final = {
-    "JsonSchema": ("schema", *OPTIONS),
-    "Grammar": ("text", "syntax", "start", "lexer"),
-}
+_OWN_ARGUMENTS: Final = {"JsonSchema": ("schema", *OPTIONS), "Grammar": ("text", "syntax", "start", "lexer")}
 """The attributes of classes that are made of one value and options; other classes have one for each argument."""
 
 

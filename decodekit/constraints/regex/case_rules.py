@@ -37,20 +37,14 @@ def _ecma_key(char: str) -> str:
     return upper
 
 
-def _ecma_unicode_key(char: str) -> str:
-    """The same with the flag ``u``: simple case folding.
-
-    Python knows full case folding. Two characters with one full folding have one simple folding too (CaseFolding.txt
-    of Unicode 15.1 and later, which gives U+1FD3, U+1FE3 and U+FB05 the simple foldings that they lacked).
-    """
-    return char.casefold()
-
-
 _KEYS: Final[dict[Rule, Callable[[str], str]]] = {
     "python": _python_key,
     "ascii": _ascii_key,
     "ecma": _ecma_key,
-    "ecma unicode": _ecma_unicode_key,
+    # With the flag ``u``: simple case folding. Python knows the full one. Two characters with one full folding have one
+    # simple folding too (CaseFolding.txt of Unicode 15.1 and later, which gives U+1FD3, U+1FE3 and U+FB05 the simple
+    # foldings that they lacked).
+    "ecma unicode": str.casefold,
 }
 
 

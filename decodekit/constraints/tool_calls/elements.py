@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 
 from decodekit.constraints.composition.composed import Composed, row
 from decodekit.constraints.composition.split import Split
-from decodekit.constraints.constraint import Constraint, Guard, Refusal
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, WorkingGuard, WrappedConstraint
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.notation import Notated, Values
@@ -34,7 +34,7 @@ from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, TEXT, literal
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.records.strict_json import pointer_of, value_at
 
@@ -91,7 +91,8 @@ class Elements(Composed):
             if parameter.is_required:
                 begins = []
             begins.insert(0, row(element, *rest))
-            rest.insert(0, _maybe(row(separator, element), parameter.is_required))
+            later = row(separator, element)
+            rest.insert(0, later if parameter.is_required else Alternatives((later, EMPTY_TEXT)))
         if not any(parameter.is_required for parameter in parameters):
             begins.append(EMPTY_TEXT)
         return row(self._literal(form.opening), Alternatives(tuple(begins)), self._literal(form.closing))
@@ -136,10 +137,6 @@ class Elements(Composed):
             if values
         ]
         return Alternatives(tuple(found)) if found else None
-
-
-def _maybe(element: Expression, is_required: bool) -> Expression:
-    return element if is_required else Alternatives((element, EMPTY_TEXT))
 
 
 class _Parameter(NamedTuple):
@@ -251,23 +248,10 @@ def _content(elements: Elements, root: dict[str, Any], name: str, places: list[s
 
 
 @dataclass(frozen=True, slots=True)
-class Unquoted(Constraint):
+class Unquoted(WrappedConstraint):
     """Values other than strings where strings stand as they are: only the whole text tells which it is."""
 
-    values: Constraint
-
-    def root(self) -> Frame:
-        """That of the values."""
-        return self.values.root()
-
-    def parse(self, text: str) -> object:
-        """The value."""
-        return self.values.parse(text)
-
-    @property
-    def num_bytes(self) -> int:
-        """That of the values."""
-        return self.values.num_bytes
+    constraint: Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,27 +272,10 @@ class LiteralWords(Constraint):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged(Constraint):
+class Judged(WrappedConstraint):
     """Elements whose arguments are judged together, where the schema says more than what each of them is."""
 
     constraint: Elements
-
-    def root(self) -> Frame:
-        """That of the elements."""
-        return self.constraint.root()
-
-    def parse(self, text: str) -> object:
-        """The arguments."""
-        return self.constraint.parse(text)
-
-    @property
-    def num_bytes(self) -> int:
-        """That of the elements."""
-        return self.constraint.num_bytes
-
-    def special_tokens(self) -> frozenset[str | int]:
-        """Those of the elements."""
-        return self.constraint.special_tokens()
 
     def guard(self) -> Guard:
         """Asks the schema about the arguments as JSON."""
@@ -316,11 +283,8 @@ class Judged(Constraint):
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _Judge(WorkingGuard):
     elements: Elements
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         elements = self.elements

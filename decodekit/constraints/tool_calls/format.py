@@ -23,13 +23,7 @@ from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from decodekit.constraints.json_schema.notation import Spelling, Values
-from decodekit.constraints.tool_calls.literals import (
-    BLANKS,
-    LETTER,
-    beginning,
-    begins_with_mark,
-    marks_of,
-)
+from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, beginning, begins_with_mark, marks_of
 from decodekit.constraints.tool_calls.tool import ToolCall
 from decodekit.errors import InvalidConstraintError
 

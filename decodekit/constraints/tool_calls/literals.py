@@ -37,12 +37,7 @@ _MARK: Final = re.compile(r"<[^<>\s]+>?|\[/?[A-Z][A-Z_]*\]")
 
 
 def literal(
-    text: str,
-    marks: Iterable[str] = (),
-    are_special: bool | None = None,
-    *,
-    before: str = "",
-    after: str = "",
+    text: str, marks: Iterable[str] = (), are_special: bool | None = None, *, before: str = "", after: str = ""
 ) -> Expression:
     """A text of a format.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from decodekit.constraints.constraint import Constraint, Guard, Refusal, judging_of
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, WorkingGuard, judging_of
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.frames.embedded import embedded
 from decodekit.constraints.json_schema.notation import Notated, Values
 from decodekit.constraints.json_schema.strings.text import QUOTE
 from decodekit.constraints.language import ir
 from decodekit.constraints.network import Frame, Lexeme
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work
 
 
 def noted(schema: JsonSchema, values: Values) -> Constraint:
@@ -54,13 +54,10 @@ class QuotedJson(Constraint):
 
 
 @dataclass(frozen=True, slots=True)
-class _QuotedGuard:
+class _QuotedGuard(WorkingGuard):
     """A guard that is asked about the text in a string."""
 
     guard: Guard
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         refusal = yield from judging_of(self.guard, json.loads(text).encode("utf-8", "surrogatepass"))

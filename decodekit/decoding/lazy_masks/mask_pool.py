@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 
 MIN_PLACES: Final = 1024
 """Masks of a pool, at least: 20 MB for a vocabulary of 152k tokens."""

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import forbid
-from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
-from decodekit.constraints.matching.cut_matcher import CutMatcher
-from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
+from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
 from decodekit.decoding.lazy_masks.rollback import checkpoint
 from decodekit.decoding.loop.sequence import Sequence
 from decodekit.decoding.request.budget import keep_ending, plan_before
@@ -40,11 +38,7 @@ class StepMasks:
     """
 
     def __init__(
-        self,
-        num_words: int,
-        can_redraw: bool = True,
-        left_out: frozenset[int] | None = None,
-        can_go_back: bool = True,
+        self, num_words: int, can_redraw: bool = True, left_out: frozenset[int] | None = None, can_go_back: bool = True
     ) -> None:
         self._words = np.zeros((0, num_words), dtype=np.int32)
         self._can_redraw = can_redraw
@@ -133,7 +127,7 @@ class StepMasks:
     def _is_judged(self, sequence: Sequence) -> bool:
         """Whether the guard was asked about all tokens that the mask is to say; if not, a slice of that was done."""
         matcher = sequence.matcher
-        if self._can_redraw or not isinstance(matcher, GuardedMatcher | BudgetedMatcher | CutMatcher):
+        if self._can_redraw or not isinstance(matcher, WrappedMatcher):
             return True
         return all(sequence.is_prepared(token) for token in matcher.ending_tokens())
 

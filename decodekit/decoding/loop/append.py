@@ -47,7 +47,8 @@ def append_token(sequence: Sequence, token: int, settings: Settings, table: Toke
             num_tokens=len(sequence.token_ids),
             max_tokens=sequence.max_tokens,
         )
-        if reason in (None, "length") and _is_ended(sequence):
+        rules = sequence.settings.stop_rules  # of the sequence itself, since its neighbours may have others
+        if reason in (None, "length") and any(rule(sequence.request.prompt, sequence.token_ids) for rule in rules):
             reason = "stop"
         if reason == "length" and must_close(sequence, settings) and sequence.matcher and sequence.matcher.is_accepting:
             reason = "complete"
@@ -57,12 +58,6 @@ def append_token(sequence: Sequence, token: int, settings: Settings, table: Toke
     if reason is not None:
         sequence.finish(reason)
     return reason is None
-
-
-def _is_ended(sequence: Sequence) -> bool:
-    """Whether a rule ends the text; those of the sequence itself, since its neighbours may have others."""
-    rules = sequence.settings.stop_rules
-    return any(rule(sequence.request.prompt, sequence.token_ids) for rule in rules)
 
 
 def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | None) -> None:

@@ -463,13 +463,7 @@ class RunAhead:
         step.state.fill(places, starts, counts, grid, wanted.ravel(), values)
 
     def _step_for(
-        self,
-        num_rows: int,
-        known: Rows[Parameters],
-        width: int,
-        num_positions: int,
-        variant: Variant,
-        pool: MaskPool,
+        self, num_rows: int, known: Rows[Parameters], width: int, num_positions: int, variant: Variant, pool: MaskPool
     ) -> DecodeStep:
         """The program for so many rows, columns and positions, of which there is one for all caches of the model."""
         if self._model.capture is not None:

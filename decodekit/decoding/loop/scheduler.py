@@ -34,7 +34,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.priority import decoding
 from decodekit.constraints.slices import WorkBudget
 from decodekit.decoding.loop.faults import fault_of

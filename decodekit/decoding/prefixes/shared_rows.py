@@ -238,12 +238,7 @@ class SharedRows:
         return other.num_cached < num_tokens or bool(other.held_back)  # it stops there, see `_follow`
 
     def _num_shared(
-        self,
-        group: Group,
-        tokens: list[int],
-        other: Rows[int],
-        owner: Request,
-        text: Rows[int] = (),
+        self, group: Group, tokens: list[int], other: Rows[int], owner: Request, text: Rows[int] = ()
     ) -> int:
         """The number of first tokens that a group can take over from those that another's request reads."""
         request = group.sequence.request

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import torch
 
-from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
-from decodekit.constraints.matching.cut_matcher import CutMatcher
-from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
+from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
 from decodekit.decoding.loop.faults import fault_of
 
 if TYPE_CHECKING:
@@ -176,6 +174,6 @@ def finish_reason(
 
 def is_complete(matcher: Matcher) -> bool:
     """Whether the text is whole and nothing can follow."""
-    if isinstance(matcher, GuardedMatcher | BudgetedMatcher | CutMatcher):
+    if isinstance(matcher, WrappedMatcher):
         return matcher.is_complete
     return matcher.is_accepting and not matcher.can_continue

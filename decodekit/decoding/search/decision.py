@@ -36,7 +36,7 @@ from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result, Update, update_of, with_others
 from decodekit.decoding.search.choice_trie import ChoiceTrie, TrieNode
 from decodekit.decoding.search.text_scores import SCORE_LOGITS
-from decodekit.errors import ContextLengthError, DeadEndError, DecodekitError, ResourceLimitError
+from decodekit.errors import ContextLengthError, DeadEndError, ResourceLimitError
 from decodekit.models.causal_lm import CausalLM, host_lengths
 from decodekit.sampling import History
 from decodekit.sampling.selectors import is_faulty
@@ -269,12 +269,6 @@ class DecisionSearch(Policy[DecisionGroup]):
             return
         group.log_masses = group.log_masses - total
         group.sequence.finish("complete")
-
-    def fail(self, group: DecisionGroup, error: DecodekitError) -> None:
-        """End a group with an error."""
-        if group.sequence.finish_reason is None:
-            group.sequence.finish("error", error)
-        group.error = error
 
     def update(self, group: DecisionGroup) -> Update | None:
         """The choices, likeliest first; of equals the first."""

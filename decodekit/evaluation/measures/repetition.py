@@ -1,4 +1,4 @@
-"""Measures of repetition, in and among texts: distinct-n, rep-n, BLEU and self-BLEU, as functions of words.
+"""Measures of repetition, in and among texts: distinct-n, rep-n and self-BLEU, as functions of words.
 
 Words are runs of letters, and single digits and marks, so that figures of models with different tokenizers compare, and
 a number that goes on for ever is repetition.
@@ -10,8 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import TypeAlias
 
 Words: TypeAlias = Sequence[str]
@@ -51,28 +50,6 @@ def repetition(words: Words, n: int) -> float | None:
     """
     grams = ngrams(words, n)
     return 1 - len(set(grams)) / len(grams) if grams else None
-
-
-def bleu(hypothesis: Words, references: Sequence[Words]) -> float:
-    """BLEU of one text, from 0 to 1: brevity penalty times the geometric mean of the smoothed precisions.
-
-    The precision of order n is the share of n-grams that a reference has, each counted at most as often as in the
-    reference that has it most (Papineni et al. 2002). Orders above 1 have one added to both counts, so that one missing
-    order does not make all zero (Lin and Och 2004; method 2 of Chen and Cherry 2014). Orders go up to `MAX_ORDER`, or
-    to the length of the hypothesis if that is less. The brevity penalty, exp(1 - r / c), takes for r the length of the
-    reference nearest to c, the shorter of two.
-
-    Args:
-        hypothesis: the text.
-        references: at least one.
-
-    Raises:
-        ValueError: there is no reference.
-    """
-    if not references:
-        raise ValueError("BLEU needs at least one reference")
-    most = [reduce(or_, (Counter(ngrams(words, n)) for words in references)) for n in range(1, MAX_ORDER + 1)]
-    return _bleu(hypothesis, [counts.__getitem__ for counts in most], [len(words) for words in references])
 
 
 def self_bleu(texts: Sequence[Words]) -> float | None:
@@ -115,7 +92,19 @@ class _Peaks:
 
 
 def _bleu(hypothesis: Words, limits: Sequence[Limit], lengths: Sequence[int]) -> float:
-    """BLEU, with how often the n-grams of each order count and the lengths of the references."""
+    """BLEU of one text, from 0 to 1: brevity penalty times the geometric mean of the smoothed precisions.
+
+    The precision of order n is the share of n-grams that a reference has, each counted at most as often as in the
+    reference that has it most (Papineni et al. 2002). Orders above 1 have one added to both counts, so that one missing
+    order does not make all zero (Lin and Och 2004; method 2 of Chen and Cherry 2014). Orders go up to `MAX_ORDER`, or
+    to the length of the hypothesis if that is less. The brevity penalty, exp(1 - r / c), takes for r the length of the
+    reference nearest to c, the shorter of two.
+
+    Args:
+        hypothesis: the text.
+        limits: of each order, how often an n-gram counts.
+        lengths: of the references.
+    """
     if not hypothesis:
         return 0.0
     logs = []

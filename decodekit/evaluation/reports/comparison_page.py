@@ -10,7 +10,7 @@ from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.measures.measures import METRICS
 from decodekit.evaluation.reports.comparison_tables import failures, grids, shown
 from decodekit.evaluation.reports.summary import Results, Summary
-from decodekit.evaluation.reports.svg_figures import Point, pareto, point_list, saved, shares
+from decodekit.evaluation.reports.svg_figures import Point, accepted_shares, pareto, point_list, saved
 from decodekit.evaluation.task import Task
 from decodekit.pages import figure_html, page_html, table_html
 
@@ -99,7 +99,7 @@ def _pictures(comparison: Results, task: str, summaries: list[Summary], anchor: 
         yield figure_html(f"Forward passes per token saved, beside {comparison.baseline}", saved(savings))
     for one in summaries:
         if one.acceptance:
-            picture = shares(one.acceptance, label="accepted by position", name="position")
+            picture = accepted_shares(one.acceptance)
             yield figure_html(f"Drafts of {one.strategy}: accepted by position", picture)
 
 

@@ -101,21 +101,15 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
     return f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
 
-def shares(values: Sequence[float], *, label: str, name: str) -> str:
-    """Shares from 0 to 1 by position, counted from 1, as upright bars.
-
-    Args:
-        values: at least one.
-        label: what a share is.
-        name: what is counted along the axis.
-    """
+def accepted_shares(values: Sequence[float]) -> str:
+    """The shares of drafts accepted by position, counted from 1, as upright bars; at least one."""
     width, height, base = 420, 150, 128
     left = round(label_width("100 %")) + 7
     bar = min(40.0, (width - left - 6) / len(values))
     parts = [
         f'<rect x="{left + number * bar + 1:.1f}" y="{base - value * (base - 14):.1f}" '
         f'width="{max(bar - 2, 1):.1f}" height="{value * (base - 14):.1f}" rx="1" fill="{BAR}">'
-        f"<title>{escape(name)} {number + 1}: {value:.1%}</title></rect>"
+        f"<title>position {number + 1}: {value:.1%}</title></rect>"
         for number, value in enumerate(values)
     ]
     every = max(1, math.ceil((label_width(str(len(values))) + 4) / bar))
@@ -124,7 +118,7 @@ def shares(values: Sequence[float], *, label: str, name: str) -> str:
         for number in range(0, len(values), every)
     ]
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="accepted by position">'
         f'<g font-size="11" fill="{SOFT}"><text x="{left - 5}" y="22" text-anchor="end">100 %</text>'
         f'<text x="{left - 5}" y="{base}" text-anchor="end">0</text>{"".join(marks)}</g>'
         f'<line x1="{left}" y1="{base}" x2="{width}" y2="{base}" stroke="{LINE}" class="axis"/>{"".join(parts)}</svg>'

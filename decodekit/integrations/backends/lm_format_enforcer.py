@@ -17,7 +17,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.integrations.backends.forms import form_of
-from decodekit.integrations.backends.peer import load, refused
+from decodekit.integrations.backends.peer import PeerText, load, refused
 from decodekit.vocabulary import Vocabulary
 
 
@@ -64,7 +64,7 @@ def tokens_of(vocabulary: Vocabulary) -> Any:
     return data(rows, decode, eos, False, vocabulary.size)
 
 
-class EnforcerText:
+class EnforcerText(PeerText):
     """A text in lm-format-enforcer: all of its tokens."""
 
     __slots__ = ("_enforcer", "_ids", "_tokens", "_vocabulary")
@@ -106,7 +106,3 @@ class EnforcerText:
     def fork(self) -> EnforcerText:
         """The same tokens; states are found by them."""
         return EnforcerText(self._enforcer, self._vocabulary, self._tokens)
-
-    def forced_text(self) -> bytes:
-        """It does not say."""
-        return b""

@@ -15,7 +15,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.integrations.backends.forms import form_of
-from decodekit.integrations.backends.peer import load, refused, token_ids_by_bytes
+from decodekit.integrations.backends.peer import PeerText, load, refused, token_ids_by_bytes
 from decodekit.vocabulary import Vocabulary
 
 
@@ -55,7 +55,7 @@ def tokens_of(vocabulary: Vocabulary) -> Any:
     return load("outlines_core", "outlines-core").Vocabulary(eos, token_ids_by_bytes(vocabulary))
 
 
-class OutlinesText:
+class OutlinesText(PeerText):
     """A text in outlines-core: its index, and the state before the first token and after each one."""
 
     __slots__ = ("_index", "_masks", "_path", "_size")
@@ -92,7 +92,3 @@ class OutlinesText:
     def fork(self) -> OutlinesText:
         """A copy of the path."""
         return OutlinesText(self._index, self._size, self._masks, self._path.copy())
-
-    def forced_text(self) -> bytes:
-        """It does not say."""
-        return b""

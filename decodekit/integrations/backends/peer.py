@@ -32,7 +32,8 @@ class PeerText(Protocol):
         """An independent text in the same state."""
 
     def forced_text(self) -> bytes:
-        """Bytes of which the peer knows that nothing else may follow; empty if it does not say."""
+        """Bytes of which the peer knows that nothing else may follow; empty if it does not say, as here."""
+        return b""
 
 
 @runtime_checkable

@@ -49,6 +49,9 @@ class PeerGrammar(CompiledGrammar):
         OptionError: its package is not installed.
     """
 
+    has_guard = False  # a constraint with a guard is refused
+    num_bytes = 0  # the memory of the peer is not known
+
     def __init__(self, constraint: Constraint, peer: Peer, inner: Constraint, vocabulary: Vocabulary) -> None:
         # The parent's start is not run: states and masks are the peer's, and it keeps them itself.
         self.constraint = constraint
@@ -56,16 +59,6 @@ class PeerGrammar(CompiledGrammar):
         self._peer = peer
         self._begin = peer.compile(inner, vocabulary)
         self._texts = token_texts(vocabulary, frozenset())
-
-    @property
-    def has_guard(self) -> bool:
-        """Never: a constraint with a guard is refused."""
-        return False
-
-    @property
-    def num_bytes(self) -> int:
-        """0: the memory of the peer is not known."""
-        return 0
 
     def matcher(self) -> PeerMatcher:
         """A matcher at the start of the text."""
@@ -75,11 +68,7 @@ class PeerGrammar(CompiledGrammar):
         """Nothing: the memory is the peer's."""
 
     def least_tokens(self, left_out: frozenset[int] = NONE) -> int:
-        """Not known.
-
-        Raises:
-            UnsupportedSchemaError: always.
-        """
+        """Not known: raises `UnsupportedSchemaError`."""
         no_completion(self._peer.name)
 
     def most_tokens(self) -> int | None:
@@ -87,11 +76,7 @@ class PeerGrammar(CompiledGrammar):
         return None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Not possible.
-
-        Raises:
-            UnsupportedSchemaError: always.
-        """
+        """Not possible: raises `UnsupportedSchemaError`."""
         raise UnsupportedSchemaError(
             f"a grammar of {self._peer.name} cannot be saved", hint="compile(...).save(path) without a backend"
         )
@@ -292,25 +277,13 @@ class PeerMatcher:
         return position, tuple(shown[:_MAX_SHOWN])
 
     def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
-        """Not known.
-
-        Raises:
-            UnsupportedSchemaError: always.
-        """
+        """Not known: raises `UnsupportedSchemaError`."""
         no_completion(self._name)
 
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
-        """Not known.
-
-        Raises:
-            UnsupportedSchemaError: always.
-        """
+        """Not known: raises `UnsupportedSchemaError`."""
         no_completion(self._name)
 
     def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
-        """Not known.
-
-        Raises:
-            UnsupportedSchemaError: always.
-        """
+        """Not known: raises `UnsupportedSchemaError`."""
         no_completion(self._name)

@@ -70,11 +70,7 @@ class AllowedByPrefix(LogitsProcessor):
 
     stage = Stage.BIAS
     needs_history = True
-
-    @property
-    def is_tokenwise(self) -> bool:
-        """Masks are made before what follows."""
-        return False
+    is_tokenwise = False  # masks are made before what follows
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Logits of tokens that the function does not allow become -inf."""

@@ -38,11 +38,7 @@ class Tap(LogitsProcessor):
     rows: dict[bytes, Tensor] = field(default_factory=dict)
 
     needs_history = True
-
-    @property
-    def is_tokenwise(self) -> bool:
-        """No: rows are wanted after the mask, where one comes before."""
-        return False
+    is_tokenwise = False  # rows are wanted after the mask, where one comes before
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """The logits as they are."""

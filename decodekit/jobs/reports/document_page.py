@@ -150,15 +150,11 @@ def _value_html(
         css = f' class="{" ".join(classes)}"' if classes else ""
         shown = _json(item)
         if pointer in ends:
-            shown = f'<a id="{ends[pointer]}" href="#{_other_end(ends[pointer])}">{shown}</a>'
+            place = ends[pointer].replace("v", "t")  # in the text: of the value ``d0v2`` it is ``d0t2``
+            shown = f'<a id="{ends[pointer]}" href="#{place}">{shown}</a>'
         return f'<span{css} title="{escape(title)}">{shown}</span>{weak}'
 
     return render(value, "", "") + expected("")
-
-
-def _other_end(anchor: str) -> str:
-    """The place in the text of a value: of ``d0v2`` it is ``d0t2``."""
-    return anchor.replace("v", "t")
 
 
 def _json(value: Any) -> str:

@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
@@ -158,10 +159,6 @@ def _cell(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else _as_json(value)
 
 
-def _write_excel(path: Path, columns: Mapping[str, str], folder: Path) -> None:
-    _write_csv(path, columns, folder, _inert, mark=b"\xef\xbb\xbf")
-
-
 def _inert(value: Any) -> str:
     """A cell that no spreadsheet takes for a formula. A number is one, also with a minus."""
     text = _cell(value)
@@ -201,6 +198,6 @@ def _typed(value: Any, kind: str) -> Any:
 
 _WRITERS: Final[Mapping[TableFormat, Callable[[Path, Mapping[str, str], Path], None]]] = {
     "csv": _write_csv,
-    "excel": _write_excel,
+    "excel": partial(_write_csv, cell=_inert, mark=b"\xef\xbb\xbf"),
     "parquet": _write_parquet,
 }

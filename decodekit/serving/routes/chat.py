@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -30,8 +28,8 @@ from decodekit.serving.requests.prompt_reader import PastCalls, size_of
 from decodekit.serving.requests.structure import Structure
 from decodekit.serving.routes.call_stream import CallSplitter, TextEnd
 from decodekit.serving.routes.route import Route
-from decodekit.serving.routes.token_logprobs import TokenWriter, as_event
-from decodekit.serving.service import Running, Service
+from decodekit.serving.routes.token_logprobs import as_event
+from decodekit.serving.service import Running
 
 
 class ChatBody(TextFields):
@@ -145,10 +143,6 @@ class ChatRoute(Route[ChatBody]):
     reply_model: ClassVar[type[Any]] = ChatReply
     says: ClassVar[str] = "The next message of a conversation"
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(service)
-        self._tokens = TokenWriter(service.llm.vocabulary)
-
     def asked(self, body: ChatBody) -> Asked:
         """See `Route`."""
         limits = self.service.limits
@@ -193,15 +187,7 @@ class ChatRoute(Route[ChatBody]):
     def reply(self, body: ChatBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
         choices = [self._choice(body, running, index, one) for index, one in enumerate(completions)]
-        return {**self._head("chat.completion"), "choices": choices, "usage": running.usage(completions)}
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self.service.name,
-        }
+        return {**self.head("chatcmpl", "chat.completion"), "choices": choices, "usage": running.usage(completions)}
 
     def _choice(self, body: ChatBody, running: Running, index: int, completion: Completion) -> dict[str, Any]:
         splitter = CallSplitter(running.constraint)
@@ -224,11 +210,11 @@ class ChatRoute(Route[ChatBody]):
         }
 
     def _entries(self, body: ChatBody, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-        return self._tokens.of_chat(logprobs, bool(body.return_tokens_as_token_ids))
+        return self.tokens.of_chat(logprobs, bool(body.return_tokens_as_token_ids))
 
     async def events(self, body: ChatBody, running: Running) -> AsyncGenerator[bytes]:
         """See `Route`."""
-        head = self._head("chat.completion.chunk")
+        head = self.head("chatcmpl", "chat.completion.chunk")
         with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         usage = {"usage": None} if with_usage else {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -11,7 +13,7 @@ from decodekit.serving.requests.engine_requests import Asked
 from decodekit.serving.requests.fields import WireModel
 from decodekit.serving.requests.refusals import LIMIT_FIELD, body_of
 from decodekit.serving.routes.call_stream import CallPiece, CallSplitter, TextEnd
-from decodekit.serving.routes.token_logprobs import as_event
+from decodekit.serving.routes.token_logprobs import TokenWriter, as_event
 from decodekit.serving.service import Running, Service
 
 B = TypeVar("B", bound=WireModel)
@@ -32,6 +34,12 @@ class Route(Generic[B]):
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.tokens = TokenWriter(service.llm.vocabulary)
+
+    def head(self, prefix: str, kind: str) -> dict[str, Any]:
+        """The first fields of an answer: a new id, its kind, the time and the model."""
+        made = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time())}
+        return {**made, "model": self.service.name}
 
     def asked(self, body: B) -> Asked:
         """The request, read; a `DecodekitError` if it asks for something that cannot be."""

@@ -204,8 +204,4 @@ class DecisionsRoute(Route[DecisionBody]):
             )
         }
         num_read = running.usage(completions)["prompt_tokens"]
-        return {
-            "model": self.service.name,
-            "answers": answers,
-            "usage": {"input_tokens": num_read, "output_tokens": 0},
-        }
+        return {"model": self.service.name, "answers": answers, "usage": {"input_tokens": num_read, "output_tokens": 0}}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,8 +11,8 @@ from decodekit.llm import Completion
 from decodekit.serving.requests.engine_requests import Asked, check_ids, seed_of, structure_of, text_options
 from decodekit.serving.requests.fields import Listed, ReplyModel, TextFields, TokenId, UsageReply
 from decodekit.serving.routes.route import Route
-from decodekit.serving.routes.token_logprobs import TokenWriter, as_event
-from decodekit.serving.service import Running, Service
+from decodekit.serving.routes.token_logprobs import as_event
+from decodekit.serving.service import Running
 
 DEFAULT_TOKENS = 16
 """Most tokens of a text where a request names no limit, as OpenAI has it."""
@@ -72,10 +70,6 @@ class CompletionsRoute(Route[CompletionBody]):
     reply_model: ClassVar[type[Any]] = CompletionReply
     says: ClassVar[str] = "Continuations of texts"
 
-    def __init__(self, service: Service) -> None:
-        super().__init__(service)
-        self._tokens = TokenWriter(service.llm.vocabulary)
-
     def asked(self, body: CompletionBody) -> Asked:
         """See `Route`."""
         limits = self.service.limits
@@ -102,26 +96,18 @@ class CompletionsRoute(Route[CompletionBody]):
             self._choice(body, index, one.text, one.logprobs or (), 0, _reason(one))
             for index, one in enumerate(completions)
         ]
-        return {**self._head(), "choices": choices, "usage": running.usage(completions)}
-
-    def _head(self) -> dict[str, Any]:
-        return {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": self.service.name,
-        }
+        return {**self.head("cmpl", "text_completion"), "choices": choices, "usage": running.usage(completions)}
 
     def _choice(
         self, body: CompletionBody, index: int, text: str, logprobs: Any, offset: int, reason: str | None
     ) -> dict[str, Any]:
         as_ids = bool(body.return_tokens_as_token_ids)
-        told = None if body.logprobs is None else self._tokens.of_completion(logprobs, offset, as_ids)
+        told = None if body.logprobs is None else self.tokens.of_completion(logprobs, offset, as_ids)
         return {"index": index, "text": text, "logprobs": told, "finish_reason": reason}
 
     async def events(self, body: CompletionBody, running: Running) -> AsyncGenerator[bytes]:
         """See `Route`."""
-        head = self._head()
+        head = self.head("cmpl", "text_completion")
         with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         usage = {"usage": None} if with_usage else {}
         offsets = [0] * len(running.handles)
@@ -134,7 +120,7 @@ class CompletionsRoute(Route[CompletionBody]):
             if not (chunk.text or reason or (chunk.logprobs and body.logprobs is not None)):
                 continue
             choice = self._choice(body, index, chunk.text, chunk.logprobs, offsets[index], reason)
-            offsets[index] += self._tokens.num_characters(chunk.logprobs) if choice["logprobs"] else 0
+            offsets[index] += self.tokens.num_characters(chunk.logprobs) if choice["logprobs"] else 0
             yield as_event({**head, "choices": [choice], **usage})
         if with_usage:
             listed = [ended[index] for index in range(len(offsets))]

@@ -164,9 +164,7 @@ class DraftEngine:
         counts = [len(tokens) for tokens in reading]
         width = max(counts)
         padded = torch.tensor(
-            [[*tokens, *[0] * (width - len(tokens))] for tokens in reading],
-            dtype=torch.int64,
-            device=self.model.device,
+            [[*tokens, *[0] * (width - len(tokens))] for tokens in reading], dtype=torch.int64, device=self.model.device
         )
         is_all = rows == list(range(self._cache.num_rows))
         logits = self.model.forward(padded, counts, self._cache, None if is_all else rows)

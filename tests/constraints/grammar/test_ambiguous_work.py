@@ -7,8 +7,8 @@ import pytest
 
 from decodekit.constraints import Grammar, allocate_bitmask, compile
 from decodekit.constraints.engine.bitmask import ids_from_bitmask
-from decodekit.constraints.matching.budgeted_matcher import BudgetedMatcher
 from decodekit.constraints.matching.matcher import Matcher
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.slices import MAX_SLICE, SLICE, STEPS, WorkBudget, next_slice
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import byte_vocabulary

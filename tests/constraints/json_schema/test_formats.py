@@ -230,12 +230,12 @@ def test_a_text_that_is_one_string_is_refused_at_its_quote() -> None:
     matcher = grammar.matcher()
     assert isinstance(matcher, GuardedMatcher)
     matcher.fill_bitmask(mask)
-    num_states = matcher._inner.recogniser.num_states
+    num_states = matcher.inner.recogniser.num_states
     assert all(matcher.accept(byte) for byte in b'{"')
     matcher.fill_bitmask(mask)
-    assert matcher._inner.recogniser.num_states < num_states + 10
-    matcher._verdicts.closers(matcher._inner.state)  # the way of any other guard
-    assert matcher._inner.recogniser.num_states > num_states + 100
+    assert matcher.inner.recogniser.num_states < num_states + 10
+    matcher._verdicts.closers(matcher.inner.state)  # the way of any other guard
+    assert matcher.inner.recogniser.num_states > num_states + 100
 
 
 def test_a_false_a_label_is_not_finished() -> None:

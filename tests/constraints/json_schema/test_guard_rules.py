@@ -11,6 +11,7 @@ from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.guard.guard_rules import RULES, SchemaJudge
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.values import instances
+from decodekit.constraints.work import done
 from decodekit.errors import InvalidConstraintError
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_against_jsonschema import SCALARS, random_value
@@ -42,7 +43,7 @@ def test_instances_know_their_place_and_value() -> None:
 
 def is_valid(network: SchemaNetwork, value: Any) -> bool:
     whole = instances.read(json.dumps(value).encode())
-    return SchemaJudge(network.semantics).evaluate(network.library.root, whole) is not None
+    return done(SchemaJudge(network.semantics).judging(network.library.root, whole)) is not None
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -302,6 +302,5 @@ def _is_one_word(node: Node) -> bool:
 
 def _too_many() -> ResourceLimitError:
     return ResourceLimitError(
-        "there are too many ways in which lexemes of these rules may follow each other",
-        hint='lexer="scannerless"',
+        "there are too many ways in which lexemes of these rules may follow each other", hint='lexer="scannerless"'
     )

@@ -160,8 +160,7 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19, after='"$dynamicRef"'),),
     "$vocabulary": (Keyword("an object of booleans", _is_map, first=_D19, is_assertion=False),),
     **dict.fromkeys(
-        ("contentEncoding", "contentMediaType"),
-        (Keyword("a string", _is_text, first=_D7, is_assertion=False),),
+        ("contentEncoding", "contentMediaType"), (Keyword("a string", _is_text, first=_D7, is_assertion=False),)
     ),
     "contentSchema": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19, is_assertion=False),),
     "$defs": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, before='"definitions"'),),
@@ -199,8 +198,7 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     **dict.fromkeys(("contains", "propertyNames"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),)),
     **dict.fromkeys(("minContains", "maxContains"), (Keyword(_COUNT, _is_count, first=_D19),)),
     **dict.fromkeys(
-        ("unevaluatedItems", "unevaluatedProperties"),
-        (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),),
+        ("unevaluatedItems", "unevaluatedProperties"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),)
     ),
     **dict.fromkeys(("properties", "patternProperties"), (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),)),
     **dict.fromkeys(("additionalProperties", "not"), (Keyword(_SCHEMA, _is_schema, Inner.SELF),)),

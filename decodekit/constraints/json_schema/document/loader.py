@@ -170,14 +170,7 @@ class Library:
         return root
 
     def _index(
-        self,
-        uri: str,
-        value: JsonValue,
-        path: str,
-        base: str,
-        dialect: Dialect,
-        *,
-        may_anchor: bool = True,
+        self, uri: str, value: JsonValue, path: str, base: str, dialect: Dialect, *, may_anchor: bool = True
     ) -> None:
         """Make locations for a schema and all schemas below it; register their ids and anchors."""
         stack = [(value, path, base, dialect)]

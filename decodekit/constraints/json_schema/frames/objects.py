@@ -195,14 +195,11 @@ class ObjectPlan:
             try:
                 regions = _divided(regions, pattern, patterns[:number])
             except ResourceLimitError as error:
-                self._leave_patterns(error, patterns[number:])
+                left = patterns[number:]
+                goals = {goal for part in self.spec.parts for node, goal in part.patterns if node in left}
+                self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
                 return regions, patterns[:number]
         return regions, patterns
-
-    def _leave_patterns(self, error: ResourceLimitError, patterns: list[Node]) -> None:
-        """Leave to the guard which keys match some patterns."""
-        goals = [goal for part in self.spec.parts for node, goal in part.patterns if node in patterns]
-        self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
 
     def _num_texts(self, keys: Node, limit: int) -> int:
         """The number of some keys, at most `limit`, which also stands for a number that is hard to tell."""
@@ -285,9 +282,9 @@ class ObjectPlan:
             return False
         if least > 0 and not self._has_room(state, least, ask):
             return False
-        return not state.pending or any(
-            most is None or num_extra <= most for num_extra in self._assignments(state, ask or self.is_inhabited)
-        )
+        # The numbers of members beyond the required ones with which all pending witnesses can be met.
+        numbers = self._assigned(state, ask or self.is_inhabited, state.pending, {}, ())
+        return not state.pending or any(most is None or num_extra <= most for num_extra in numbers)
 
     def _has_room(self, state: ObjectState, least: int, ask: Ask | None) -> bool:
         """Whether at least so many members that are not required can follow."""
@@ -304,10 +301,6 @@ class ObjectPlan:
                 if least <= 0:
                     return True
         return False
-
-    def _assignments(self, state: ObjectState, ask: Ask) -> Iterator[int]:
-        """The numbers of members beyond the required ones with which all pending witnesses can be met."""
-        return self._assigned(state, ask, state.pending, {}, ())
 
     def _assigned(
         self,

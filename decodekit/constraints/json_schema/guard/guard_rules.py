@@ -34,7 +34,7 @@ from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.json_schema.values.numbers import written
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work
 from decodekit.errors import ResourceLimitError
 from decodekit.records.strict_json import pointer_of
 
@@ -91,10 +91,6 @@ class SchemaJudge:
         """Keep why a value is not valid, of each kind what comes first in the text."""
         if kind not in self._found or keep < self._found[kind].keep:
             self._found[kind] = reason()
-
-    def evaluate(self, location: Location, value: Instance) -> Evaluated | None:
-        """As `judging`, at once."""
-        return done(self.judging(location, value))
 
     def judging(self, location: Location, value: Instance) -> Work[Evaluated | None]:
         """The properties and items that a schema evaluates of a value; None if the value is not valid.

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, cast
 
-from decodekit.constraints.constraint import Guard, GuardReader, Refusal, judging_of, reader_of
+from decodekit.constraints.constraint import Guard, GuardReader, Refusal, WorkingGuard, judging_of, reader_of
 from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.frames.arrays import is_by_value
@@ -32,7 +32,7 @@ from decodekit.constraints.json_schema.strings.patterns import is_pattern
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work import Work
 from decodekit.errors import ConstraintError
 
 _DENYING: Final = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"})
@@ -42,7 +42,7 @@ _INTERNATIONAL: Final = re.compile(rb"--|\\u|[\x80-\xff]")
 
 
 @dataclass(frozen=True)
-class SchemaGuard:
+class SchemaGuard(WorkingGuard):
     """Judges a whole text by a whole schema.
 
     Attributes:
@@ -57,10 +57,6 @@ class SchemaGuard:
     is_of_limits: bool = False
     repeating: frozenset[int] = frozenset()
     _places: dict[int, Places] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """As `judging`, at once."""
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """Why the value of a text is not valid.
@@ -170,7 +166,7 @@ def _is_in_mask(semantics: Semantics, location: Location, *, may_deny: bool) -> 
 
 
 @dataclass(frozen=True)
-class TypeGuard:
+class TypeGuard(WorkingGuard):
     """Refuses the texts that a type does not read.
 
     Attributes:
@@ -179,10 +175,6 @@ class TypeGuard:
 
     python_type: object
     inner: Guard | None = None
-
-    def refuses(self, text: bytes) -> Refusal | None:
-        """As `judging`, at once."""
-        return done(self.judging(text))
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """Why the type does not read a text: the first fault that it finds. What can stay ends before its value."""

@@ -352,8 +352,7 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
     if len(value) > MAX_DEPENDENCIES:
         semantics.leave(
             ResourceLimitError(
-                f"more than {MAX_DEPENDENCIES} properties have dependencies",
-                hint="objects for what belongs together",
+                f"more than {MAX_DEPENDENCIES} properties have dependencies", hint="objects for what belongs together"
             )
         )
         if not sense.is_asserted:

@@ -16,12 +16,7 @@ from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
-from decodekit.constraints.json_schema.frames.schema_frames import (
-    ArrayFrame,
-    ObjectFrame,
-    SchemaNetwork,
-    ValueFrame,
-)
+from decodekit.constraints.json_schema.frames.schema_frames import ArrayFrame, ObjectFrame, SchemaNetwork, ValueFrame
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import string_formats as formats

@@ -513,11 +513,7 @@ _MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be l
 
 
 def num_texts(body: Node, limit: int) -> int:
-    """The number of texts in a body language, or `limit` if there are at least so many.
-
-    Raises:
-        ResourceLimitError: as `is_empty`.
-    """
+    """The number of texts in a body language, or `limit` if there are at least so many; errors as of `is_empty`."""
     start, least, most = _start([trust(body)])
     return 0 if start is None else _resumed((body, limit), _counting(start, least, most, limit))
 

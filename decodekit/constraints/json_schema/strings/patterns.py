@@ -124,11 +124,7 @@ def _superset(pattern: str) -> Node | None:
 
 
 def check_syntax(pattern: str, *, at: str) -> None:
-    """Refuse what `searched` refuses, without making a language.
-
-    Raises:
-        ConstraintError: as `searched`.
-    """
+    """Refuse what `searched` refuses, with its errors, without making a language."""
     try:
         parse_groups(_in_ecma(pattern))
     except ConstraintError as error:

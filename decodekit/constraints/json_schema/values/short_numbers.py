@@ -70,15 +70,11 @@ class Short(Node):
 
     can_be_empty: bool
     is_labelled: bool
+    has_counts = True  # the bytes that are left
 
     def __init__(self, node: Node, left: int) -> None:
         self.node, self.left = node, left
         self.can_be_empty, self.is_labelled = node.can_be_empty, node.is_labelled
-
-    @property
-    def has_counts(self) -> bool:
-        """As in `Node`: the bytes that are left."""
-        return True
 
     @property
     def label_range(self) -> tuple[int, int] | None:
