@@ -42,7 +42,7 @@ from benchmarks.own_schemas import SCHEMAS
 from decodekit.constraints import CompiledGrammar, JsonSchema, as_constraint, compile
 from decodekit.constraints.author.members import sample_texts
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Masking, Settings
 from decodekit.errors import DecodekitError
 from decodekit.strategy import Greedy, Sample, Strategy, lead_of

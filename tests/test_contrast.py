@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import decodekit as dk
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import (
     ContextLengthError,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.scheduler import run
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import DecodekitError, LengthError, OptionError, raise_faults, warn

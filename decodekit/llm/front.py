@@ -17,7 +17,7 @@ from decodekit.chat.tools import format_of
 from decodekit.constraints.tool_calls import ToolFormat
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.scheduler import overdue
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.completion import Chunk, Completion, Score
 from decodekit.decoding.request.prompt import (
     Messages,

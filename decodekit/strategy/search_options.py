@@ -17,7 +17,7 @@ from decodekit.speculation.proposer import Proposer, Speculate
 from decodekit.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
-    from decodekit.decoding.loop.sequence import Request
+    from decodekit.decoding.loop.text_row import Request
     from decodekit.decoding.request.updates import Update
     from decodekit.models.causal_lm import CausalLM
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.decoding.lazy_masks import probes as asking
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.sampling import Epsilon, Eta, MinP, Temperature, TopA, TopK, TopP, Watermark

@@ -15,7 +15,7 @@ from decodekit.constraints.constraint import Guard, Refusal, TextReader
 from decodekit.constraints.network import Frame
 from decodekit.decoding.lazy_masks.rollback import luby
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.errors import ConstraintError, DeadEndError, GuardError

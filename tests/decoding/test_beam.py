@@ -19,7 +19,7 @@ from transformers import LogitsProcessorList
 import decodekit as dk
 from decodekit.constraints import Regex, compile
 from decodekit.constraints.matching.matcher import GrammarMatcher
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 import decodekit as dk
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.stats import Stats
 from decodekit.decoding.search.best_of import best_of, canonical, majority

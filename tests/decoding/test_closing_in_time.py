@@ -14,7 +14,7 @@ from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.draws.row_draws import Outputs
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.errors import LengthError

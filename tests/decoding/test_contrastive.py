@@ -13,7 +13,7 @@ import decodekit as dk
 from decodekit.constraints import compile
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.lane import PREFILL_TOKENS
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.decoding.search.contrastive_search import MAX_LAG, TopCandidates, likeliest, most_contrastive

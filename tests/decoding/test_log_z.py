@@ -11,7 +11,7 @@ import torch
 import decodekit as dk
 from decodekit.constraints import Regex, compile
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from tests.decoding.pairs import VOCABULARY as LETTERS

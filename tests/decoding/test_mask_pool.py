@@ -18,7 +18,7 @@ from decodekit.decoding.lazy_masks import mask_pool
 from decodekit.decoding.lazy_masks.mask_pool import MaskPool, mask_key
 from decodekit.decoding.loop import run_ahead
 from decodekit.decoding.loop.run_ahead import RunAhead
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from tests.decoding.test_asking import VOCABULARY
 from tests.decoding.test_run_ahead import PROMPTS, SCHEMA, texts
 from tests.models.device_law import DeviceLawError
@@ -173,8 +173,8 @@ def test_a_row_whose_constraint_is_late_does_not_hold_the_others(
 
     monkeypatch.setattr(GrammarMatcher, "prepare", wait_long)
     ended: list[int] = []
-    finish = Sequence.finish
-    monkeypatch.setattr(Sequence, "finish", lambda self, *rest: (ended.append(self.index), finish(self, *rest))[1])
+    finish = TextRow.finish
+    monkeypatch.setattr(TextRow, "finish", lambda self, *rest: (ended.append(self.index), finish(self, *rest))[1])
     with dk.Engine(ahead, batch_size=3) as engine:
         handles = [engine.submit(prompt, constraint=rule, max_new_tokens=20, **options) for rule, prompt in work]
         assert [handle.result(60).text for handle in handles] == expected

@@ -15,8 +15,7 @@ from torch import Tensor
 from decodekit import LLM
 from decodekit.constraints import Regex, compile
 from decodekit.decoding.draws import mirostat_states
-from decodekit.decoding.loop.sequence import Request
-from decodekit.decoding.loop.sequence import Sequence as Row
+from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import OptionError
 from decodekit.sampling import History, Temperature, sample
@@ -172,7 +171,7 @@ def forced_tokens_leave_mu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stale_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """States of rejected drafts stay."""
-    monkeypatch.setattr(Row, "forget_states", lambda self: None)
+    monkeypatch.setattr(TextRow, "forget_states", lambda self: None)
 
 
 # After "a" much is forced, after "b" nothing: a rejected draft "b…" has states where "accc" has none.

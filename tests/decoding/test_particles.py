@@ -24,7 +24,7 @@ from scipy.stats import chisquare
 import decodekit as dk
 from decodekit.constraints import Choices, Guarded, compile
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result

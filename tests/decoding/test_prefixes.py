@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from decodekit.decoding.loop import lane as lane_module
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.decoding.prefixes.prefix_store import PrefixStore, num_common
 from decodekit.decoding.request.settings import Settings

@@ -16,7 +16,7 @@ from torch import Tensor
 from decodekit import testing
 from decodekit.constraints import Choices
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
 from decodekit.strategy import Sample

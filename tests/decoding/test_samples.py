@@ -14,7 +14,7 @@ from decodekit.decoding.loop import lane as lane_module
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop import samples as samples_module
 from decodekit.decoding.loop.samples import decode
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.stats import Stats

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decodekit.decoding.loop import lane as lane_module
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result, Update

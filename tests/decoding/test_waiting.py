@@ -14,7 +14,7 @@ from decodekit.constraints.engine import automaton
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.lazy_masks import deferral as waiting
 from decodekit.decoding.loop import samples, step
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy

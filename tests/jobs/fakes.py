@@ -17,7 +17,7 @@ import pytest
 
 from decodekit.cli.jobs import extract as extract_module
 from decodekit.constraints import JsonSchema
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.decoding.request.stats import Stats
 from decodekit.errors import DeadEndError, LengthError
 from decodekit.jobs.document_prompt import Prompt

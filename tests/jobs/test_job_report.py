@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.jobs.reports.document_page import find_spans
 from decodekit.jobs.reports.job_report import bars, histogram, report_html, write_report
 from decodekit.jobs.reports.job_view import JobView, compare_fields, wrong_fields

@@ -14,7 +14,7 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.lane import PREFILL_TOKENS
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.models.huggingface import HuggingFaceLM

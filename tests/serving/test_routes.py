@@ -15,7 +15,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.constraints.tool_calls import FORMATS
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.decoding.request.stats import Stats
 from decodekit.llm import Completion
 from decodekit.serving.routes.call_stream import CallSplitter

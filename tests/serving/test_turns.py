@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import decodekit as dk
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.errors import ServerBusyError
 from decodekit.llm import LLM
 from decodekit.models import encoding

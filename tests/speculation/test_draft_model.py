@@ -12,7 +12,7 @@ import pytest
 import decodekit as dk
 from decodekit.constraints import compile
 from decodekit.decoding.draws import row_draws as drawing
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import OptionError, VocabularyMismatchError
 from decodekit.speculation import Context, DraftModel

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.speculation import Chain, DraftModel, EarlyExit, Joined, PromptLookup, Proposer, Suffix

@@ -19,7 +19,7 @@ import decodekit as dk
 from benchmarks.forced import ESCAPES, instances, walk, walk_matcher
 from decodekit.constraints import Regex, compile
 from decodekit.decoding.loop import append, samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import DecodekitError
 from decodekit.speculation import GrammarDraft

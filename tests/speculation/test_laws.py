@@ -22,7 +22,7 @@ from decodekit.decoding.draws import row_draws as drawing
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Drawn, Position
 from decodekit.decoding.loop import samples, step
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import Pipeline, apply_bitmask
 from decodekit.sampling.noise import Stream

@@ -15,7 +15,7 @@ from decodekit import sampling
 from decodekit.constraints import Constraint, JsonSchema, Regex, compile
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.sampling import (

@@ -17,7 +17,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.constraints import Guarded, Regex, compile
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.errors import OptionError, ResourceLimitError, UselessOptionError

@@ -12,7 +12,7 @@ from decodekit.constraints import JsonSchema, Regex, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.loop.append import append_token
-from decodekit.decoding.loop.sequence import Request, Sequence
+from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.request.settings import Settings
 from decodekit.strategy import Greedy
 from tests.decoding.test_on_models import TWELVE, model
@@ -42,9 +42,9 @@ def test_the_cache(name: str) -> None:
         assert float((found - expected).abs().max() / expected.std()) < 1e-5
 
 
-def row(matcher: object) -> tuple[Sequence, TokenTable]:
+def row(matcher: object) -> tuple[TextRow, TokenTable]:
     given_settings = Settings(BYTES, Greedy().pipeline, Greedy().select, 64)
-    sequence = Sequence(0, Request([7, 8, 9], matcher), 64, given_settings)  # type: ignore[arg-type]
+    sequence = TextRow(0, Request([7, 8, 9], matcher), 64, given_settings)  # type: ignore[arg-type]
     sequence.row = 0
     table = TokenTable(1)
     table.begin(sequence)

@@ -21,7 +21,7 @@ from decodekit.decoding.draws import row_draws as drawing
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Position
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.sampling import Pipeline, Watermark, apply_bitmask

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.stats import ProposerStats
 from decodekit.speculation import Adaptive, Chain, Context, Draft, PromptLookup, Suffix
 from decodekit.speculation.proposer import source_names

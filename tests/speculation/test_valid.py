@@ -15,7 +15,7 @@ import pytest
 from decodekit.constraints import JsonSchema
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.compiler import CompiledGrammar
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import GuardError, ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.speculation import Context, Draft, DraftModel, Proposer

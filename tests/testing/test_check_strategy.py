@@ -15,7 +15,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit import testing
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Update

@@ -13,7 +13,7 @@ without a mu is such a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from decodekit.sampling import MirostatTruncation
 
 
 def take_along(
-    mirostat: MirostatTruncation, select: Selector, positions: Rows[Position], rows: Tensor, keys: NoiseKeys
+    mirostat: MirostatTruncation, select: Selector, positions: Sequence[Position], rows: Tensor, keys: NoiseKeys
 ) -> list[int | DecodingError]:
     """One token per position, or the error of the position; the sequences keep the mu after each.
 
@@ -42,7 +42,7 @@ def take_along(
     return choices
 
 
-def truncate_along(mirostat: MirostatTruncation, positions: Rows[Position], rows: Tensor) -> tuple[Tensor, Tensor]:
+def truncate_along(mirostat: MirostatTruncation, positions: Sequence[Position], rows: Tensor) -> tuple[Tensor, Tensor]:
     """mu before each position, float32 [P], and the truncated rows, float32 [P, V]."""
     mus, kept = rows.new_empty(len(positions)), torch.empty_like(rows)
     reached: dict[int, tuple[int, float]] = {}  # by text: the last position whose mu is known, and that mu
@@ -63,7 +63,7 @@ def truncate_along(mirostat: MirostatTruncation, positions: Rows[Position], rows
     return mus, kept
 
 
-def _in_turn(positions: Rows[Position]) -> list[list[int]]:
+def _in_turn(positions: Sequence[Position]) -> list[list[int]]:
     """The first positions of all texts, then the second ones, and so on: each needs the one before."""
     groups: list[list[int]] = []
     count = 0
@@ -74,7 +74,7 @@ def _in_turn(positions: Rows[Position]) -> list[list[int]]:
     return groups
 
 
-def _next_of_draft(positions: Rows[Position], i: int) -> int | None:
+def _next_of_draft(positions: Sequence[Position], i: int) -> int | None:
     """The draft token at a position; None at the last position of its text."""
     if i + 1 == len(positions) or positions[i + 1].sequence is not positions[i].sequence:
         return None

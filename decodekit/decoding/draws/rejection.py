@@ -15,14 +15,14 @@ after it was taken back (see `step.Backtrack`), where the noise of a position se
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from decodekit.decoding.lazy_masks.positions import Drawn, Position
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.sampling import Candidates, sample
@@ -33,7 +33,7 @@ from decodekit.speculation.verification import is_accepted, residual
 Error = TypeVar("Error", bound=DecodekitError)
 
 
-def may_test(sequence: Sequence, settings: Settings) -> bool:
+def may_test(sequence: TextRow, settings: Settings) -> bool:
     """Whether the drawn tokens of a draft for this text are tested."""
     return settings.verify == "rejection" and not sequence.banned
 
@@ -56,7 +56,7 @@ def drawn_tokens(draft: Draft, num_read: int, vocab_size: int) -> tuple[Drawn, .
 
 
 def verified(
-    choices: list[int | Error], positions: Rows[Position], rows: Tensor | Candidates, keys: NoiseKeys
+    choices: list[int | Error], positions: Sequence[Position], rows: Tensor | Candidates, keys: NoiseKeys
 ) -> list[int | Error]:
     """The choices, but where a drawn token stands, it or what replaces it.
 

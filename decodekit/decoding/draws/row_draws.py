@@ -6,7 +6,7 @@ a draft may be looked at as a whole, and why rows do not meet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -21,7 +21,7 @@ from decodekit.decoding.draws.rejection import verified
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Position, noise_keys
 from decodekit.decoding.lazy_masks.row_masks import ALL_ALLOWED, NONE_ALLOWED, sole_tokens
-from decodekit.decoding.loop.sequence import Sequence, TokenLogprob
+from decodekit.decoding.loop.text_row import TextRow, TokenLogprob
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError, ProcessorError
 from decodekit.models.causal_lm import CausalLM
@@ -44,20 +44,20 @@ class Outputs:
         table: the prefixes, if a processor of the pipeline looks back.
     """
 
-    positions: Rows[Position]
+    positions: Sequence[Position]
     logits: Tensor
     bitmask: Tensor | None
     settings: Settings
     table: TokenTable | None
 
-    def at(self, indices: Rows[int]) -> Outputs:
+    def at(self, indices: Sequence[int]) -> Outputs:
         """Those of some positions."""
         index = torch.tensor(indices)
         logits = self.logits[index.to(self.logits.device)]
         bitmask = None if self.bitmask is None else self.bitmask[index]
         return Outputs([self.positions[i] for i in indices], logits, bitmask, self.settings, self.table)
 
-    def choose_rest(self, choices: Rows[int | None]) -> list[int | DecodekitError]:
+    def choose_rest(self, choices: Sequence[int | None]) -> list[int | DecodekitError]:
         """One token per position: what is known already, or of the rest what is allowed and drawn."""
         rest = [place for place, choice in enumerate(choices) if choice is None]
         if not rest:
@@ -119,7 +119,7 @@ class Outputs:
     def _draw_along(self, mirostat: MirostatTruncation) -> list[int | DecodekitError]:
         """`draw` with a truncation that adapts to the text; see `decoding.draws.mirostat_states`."""
         positions = self.positions
-        choices: Rows[int | DecodingError]
+        choices: Sequence[int | DecodingError]
         try:
             choices = take_along(mirostat, self.settings.select, positions, self.scores(), noise_keys(positions))
         except DecodingError as error:  # of a processor, whatever the position
@@ -166,7 +166,7 @@ class Outputs:
 class LikeTarget:
     """Takes tokens from the logits of a draft model as the target takes its own; see `speculation.proposer.Target`."""
 
-    sequences: Rows[Sequence]
+    sequences: Sequence[TextRow]
     settings: Settings
     table: TokenTable | None = None
     model: CausalLM | None = None
@@ -181,7 +181,7 @@ class LikeTarget:
         """The verification of drafts, by name."""
         return self.settings.verify
 
-    def take(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> list[int | None]:
+    def take(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
         """One token per position. Masks are dear and most tokens are legal: a mask is made where one is not."""
         outputs = self._outputs(rows, drafts, logits)
         choices = outputs.draw()
@@ -191,7 +191,9 @@ class LikeTarget:
                 choices[i] = choice
         return [choice if isinstance(choice, int) else None for choice in choices]
 
-    def draw(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> tuple[list[int | None], Tensor]:
+    def draw(
+        self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor
+    ) -> tuple[list[int | None], Tensor]:
         """Tokens drawn apart from the target's, and the distributions q that they come from, which need all masks."""
         outputs = self._outputs(rows, drafts, logits)
         has_masks = any(position.sequence.matcher is not None for position in outputs.positions)
@@ -205,7 +207,7 @@ class LikeTarget:
                 tokens[i] = token
         return tokens, processed.softmax(dim=-1)
 
-    def _outputs(self, rows: Rows[int], drafts: Rows[Rows[int]], logits: Tensor) -> Outputs:
+    def _outputs(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> Outputs:
         positions = [Position(self.sequences[row], draft) for row, draft in zip(rows, drafts, strict=True)]
         return Outputs(positions, logits, None, self.settings, self.table)
 
@@ -244,7 +246,7 @@ def _fill_ahead(position: Position, words: npt.NDArray[np.int32]) -> None:
 
 
 def record(
-    taken: Rows[tuple[Sequence, Rows[int], int]], logits: Tensor, bitmask: Tensor | None, settings: Settings
+    taken: Sequence[tuple[TextRow, Sequence[int], int]], logits: Tensor, bitmask: Tensor | None, settings: Settings
 ) -> None:
     """Note the log-probabilities of the tokens that were taken, if they are wanted.
 
@@ -269,7 +271,7 @@ def record(
 
 
 def measure(
-    logits: Tensor, tokens: Rows[int], num_alternatives: int, bitmask: Tensor | None = None
+    logits: Tensor, tokens: Sequence[int], num_alternatives: int, bitmask: Tensor | None = None
 ) -> list[TokenLogprob]:
     """Log-probabilities of taken tokens under the model's own distribution: logits [N, V], masks int32 [N, W]."""
     log_probs = torch.log_softmax(logits, dim=-1)

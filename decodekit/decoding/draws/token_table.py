@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.sampling import History
 
 
@@ -17,27 +17,27 @@ class TokenTable:
     def __init__(self, num_rows: int) -> None:
         self._tokens = np.full((num_rows, 512), -1, dtype=np.int64)
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: TextRow) -> None:
         """Put the prompt of a new sequence, and the text that it has already, into its row."""
         tokens = [*sequence.request.prompt, *sequence.token_ids]
         self._reserve(len(tokens))
         self._tokens[sequence.row] = -1
         self._tokens[sequence.row, : len(tokens)] = tokens
 
-    def append(self, sequence: Sequence) -> None:
+    def append(self, sequence: TextRow) -> None:
         """Add the token that the sequence took last."""
         self._reserve(sequence.length)
         self._tokens[sequence.row, sequence.length - 1] = sequence.token_ids[-1]
 
-    def truncate(self, sequence: Sequence) -> None:
+    def truncate(self, sequence: TextRow) -> None:
         """Forget the tokens beyond the length of the sequence."""
         self._tokens[sequence.row, sequence.length :] = -1
 
-    def reorder(self, rows: Rows[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Row i becomes what row ``rows[i]`` was, as in `Cache.reorder`."""
         self._tokens = self._tokens[list(rows)]
 
-    def history(self, sequences: Rows[Sequence], drafts: Rows[Rows[int]], device: torch.device) -> History:
+    def history(self, sequences: Sequence[TextRow], drafts: Sequence[Sequence[int]], device: torch.device) -> History:
         """The tokens before each of P positions, draft tokens included, as tensors on `device`."""
         lengths = [sequence.length + len(draft) for sequence, draft in zip(sequences, drafts, strict=True)]
         rows = [sequence.row for sequence in sequences]

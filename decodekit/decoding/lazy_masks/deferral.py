@@ -14,7 +14,7 @@ one row does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from decodekit.decoding.draws.row_draws import Outputs
 from decodekit.decoding.lazy_masks.positions import Guess, first_positions
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.errors import DecodekitError
 
 
@@ -40,12 +40,14 @@ class Held:
     logits: Tensor
 
 
-def reading(sequences: Rows[Sequence]) -> list[Sequence]:
+def reading(sequences: Sequence[TextRow]) -> list[TextRow]:
     """The rows that the model reads: those that hold nothing."""
     return [sequence for sequence in sequences if sequence.held is None]
 
 
-def with_held(sequences: Rows[Sequence], guesses: Rows[Guess], logits: Tensor | None) -> tuple[list[Guess], Tensor]:
+def with_held(
+    sequences: Sequence[TextRow], guesses: Sequence[Guess], logits: Tensor | None
+) -> tuple[list[Guess], Tensor]:
     """The guesses and logits of all rows, from those of the rows that were read and what the others hold."""
     if logits is not None and len(guesses) == len(sequences):
         return list(guesses), logits
@@ -68,7 +70,7 @@ def with_held(sequences: Rows[Sequence], guesses: Rows[Guess], logits: Tensor | 
     return every, torch.cat(parts)
 
 
-def can_take(sequence: Sequence, draft: Rows[int], target: Rows[int | DecodekitError]) -> bool:
+def can_take(sequence: TextRow, draft: Sequence[int], target: Sequence[int | DecodekitError]) -> bool:
     """Whether a row may take the first token of its target that is not of its draft; if not, a slice was done for it.
 
     Args:
@@ -90,17 +92,17 @@ def can_take(sequence: Sequence, draft: Rows[int], target: Rows[int | DecodekitE
         matcher.rollback(matcher.num_tokens - begin)
 
 
-def hold(sequence: Sequence, position: int, outputs: Outputs) -> None:
+def hold(sequence: TextRow, position: int, outputs: Outputs) -> None:
     """Let a row go on at one of its positions in the next step; its text reaches as far, and all of it was read."""
     sequence.pending.clear()
     sequence.held, sequence.is_waiting = Held(Guess(), outputs.logits[position : position + 1].clone()), False
 
 
 def put_off(
-    sequences: Rows[Sequence], guesses: Rows[Guess], outputs: Outputs, choices: Rows[int | None]
-) -> tuple[list[Sequence], list[Guess], Outputs, list[int | None]]:
+    sequences: Sequence[TextRow], guesses: Sequence[Guess], outputs: Outputs, choices: Sequence[int | None]
+) -> tuple[list[TextRow], list[Guess], Outputs, list[int | None]]:
     """The rows that go on, with their guesses, outputs and choices; the others hold what they have."""
-    going_on: list[tuple[Sequence, Guess]] = []
+    going_on: list[tuple[TextRow, Guess]] = []
     kept: list[int] = []
     for sequence, guess, first in zip(sequences, guesses, first_positions(guesses), strict=False):
         places = range(first, first + len(guess.tokens) + 1)

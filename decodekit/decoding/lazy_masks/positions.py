@@ -13,15 +13,14 @@ The prefix, the mask, and the noise of a position are functions of the text, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Rows
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from torch import Tensor
 
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.settings import NoiseKeys
 
 
@@ -43,12 +42,12 @@ class Guess:
         source: which of several proposers offers them.
     """
 
-    tokens: Rows[int] = ()
+    tokens: Sequence[int] = ()
     num_forced: int = 0
     drawn: tuple[Drawn, ...] = ()
     source: str = ""
 
-    def offered(self, draft: Rows[int], taken: Rows[int]) -> Guess:
+    def offered(self, draft: Sequence[int], taken: Sequence[int]) -> Guess:
         """The offers for the tokens that were taken, if only the first tokens `draft` of the guess were followed.
 
         Where the last position was reached, and what was drawn there was tested, these are the drawn tokens.
@@ -64,8 +63,8 @@ class Position(NamedTuple):
     `drawn` is the token that the draft has there, if it is to be tested; see `decoding.draws.rejection`.
     """
 
-    sequence: Sequence
-    draft: Rows[int] = ()
+    sequence: TextRow
+    draft: Sequence[int] = ()
     drawn: Drawn | None = None
 
     @property
@@ -77,12 +76,12 @@ class Position(NamedTuple):
         return f"prompt {self.sequence.index}, step {self.number}"
 
 
-def first_positions(guesses: Rows[Guess]) -> Iterator[int]:
+def first_positions(guesses: Sequence[Guess]) -> Iterator[int]:
     """The number of the first position of each row among those of all rows; then how many there are."""
     return accumulate((len(guess.tokens) + 1 for guess in guesses), initial=0)
 
 
-def positions_along(sequences: Rows[Sequence], guesses: Rows[Guess]) -> list[Position]:
+def positions_along(sequences: Sequence[TextRow], guesses: Sequence[Guess]) -> list[Position]:
     """The positions after the first 0, 1, ..., k tokens of each guess, row by row."""
     return [
         Position(sequence, guess.tokens[:num_tokens], *guess.drawn[num_tokens : num_tokens + 1])
@@ -91,7 +90,7 @@ def positions_along(sequences: Rows[Sequence], guesses: Rows[Guess]) -> list[Pos
     ]
 
 
-def noise_keys(positions: Rows[Position]) -> NoiseKeys:
+def noise_keys(positions: Sequence[Position]) -> NoiseKeys:
     """Seed, sequence and absolute position of every position."""
     requests = [position.sequence.request for position in positions]
     return NoiseKeys(

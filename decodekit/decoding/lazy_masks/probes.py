@@ -16,8 +16,7 @@ A row whose questions settle nothing is left alone for 1, 3, 7, ... steps, until
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence as Rows
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decodekit.decoding.draws.row_draws import Outputs
-    from decodekit.decoding.loop.sequence import Sequence
+    from decodekit.decoding.loop.text_row import TextRow
 
 MAX_QUESTIONS: Final = 3
 """So many tokens of a position are asked about before its mask is made."""
@@ -44,7 +43,7 @@ UNREACHED: Final = -1
 """Stands for the token of a position behind one whose token is not the draft's."""
 
 
-def ask(outputs: Outputs, guesses: Rows[Guess], can_wait: bool = False) -> list[int | None]:
+def ask(outputs: Outputs, guesses: Sequence[Guess], can_wait: bool = False) -> list[int | None]:
     """The token of every position as far as questions tell it: a token, `UNDECIDED`, or `UNREACHED`.
 
     Args:
@@ -67,14 +66,14 @@ def ask(outputs: Outputs, guesses: Rows[Guess], can_wait: bool = False) -> list[
     return found
 
 
-def _leaders_at(asked: Rows[int], outputs: Outputs) -> dict[int, tuple[int, int] | None]:
+def _leaders_at(asked: Sequence[int], outputs: Outputs) -> dict[int, tuple[int, int] | None]:
     """The leaders of positions. Where most positions are asked about, to look at all costs less than to copy some."""
     if 2 * len(asked) >= len(outputs.positions):
         return dict(enumerate(leaders_of(outputs)))
     return dict(zip(asked, leaders_of(outputs.at(asked)), strict=True))
 
 
-def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence, Guess, range]]:
+def _due_rows(outputs: Outputs, guesses: Sequence[Guess]) -> Iterator[tuple[TextRow, Guess, range]]:
     """The rows that are asked about, with their positions; a pause of the others is a step shorter."""
     first = 0
     for guess in guesses:
@@ -85,7 +84,7 @@ def _due_rows(outputs: Outputs, guesses: Rows[Guess]) -> Iterator[tuple[Sequence
         first = places.stop
 
 
-def is_due(sequence: Sequence) -> bool:
+def is_due(sequence: TextRow) -> bool:
     """Whether a row is asked about at this step; otherwise its pause gets a step shorter."""
     if sequence.pause_left == 0:
         return True
@@ -93,14 +92,14 @@ def is_due(sequence: Sequence) -> bool:
     return False
 
 
-def pause_after(sequence: Sequence, *, is_settled: bool) -> None:
+def pause_after(sequence: TextRow, *, is_settled: bool) -> None:
     """Note whether the questions of a step settled something: if not, the row is left alone for a while."""
     sequence.pause = 0 if is_settled else min(2 * sequence.pause + 1, MAX_PAUSE)
     sequence.pause_left = sequence.pause
 
 
 def _ask_along(
-    sequence: Sequence,
+    sequence: TextRow,
     guess: Guess,
     places: range,
     leaders: dict[int, tuple[int, int] | None],
@@ -132,7 +131,7 @@ def _ask_along(
 
 
 def _asked(
-    sequence: Sequence, place: int, leader: tuple[int, int] | None, outputs: Outputs, can_wait: bool
+    sequence: TextRow, place: int, leader: tuple[int, int] | None, outputs: Outputs, can_wait: bool
 ) -> int | None:
     """The token of a position before which its matcher stands, if a few questions tell it."""
     matcher = sequence.matcher
@@ -161,7 +160,7 @@ def _asked(
     return UNDECIDED
 
 
-def _may_be_given(sequence: Sequence, place: int, given: int, outputs: Outputs) -> bool:
+def _may_be_given(sequence: TextRow, place: int, given: int, outputs: Outputs) -> bool:
     """Whether a token that is allowed is in the mask, too, where those go that come too late (`masks_ending`).
 
     Of the token that is taken nobody asks that here: it is judged, and drawn again, when the text has reached it.

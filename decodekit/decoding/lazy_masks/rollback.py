@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
     from decodekit.constraints.constraint import Refusal
-    from decodekit.decoding.loop.sequence import Sequence
+    from decodekit.decoding.loop.text_row import TextRow
 
 MAX_REDRAWS: Final = 1024
 """How many tokens are refused at one position before the row fails."""
@@ -54,7 +54,7 @@ def checkpoint(text: Rows[int], keep: int, token_texts: Rows[bytes | None]) -> i
     return len(text)
 
 
-def destination(sequence: Sequence, first: int, last: int) -> int:
+def destination(sequence: TextRow, first: int, last: int) -> int:
     """The length after the next rollback of a row: `first` tokens or fewer, or more behind tokens without alternatives.
 
     Args:
@@ -81,7 +81,7 @@ def destination(sequence: Sequence, first: int, last: int) -> int:
     return here
 
 
-def failure(sequence: Sequence, max_rollbacks: int, dead_end: DecodekitError | None = None) -> DecodekitError | None:
+def failure(sequence: TextRow, max_rollbacks: int, dead_end: DecodekitError | None = None) -> DecodekitError | None:
     """The error of a row that cannot be rolled back again; None if it can."""
     if sequence.token_ids and sequence.num_rollbacks < max_rollbacks:
         return None
@@ -90,7 +90,7 @@ def failure(sequence: Sequence, max_rollbacks: int, dead_end: DecodekitError | N
     return give_up(sequence, sequence.refusal)
 
 
-def give_up(sequence: Sequence, refusal: Refusal) -> GuardError:
+def give_up(sequence: TextRow, refusal: Refusal) -> GuardError:
     """The error of a row whose guard accepts nothing that was tried."""
     return GuardError(
         f"the guard refused every text that was tried ({sequence.num_guard_refusals:,} refusals, "

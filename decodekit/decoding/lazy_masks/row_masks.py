@@ -6,7 +6,7 @@ They are kept in one host array that is written in place and handed to torch wit
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from torch import Tensor
 from decodekit.constraints.engine.bitmask import forbid
 from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
 from decodekit.decoding.lazy_masks.rollback import checkpoint
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.budget import keep_ending, plan_before
 from decodekit.errors import DecodekitError
 
@@ -47,9 +47,9 @@ class StepMasks:
 
     def fill(
         self,
-        sequences: Rows[Sequence],
+        sequences: Sequence[TextRow],
         drafts: list[list[int]],
-        choices: Rows[int | None] | None = None,
+        choices: Sequence[int | None] | None = None,
         can_wait: bool = False,
     ) -> Tensor | None:
         """The tokens allowed after the first 0, 1, ..., k tokens of each draft, int32 [P, words] as positions come.
@@ -83,7 +83,7 @@ class StepMasks:
                 sequence.mask_s += time.perf_counter() - begin
         return torch.from_numpy(self._words[:num_places])
 
-    def fill_here(self, sequence: Sequence, words: npt.NDArray[np.int32]) -> None:
+    def fill_here(self, sequence: TextRow, words: npt.NDArray[np.int32]) -> None:
         """The tokens allowed after the text of a sequence, into ``words``, int32 [words]."""
         begin = time.perf_counter()
         self._fill_position(sequence, (), words, sequence.plan)
@@ -91,10 +91,10 @@ class StepMasks:
 
     def _fill_along(
         self,
-        sequence: Sequence,
+        sequence: TextRow,
         draft: list[int],
         words: npt.NDArray[np.int32],
-        known: Rows[int | None],
+        known: Sequence[int | None],
         can_wait: bool,
     ) -> list[int]:
         matcher = sequence.matcher
@@ -124,7 +124,7 @@ class StepMasks:
         words[num_passed:] = ALL_ALLOWED
         return draft[: num_passed - 1]
 
-    def _is_judged(self, sequence: Sequence) -> bool:
+    def _is_judged(self, sequence: TextRow) -> bool:
         """Whether the guard was asked about all tokens that the mask is to say; if not, a slice of that was done."""
         matcher = sequence.matcher
         if self._can_redraw or not isinstance(matcher, WrappedMatcher):
@@ -132,9 +132,9 @@ class StepMasks:
         return all(sequence.is_prepared(token) for token in matcher.ending_tokens())
 
     def _plan_after(
-        self, sequence: Sequence, plan: tuple[int, ...] | None, token: int, position: int
+        self, sequence: TextRow, plan: tuple[int, ...] | None, token: int, position: int
     ) -> tuple[int, ...] | None:
-        """The plan of a text after a token of a draft, by which it has `position` tokens more; see `Sequence.plan`.
+        """The plan of a text after a token of a draft, by which it has `position` tokens more; see `TextRow.plan`.
 
         None if the text could not end in time: the draft is not followed to there.
         """
@@ -146,7 +146,7 @@ class StepMasks:
         return None if plan is None else plan[1:] if plan[:1] == (token,) else ()
 
     def _fill_position(
-        self, sequence: Sequence, draft: Rows[int], words: npt.NDArray[np.int32], plan: tuple[int, ...] | None
+        self, sequence: TextRow, draft: Sequence[int], words: npt.NDArray[np.int32], plan: tuple[int, ...] | None
     ) -> None:
         matcher = sequence.matcher
         assert matcher is not None

@@ -8,7 +8,7 @@ a bias may forbid it, the tokens go along as a draft instead: one forward pass j
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from decodekit.decoding.request.budget import ends_in_time, must_close
@@ -20,12 +20,12 @@ from decodekit.speculation.proposers.canonical import WINDOW
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
     from decodekit.decoding.draws.token_table import TokenTable
-    from decodekit.decoding.loop.sequence import Sequence
+    from decodekit.decoding.loop.text_row import TextRow
     from decodekit.decoding.request.settings import Settings
     from decodekit.speculation.proposers.canonical import Canonical
 
 
-def append_token(sequence: Sequence, token: int, settings: Settings, table: TokenTable | None) -> bool:
+def append_token(sequence: TextRow, token: int, settings: Settings, table: TokenTable | None) -> bool:
     """Append a token to a sequence, which finishes if it ends here or its constraint fails; whether it goes on."""
     try:
         if sequence.matcher is not None and not sequence.matcher.accept(token):
@@ -60,7 +60,7 @@ def append_token(sequence: Sequence, token: int, settings: Settings, table: Toke
     return reason is None
 
 
-def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | None) -> None:
+def append_forced(sequence: TextRow, settings: Settings, table: TokenTable | None) -> None:
     """Take what is forced after the text of a sequence, up to its end if all of the rest is."""
     if not settings.is_forced_unseen:
         return
@@ -81,7 +81,7 @@ def append_forced(sequence: Sequence, settings: Settings, table: TokenTable | No
             return
 
 
-def forced_run(sequence: Sequence, settings: Settings) -> list[int]:
+def forced_run(sequence: TextRow, settings: Settings) -> list[int]:
     """The tokens that follow the text without a choice."""
     matcher = sequence.matcher
     if matcher is None or settings.fast_forward == "off":
@@ -100,7 +100,7 @@ def forced_run(sequence: Sequence, settings: Settings) -> list[int]:
         return []
 
 
-def canonical_run(matcher: Matcher, text: Rows[int], canonical: Canonical, limit: int) -> list[int]:
+def canonical_run(matcher: Matcher, text: Sequence[int], canonical: Canonical, limit: int) -> list[int]:
     """The tokens that follow by themselves or by their bytes, about `limit` of them at most; moves the matcher."""
     run: list[int] = []
     while len(run) < limit:

@@ -14,8 +14,7 @@ same rows go on without drafts. Down comes `out`, with what a constraint is to b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -154,7 +153,7 @@ class DecodeStep:
             return None
 
 
-def draws_of(row: Rows[int]) -> list[DeviceDraw]:
+def draws_of(row: Sequence[int]) -> list[DeviceDraw]:
     """The draws in a row of `DecodeStep.out`: its tokens, then the position that has none, if it stopped there."""
     width = len(row) // 3
     draws = [

@@ -14,8 +14,7 @@ youngest group leaves its rows and comes again later (`Lane.step`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic
 
@@ -91,7 +90,7 @@ class Lane(Generic[G]):
         """Tokens in the rows of all groups."""
         return self.policy.num_rows * sum(group.num_cached for group in self.groups)
 
-    def place(self, groups: Rows[G], num_groups: int) -> None:
+    def place(self, groups: Sequence[G], num_groups: int) -> None:
         """Give new groups their rows; the first ones decide how large the cache is.
 
         Args:
@@ -124,7 +123,7 @@ class Lane(Generic[G]):
                 hold_back(group)
             self.reading.append(group)
 
-    def _look_at_rows(self, groups: Rows[G]) -> None:
+    def _look_at_rows(self, groups: Sequence[G]) -> None:
         """Before the first of some groups: drop a cache that does not fit them, or the model as it is now."""
         if self.policy.num_rows == 1:
             self._most = 1 << 31
@@ -141,11 +140,11 @@ class Lane(Generic[G]):
         if is_other:
             self.store.clear()
 
-    def _capacity_for(self, groups: Rows[G]) -> int:
+    def _capacity_for(self, groups: Sequence[G]) -> int:
         longest = max(one.sequence.length + min(one.sequence.max_tokens, _FIRST_TEXT) for one in groups)
         return -(-longest // CAPACITY_STEP) * CAPACITY_STEP
 
-    def _new_rows(self, groups: Rows[G], num_groups: int) -> CacheRows:
+    def _new_rows(self, groups: Sequence[G], num_groups: int) -> CacheRows:
         """A new cache; of fewer rows if there is no memory for all, where requests may wait for one another."""
         policy = self.policy
         num_groups = max(len(groups), min(num_groups, self.num_groups, self._most))
@@ -229,7 +228,7 @@ class Lane(Generic[G]):
             self._start()
         return updates
 
-    def _read(self, groups: Rows[G], num_tokens: int, rows: CacheRows) -> None:
+    def _read(self, groups: Sequence[G], num_tokens: int, rows: CacheRows) -> None:
         some = [group for group in groups if group.rows]
         self._check_growth(some, rows)
         self.policy.read(some, num_tokens, rows)
@@ -284,12 +283,12 @@ class Lane(Generic[G]):
             self._guarded(lambda some=some: self._bring_on(some, rows), some)  # type: ignore[misc]
         return self._ended(groups)
 
-    def _bring_on(self, groups: Rows[G], rows: CacheRows) -> None:
+    def _bring_on(self, groups: Sequence[G], rows: CacheRows) -> None:
         some = [group for group in groups if group.rows and not group.is_done]
         self._check_growth(some, rows)
         self.policy.step(some, rows)
 
-    def _check_growth(self, groups: Rows[G], rows: CacheRows) -> None:
+    def _check_growth(self, groups: Sequence[G], rows: CacheRows) -> None:
         """Refuse to let a rectangle grow beyond the memory that is free: the old and the new one live at a time.
 
         Raises:
@@ -307,7 +306,7 @@ class Lane(Generic[G]):
             )
             raise CacheFullError(f"{cause} are free", hint="a smaller batch_size, or shorter prompts")
 
-    def _ended(self, groups: Rows[G]) -> list[tuple[G, Update]]:
+    def _ended(self, groups: Sequence[G]) -> list[tuple[G, Update]]:
         """The updates of groups; those that are done leave their rows."""
         updates = []
         for group in groups:
@@ -321,7 +320,7 @@ class Lane(Generic[G]):
                 self._most += self.policy.num_rows == 1
         return updates
 
-    def _guarded(self, act: Callable[[], object], groups: Rows[G]) -> None:
+    def _guarded(self, act: Callable[[], object], groups: Sequence[G]) -> None:
         """Act on groups, with fewer of them where memory runs out; a fault of a group ends it, if that is wanted."""
         while any(group.rows and not group.is_done for group in groups):
             try:
@@ -336,7 +335,7 @@ class Lane(Generic[G]):
                 cause = f"{type(error).__name__}: {str(error)[:120]}"
             self._make_room(cause)  # only now: what the pass has computed lives as long as its exception
 
-    def _isolate(self, error: Exception, groups: Rows[G]) -> None:
+    def _isolate(self, error: Exception, groups: Sequence[G]) -> None:
         """End a group that raised; several are brought on one by one, for it is not known which of them it was."""
         if len(groups) == 1:
             self.policy.fail(groups[0], fault_of(error, "decoding", at=f"prompt {groups[0].sequence.index}"))

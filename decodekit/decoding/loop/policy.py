@@ -9,14 +9,13 @@ request is a function of its prompt, its constraint and its seed, whatever else 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from collections.abc import Sequence as Rows
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.loop.sequence import Sequence
 from decodekit.decoding.loop.step import forward
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.updates import Update, update_of
 from decodekit.errors import DecodekitError
 from decodekit.models.causal_lm import Cache, CausalLM
@@ -35,7 +34,7 @@ class Group:
         number: how many groups came before it.
     """
 
-    sequences: list[Sequence]
+    sequences: list[TextRow]
     rows: list[int] = field(default_factory=list, kw_only=True)
     error: DecodekitError | None = field(default=None, kw_only=True)
     leader: Group | None = field(default=None, kw_only=True)
@@ -45,7 +44,7 @@ class Group:
     number: int = field(default=0, kw_only=True)
 
     @property
-    def sequence(self) -> Sequence:
+    def sequence(self) -> TextRow:
         """The one that reads the prompt."""
         return self.sequences[0]
 
@@ -92,14 +91,14 @@ class Policy(ABC, Generic[G]):
         self.model = model
 
     @abstractmethod
-    def begin(self, sequence: Sequence) -> G:
+    def begin(self, sequence: TextRow) -> G:
         """The group of a new request, which may be done already; a `DecodekitError` if the request cannot start."""
 
     @abstractmethod
-    def step(self, groups: Rows[G], rows: CacheRows) -> None:
+    def step(self, groups: Sequence[G], rows: CacheRows) -> None:
         """Let the model read what is pending and bring every group on. What fails is an error of its group alone."""
 
-    def read(self, groups: Rows[G], num_tokens: int, rows: CacheRows) -> None:
+    def read(self, groups: Sequence[G], num_tokens: int, rows: CacheRows) -> None:
         """Let the model read the next tokens of prompts."""
         forward([group.sequence for group in groups], self.model, rows.cache, num_tokens)
 
@@ -115,7 +114,7 @@ class Policy(ABC, Generic[G]):
         if group.sequence.finish_reason is None:
             group.sequence.finish("error", error)
 
-    def settle(self, groups: Rows[G], rows: CacheRows) -> bool:
+    def settle(self, groups: Sequence[G], rows: CacheRows) -> bool:
         """After a step that was broken off before any text changed: make the groups ready for another try.
 
         Returns:
@@ -123,7 +122,7 @@ class Policy(ABC, Generic[G]):
         """
         return False
 
-    def sequences(self, group: G) -> Iterable[Sequence]:
+    def sequences(self, group: G) -> Iterable[TextRow]:
         """All sequences of a group that have rows."""
         return group.sequences
 
@@ -133,4 +132,4 @@ class Policy(ABC, Generic[G]):
         Here the search begins anew, which gives the same: nothing of it was handed out.
         """
         sequence = group.sequence
-        return self.begin(Sequence(sequence.index, sequence.request, sequence.max_tokens, sequence.settings))
+        return self.begin(TextRow(sequence.index, sequence.request, sequence.max_tokens, sequence.settings))

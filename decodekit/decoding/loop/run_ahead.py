@@ -30,8 +30,7 @@ Rows with a custom strategy, a guard, log-probabilities or a text that must clos
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -48,8 +47,8 @@ from decodekit.decoding.lazy_masks.state_memory import StateMemory
 from decodekit.decoding.loop.append import append_forced, append_token, forced_run
 from decodekit.decoding.loop.device_step import DecodeStep, StepShape, draws_of
 from decodekit.decoding.loop.faults import fault_of
-from decodekit.decoding.loop.sequence import Sequence
 from decodekit.decoding.loop.step import by_settings, propose
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.errors import is_out_of_memory
 from decodekit.gpu.draw_settings import ASKED, DRAFT, FLAGS, INDEX, MASKS, NO_MASK, NUM_VALUES, packed
 from decodekit.models.caches.paged_cache import PagedCache
@@ -79,7 +78,7 @@ class _Entry:
         end: tokens that the cache holds behind its pass.
     """
 
-    sequence: Sequence
+    sequence: TextRow
     row: int
     number: int
     given: list[int]
@@ -116,7 +115,7 @@ class _Text:
         status: why the row could not take a token; 0 if it can. Then the host tells.
     """
 
-    sequence: Sequence
+    sequence: TextRow
     parameters: Parameters | None
     values: NDArray[np.int32]
     latest: _Entry | None = None
@@ -166,9 +165,9 @@ class RunAhead:
         self._there: dict[int, list[Tensor]] = {}  # by columns, buffers for what comes back, used in turn
         self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
 
-    def split(self, sequences: Rows[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    def split(self, sequences: Sequence[TextRow]) -> tuple[list[TextRow], list[TextRow]]:
         """The rows that are decoded here at this step, and the others."""
-        ours, others = list[Sequence](), list[Sequence]()
+        ours, others = list[TextRow](), list[TextRow]()
         for sequence in sequences:
             text = self._text_of(sequence)
             is_ours = text.latest is not None or text.parked is not None or _is_plain(sequence, text)
@@ -176,7 +175,7 @@ class RunAhead:
         return ours, others
 
     @torch.inference_mode()
-    def step(self, sequences: Rows[Sequence]) -> None:
+    def step(self, sequences: Sequence[TextRow]) -> None:
         """Start the next step of rows, and take in the tokens of the one before; some rows finish by that.
 
         Args:
@@ -188,7 +187,7 @@ class RunAhead:
             self.rewind()
             raise
 
-    def _step(self, sequences: Rows[Sequence]) -> None:
+    def _step(self, sequences: Sequence[TextRow]) -> None:
         texts = [self._text_of(sequence) for sequence in sequences]
         for text in texts:
             if text.parked is not None:
@@ -206,7 +205,7 @@ class RunAhead:
             self._flights = self._launch(texts)
         self._cut_rows()
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: TextRow) -> None:
         """Drop what runs for a text that leaves its row."""
         text = self._texts.pop(id(sequence), None)
         if text is not None and text.sequence is sequence:
@@ -228,7 +227,7 @@ class RunAhead:
             lengths[row] = min(length, lengths[row])
         self.cache.truncate(lengths)
 
-    def _text_of(self, sequence: Sequence) -> _Text:
+    def _text_of(self, sequence: TextRow) -> _Text:
         text = self._texts.get(id(sequence))
         if text is None or text.sequence is not sequence:
             if len(self._texts) > 4 * self.cache.num_rows:
@@ -463,7 +462,13 @@ class RunAhead:
         step.state.fill(places, starts, counts, grid, wanted.ravel(), values)
 
     def _step_for(
-        self, num_rows: int, known: Rows[Parameters], width: int, num_positions: int, variant: Variant, pool: MaskPool
+        self,
+        num_rows: int,
+        known: Sequence[Parameters],
+        width: int,
+        num_positions: int,
+        variant: Variant,
+        pool: MaskPool,
     ) -> DecodeStep:
         """The program for so many rows, columns and positions, of which there is one for all caches of the model."""
         if self._model.capture is not None:
@@ -608,7 +613,7 @@ class RunAhead:
         if sequence.first_token_at is None and sequence.token_ids:
             sequence.first_token_at = time.perf_counter()
 
-    def _count(self, sequence: Sequence, entry: _Entry) -> None:
+    def _count(self, sequence: TextRow, entry: _Entry) -> None:
         """Note what became of a draft."""
         if entry.guess.tokens:
             num_kept = num_equal(entry.guess.tokens, sequence.token_ids[entry.number :])
@@ -632,7 +637,7 @@ class RunAhead:
         text.wants_mask = not is_allowed
         return bool(is_allowed)
 
-    def _is_answered(self, sequence: Sequence, draw: DeviceDraw) -> bool:
+    def _is_answered(self, sequence: TextRow, draw: DeviceDraw) -> bool:
         """Whether a constraint allows a token and what must be allowed besides; of no meaning if it waits."""
         assert sequence.matcher is not None
         for token in dict.fromkeys((draw.token, draw.given)):
@@ -658,7 +663,7 @@ class RunAhead:
             self._cuts = {}
 
 
-def _is_plain(sequence: Sequence, text: _Text) -> bool:
+def _is_plain(sequence: TextRow, text: _Text) -> bool:
     """Whether a row is decoded in a way that the device knows, and is where one token or a few are to be read."""
     settings = sequence.settings
     return (
@@ -675,7 +680,7 @@ def _is_plain(sequence: Sequence, text: _Text) -> bool:
     )
 
 
-def _new_text(sequence: Sequence) -> _Text:
+def _new_text(sequence: TextRow) -> _Text:
     """A new row's state; its settings are looked at once."""
     parameters, request = Parameters.of(sequence.settings), sequence.request
     if parameters is None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Rows
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
@@ -18,8 +17,8 @@ from decodekit.decoding.loop.append import append_forced
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
 from decodekit.decoding.loop.run_ahead import RunAhead
 from decodekit.decoding.loop.scheduler import run
-from decodekit.decoding.loop.sequence import Request, Sequence
 from decodekit.decoding.loop.step import crop, step
+from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes.row_memory import ROW_TOKENS, new_cache, rows_that_fit
 from decodekit.decoding.request.budget import check_budget
 from decodekit.decoding.request.settings import Settings
@@ -48,12 +47,12 @@ class Texts(Policy[Group]):
         self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their kin
         self._ahead: weakref.ref[RunAhead] | None = None  # of the rows: a policy must not keep a cache
 
-    def begin(self, sequence: Sequence) -> Group:
+    def begin(self, sequence: TextRow) -> Group:
         """The text, with what is forced at its beginning."""
         begin_text(sequence, sequence.settings)
         return Group([sequence])
 
-    def step(self, groups: Rows[Group], rows: CacheRows) -> None:
+    def step(self, groups: Sequence[Group], rows: CacheRows) -> None:
         """One token or more for each text."""
         sequences = [group.sequence for group in groups]
         ahead = self._ahead_over(rows)
@@ -85,7 +84,7 @@ class Texts(Policy[Group]):
             known = self._masks[id(settings.kin)] = settings, masks  # held, so that the identity stays theirs
         return known[1]
 
-    def settle(self, groups: Rows[Group], rows: CacheRows) -> bool:
+    def settle(self, groups: Sequence[Group], rows: CacheRows) -> bool:
         """Read the last token again where no token was taken after it."""
         if isinstance(rows.loop, RunAhead):
             rows.loop.rewind()
@@ -110,7 +109,7 @@ class Texts(Policy[Group]):
         return Group(group.sequences)
 
 
-def begin_text(sequence: Sequence, settings: Settings) -> None:
+def begin_text(sequence: TextRow, settings: Settings) -> None:
     """Take what is forced at the beginning of a text, maybe all; `LengthError` if no text of the constraint fits."""
     check_budget(sequence, settings)
     is_empty = sequence.finish_reason is not None

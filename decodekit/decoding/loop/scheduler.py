@@ -40,7 +40,7 @@ from decodekit.constraints.slices import WorkBudget
 from decodekit.decoding.loop.faults import fault_of
 from decodekit.decoding.loop.lane import Lane
 from decodekit.decoding.loop.policy import Group, Policy
-from decodekit.decoding.loop.sequence import Request, Sequence
+from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.request.budget import token_budget
@@ -428,7 +428,7 @@ class Scheduler:
             number = ticket.number_of(ticket.num_begun)
             request = replace(request, sequence=number) if number != request.sequence else request
             budget = token_budget(ticket.index, request, ticket.policy.model, ticket.settings)
-            sequence = Sequence(ticket.index, request, budget, ticket.settings)
+            sequence = TextRow(ticket.index, request, budget, ticket.settings)
             matcher = sequence.matcher
             if matcher is not None and matcher.is_accepting and not matcher.can_continue:
                 sequence.finish("complete")  # the empty text is the only one

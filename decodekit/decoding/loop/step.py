@@ -29,8 +29,7 @@ order would end it: the product of a few rows with the weights is one on a CPU (
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import compress
@@ -51,7 +50,7 @@ from decodekit.decoding.lazy_masks.rollback import MAX_REDRAWS, checkpoint, dest
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced, append_token, forced_run
 from decodekit.decoding.loop.faults import fault_of
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.request.budget import can_stop_here, ends_in_time, keep_ending, must_close
 from decodekit.decoding.request.settings import Settings
@@ -84,7 +83,7 @@ Outcome: TypeAlias = int | Backtrack | NoToken | DecodekitError
 
 @torch.inference_mode()
 def step(
-    sequences: Rows[Sequence],
+    sequences: Sequence[TextRow],
     model: CausalLM,
     cache: Cache,
     masks: Callable[[Settings], StepMasks],
@@ -108,7 +107,7 @@ def step(
     read = [sequence for some, _ in reading for sequence in some]
     drafts = [list(guess.tokens) for _, guesses in reading for guess in guesses]
     logits = forward_sorted(read, model, cache, drafts) if read else None  # [P, V], as the model gives them
-    first, surplus = 0, list[Sequence]()
+    first, surplus = 0, list[TextRow]()
     for part, (_, guesses) in zip(parts, reading, strict=True):
         num_positions = sum(len(guess.tokens) + 1 for guess in guesses)
         own = None if logits is None else logits[first : first + num_positions]
@@ -118,9 +117,9 @@ def step(
         crop(surplus, cache)
 
 
-def by_settings(sequences: Rows[Sequence]) -> list[list[Sequence]]:
+def by_settings(sequences: Sequence[TextRow]) -> list[list[TextRow]]:
     """The rows of settings that tokens are taken by in one way together, in order; see `Settings.kin`."""
-    parts: dict[int, list[Sequence]] = {}
+    parts: dict[int, list[TextRow]] = {}
     for sequence in sequences:
         parts.setdefault(id(sequence.settings.kin), []).append(sequence)
     return [*parts.values()]
@@ -130,7 +129,7 @@ def by_settings(sequences: Rows[Sequence]) -> list[list[Sequence]]:
 class StepPart:
     """The rows of a step that have the same settings; see `step` for the arguments."""
 
-    sequences: list[Sequence]
+    sequences: list[TextRow]
     model: CausalLM
     cache: Cache
     masks: Callable[[Settings], StepMasks]
@@ -147,7 +146,7 @@ class StepPart:
         """The prefixes, if a processor looks back."""
         return self.every_table if self.settings.pipeline.needs_history else None
 
-    def reading(self) -> tuple[list[Sequence], list[Guess]]:
+    def reading(self) -> tuple[list[TextRow], list[Guess]]:
         """The rows that the model is to read, and what is guessed behind each.
 
         Rows that waited for their constraint have been read before, and give what they hold.
@@ -173,7 +172,7 @@ class StepPart:
             return Guess()
         return guess
 
-    def take(self, guesses: list[Guess], logits: Tensor) -> list[Sequence]:
+    def take(self, guesses: list[Guess], logits: Tensor) -> list[TextRow]:
         """Take tokens of every row by the logits [P, V]; the rows of which the cache holds more than their texts."""
         try:
             decided = self._decide(guesses, logits)
@@ -187,9 +186,9 @@ class StepPart:
             return self._take_alone(guesses, logits)
         return self._follow(decided)
 
-    def _take_alone(self, guesses: list[Guess], logits: Tensor) -> list[Sequence]:
+    def _take_alone(self, guesses: list[Guess], logits: Tensor) -> list[TextRow]:
         """Row by row, so that a fault of one is not the others'. Nothing of a text has changed yet."""
-        surplus, first = list[Sequence](), 0
+        surplus, first = list[TextRow](), 0
         for sequence, guess in zip(self.sequences, guesses, strict=True):
             sequence.is_waiting = False
             num_positions = len(guess.tokens) + 1
@@ -237,7 +236,7 @@ class StepPart:
         drafts, target = list(compress(decided.drafts, is_going_on)), list(compress(decided.target, is_kept))
         return Decided(sequences, guesses, drafts, outputs, choices, target, decided.is_guessed)
 
-    def _follow(self, decided: Decided) -> list[Sequence]:
+    def _follow(self, decided: Decided) -> list[TextRow]:
         """Let the texts go on as decided; the rows of which the cache holds more than their texts."""
         sequences, outputs, settings, table = decided.sequences, decided.outputs, self.settings, self.table
         taken, backtracks = [], []
@@ -283,7 +282,7 @@ class Decided:
         is_guessed: whether the model has read drafts.
     """
 
-    sequences: list[Sequence]
+    sequences: list[TextRow]
     guesses: list[Guess]
     drafts: list[list[int]]
     outputs: Outputs
@@ -292,7 +291,7 @@ class Decided:
     is_guessed: bool
 
 
-def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, table: TokenTable | None) -> list[Guess]:
+def propose(sequences: Sequence[TextRow], model: CausalLM, settings: Settings, table: TokenTable | None) -> list[Guess]:
     """A guess for each text: forced tokens that were not taken unseen, else the proposer's offer.
 
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
@@ -329,11 +328,11 @@ def propose(sequences: Rows[Sequence], model: CausalLM, settings: Settings, tabl
 
 
 def forward(
-    sequences: Rows[Sequence],
+    sequences: Sequence[TextRow],
     model: CausalLM,
     cache: Cache,
     num_tokens: int | None = None,
-    drafts: Rows[list[int]] | None = None,
+    drafts: Sequence[list[int]] | None = None,
 ) -> Tensor:
     """Let the model read the pending tokens, at most `num_tokens` of each row, and the drafts after them.
 
@@ -358,7 +357,7 @@ def forward(
     return logits
 
 
-def forward_sorted(sequences: Rows[Sequence], model: CausalLM, cache: Cache, drafts: Rows[list[int]]) -> Tensor:
+def forward_sorted(sequences: Sequence[TextRow], model: CausalLM, cache: Cache, drafts: Sequence[list[int]]) -> Tensor:
     """`forward` with the rows in the order of the cache, since neighbouring rows are read in place; [P, V] as given."""
     rows = [sequence.row for sequence in sequences]
     order = sorted(range(len(rows)), key=rows.__getitem__)
@@ -371,14 +370,14 @@ def forward_sorted(sequences: Rows[Sequence], model: CausalLM, cache: Cache, dra
 
 
 def verify(
-    sequence: Sequence,
+    sequence: TextRow,
     guess: Guess,
     draft: list[int],
     first: int,
-    target: Rows[int | DecodekitError],
+    target: Sequence[int | DecodekitError],
     outputs: Outputs,
     masks: StepMasks,
-    choices: Rows[int | None],
+    choices: Sequence[int | None],
     can_wait: bool = False,
 ) -> tuple[list[int], Backtrack | None]:
     """Take the target's tokens of one row as far as the draft agrees, and one more; the row may finish by any of them.
@@ -428,7 +427,7 @@ def verify(
 
 
 def settle(
-    sequence: Sequence,
+    sequence: TextRow,
     choice: int | DecodekitError,
     position: int,
     outputs: Outputs,
@@ -464,7 +463,7 @@ def settle(
     return outcome
 
 
-def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) -> Outcome:
+def judge(sequence: TextRow, choice: int | DecodekitError, settings: Settings) -> Outcome:
     """The outcome of a drawn token, or of a row without one."""
     if isinstance(choice, DecodekitError):
         if isinstance(choice, DeadEndError) and can_stop_here(sequence, settings):
@@ -487,7 +486,7 @@ def judge(sequence: Sequence, choice: int | DecodekitError, settings: Settings) 
     return refused(sequence, choice, refusal, settings)
 
 
-def refused(sequence: Sequence, choice: int, refusal: Refusal, settings: Settings) -> Outcome:
+def refused(sequence: TextRow, choice: int, refusal: Refusal, settings: Settings) -> Outcome:
     """The outcome of a row whose token a guard refuses."""
     assert sequence.matcher is not None
     last = len(sequence.token_ids)
@@ -505,7 +504,7 @@ def refused(sequence: Sequence, choice: int, refusal: Refusal, settings: Setting
     return give_up(sequence, refusal) if len(banned) > MAX_REDRAWS else NoToken.REFUSED
 
 
-def crop(sequences: Rows[Sequence], cache: Cache) -> None:
+def crop(sequences: Sequence[TextRow], cache: Cache) -> None:
     """Forget what the model has read beyond the texts: rejected drafts, and what was taken back."""
     lengths = host_lengths(cache)
     for sequence in sequences:

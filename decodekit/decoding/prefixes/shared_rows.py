@@ -17,15 +17,14 @@ go back share whole prompts only, as several samples of one have them: their row
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
-from collections.abc import Sequence as Rows
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
 
 import torch
 
 from decodekit.decoding.loop.policy import Group
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes.prefix_store import PrefixStore, num_common
 from decodekit.errors import is_out_of_memory
 from decodekit.models.causal_lm import Cache, CausalLM, Prefix, SharesPrefixes, host_lengths
@@ -97,7 +96,7 @@ class SharedRows:
         self._left: dict[int, LeftRow] = {}  # the one that was left first comes first
         self._left_by_head: dict[Hashable, set[int]] = defaultdict(set)  # see `_head`
 
-    def begin(self, group: Group, num_rows: int, free: list[int], live: Rows[Group]) -> None:
+    def begin(self, group: Group, num_rows: int, free: list[int], live: Sequence[Group]) -> None:
         """Give a new group its rows, empty or with what is known already; or a leader, and then it has to wait.
 
         Args:
@@ -170,7 +169,7 @@ class SharedRows:
             del self._left_by_head[head]
         return left
 
-    def _add(self, tokens: Rows[int], prefix: Prefix, salt: Hashable) -> None:
+    def _add(self, tokens: Sequence[int], prefix: Prefix, salt: Hashable) -> None:
         if not self._store.add(tokens, prefix, salt):
             prefix.release()
 
@@ -203,7 +202,7 @@ class SharedRows:
         self._store.clear()
         return had_any
 
-    def _left_row(self, group: Group, tokens: list[int], free: Rows[int]) -> SharedSource:
+    def _left_row(self, group: Group, tokens: list[int], free: Sequence[int]) -> SharedSource:
         """The row without a group that has most of some tokens."""
         best = SharedSource()
         for row in sorted(self._left_by_head.get(_head(tokens, group.sequence.request), ())):
@@ -213,7 +212,7 @@ class SharedRows:
                 best = SharedSource(min(num_tokens, len(left.tokens)), row)
         return best
 
-    def _best(self, group: Group, tokens: list[int], best: SharedSource, live: Rows[Group]) -> SharedSource:
+    def _best(self, group: Group, tokens: list[int], best: SharedSource, live: Sequence[Group]) -> SharedSource:
         """The source of most of some tokens; of equal ones that which is at hand first."""
         if not self._can_begin_late or len(tokens) <= MIN_SHARED:
             return SharedSource()
@@ -238,7 +237,7 @@ class SharedRows:
         return other.num_cached < num_tokens or bool(other.held_back)  # it stops there, see `_follow`
 
     def _num_shared(
-        self, group: Group, tokens: list[int], other: Rows[int], owner: Request, text: Rows[int] = ()
+        self, group: Group, tokens: list[int], other: Sequence[int], owner: Request, text: Sequence[int] = ()
     ) -> int:
         """The number of first tokens that a group can take over from those that another's request reads."""
         request = group.sequence.request
@@ -264,7 +263,7 @@ class SharedRows:
         if not self._can_rollback and not leader.held_back:
             hold_back(leader)
 
-    def start(self, reading: Rows[Group], live: Rows[Group]) -> None:
+    def start(self, reading: Sequence[Group], live: Sequence[Group]) -> None:
         """Let groups begin with what their leaders have read by now; those whose leader is gone look for another."""
         due: dict[int, list[Group]] = defaultdict(list)
         for group in reading:
@@ -281,7 +280,7 @@ class SharedRows:
             known = [*leader.sequence.request.prompt, *leader.sequence.token_ids]
             self._hand_over(row, known, leader.sequence.request.salt, groups)
 
-    def _look_again(self, group: Group, live: Rows[Group]) -> None:
+    def _look_again(self, group: Group, live: Sequence[Group]) -> None:
         own = self._left_row(group, group.sequence.pending, [*self._left])
         source = self._best(group, group.sequence.pending, own, live)
         if source.row is not None:
@@ -314,7 +313,7 @@ class SharedRows:
         if prefix is not None:
             self._add(known[:num_tokens], prefix, salt)
 
-    def _copied(self, pairs: Rows[tuple[int, int]]) -> bool:
+    def _copied(self, pairs: Sequence[tuple[int, int]]) -> bool:
         """Copy rows, see `copy_rows`; whether there was memory for that."""
         try:
             copy_rows(self._cache, pairs)

@@ -2,7 +2,7 @@
 
 A text closes in time by induction. Say 3 tokens are left and ``{"a": 1`` stands. ``}`` passes, for the constraint is
 satisfied after it; ``0`` passes, for the completion ``}`` fits into the 2 tokens after it; ``, "b`` does not, if the
-least completion ``": 0}`` has 4. The completion that was found when a token passed is the text's `Sequence.plan`: its
+least completion ``": 0}`` has 4. The completion that was found when a token passed is the text's `TextRow.plan`: its
 first token passes next, whatever else does.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from decodekit.constraints.matching.matcher import Matcher
-    from decodekit.decoding.loop.sequence import Request, Sequence
+    from decodekit.decoding.loop.text_row import Request, TextRow
     from decodekit.decoding.request.settings import Settings
     from decodekit.models.causal_lm import CausalLM
 
@@ -53,7 +53,7 @@ def token_budget(index: int, request: Request, model: CausalLM, settings: Settin
     return min(settings.max_new_tokens, context_length - max(len(request.prompt), len(request.negative_prompt)))
 
 
-def check_budget(sequence: Sequence, settings: Settings) -> None:
+def check_budget(sequence: TextRow, settings: Settings) -> None:
     """Raise the `LengthError` of a row that must satisfy its constraint in time, where no text is short enough."""
     if not settings.must_close or sequence.matcher is None:
         return
@@ -67,17 +67,17 @@ def check_budget(sequence: Sequence, settings: Settings) -> None:
         )
 
 
-def must_close(sequence: Sequence, settings: Settings) -> bool:
+def must_close(sequence: TextRow, settings: Settings) -> bool:
     """Whether the constraint of a row has to be satisfied within its budget."""
     return settings.must_close and sequence.matcher is not None
 
 
-def can_stop_here(sequence: Sequence, settings: Settings) -> bool:
+def can_stop_here(sequence: TextRow, settings: Settings) -> bool:
     """Whether a row that must satisfy its constraint in time may end where no token may follow: its text is whole."""
     return settings.must_close and sequence.matcher is not None and sequence.matcher.is_accepting
 
 
-def ends_in_time(sequence: Sequence, token: int, settings: Settings) -> bool:
+def ends_in_time(sequence: TextRow, token: int, settings: Settings) -> bool:
     """Whether the constraint can be satisfied within the budget after `token`.
 
     By induction some token always passes: the first one of the completion that was found when the token before passed.
@@ -90,7 +90,7 @@ def ends_in_time(sequence: Sequence, token: int, settings: Settings) -> bool:
     return True
 
 
-def plan_of(sequence: Sequence, token: int, settings: Settings) -> tuple[int, ...] | None:
+def plan_of(sequence: TextRow, token: int, settings: Settings) -> tuple[int, ...] | None:
     """The plan of a row before `token` comes; None if that is too late for any."""
     assert sequence.matcher is not None
     num_left = sequence.max_tokens - len(sequence.token_ids) - 1  # after this token

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.decoding.request.stats import DERIVED, Stats
 from decodekit.decoding.request.stopping import FinishReason
 from decodekit.decoding.request.token_traces import TokenTrace

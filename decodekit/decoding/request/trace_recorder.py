@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import num_set
 from decodekit.decoding.draws.row_draws import log_mass
 from decodekit.decoding.lazy_masks.positions import Guess
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.token_traces import Check, Source, TokenOption, TokenTrace, text_of
 from decodekit.speculation.verification import num_equal
@@ -23,12 +23,12 @@ MAX_OPTIONS: Final = 8
 
 
 def trace(
-    taken: Rows[tuple[Sequence, Rows[int], int]],
+    taken: Sequence[tuple[TextRow, Sequence[int], int]],
     logits: Tensor,
     bitmask: Tensor | None,
     settings: Settings,
-    offers: Rows[Guess] = (),
-    choices: Rows[int | None] | None = None,
+    offers: Sequence[Guess] = (),
+    choices: Sequence[int | None] | None = None,
 ) -> None:
     """Note how tokens were taken, if that is wanted.
 
@@ -98,7 +98,7 @@ class _Place:
         return TokenOption(token, text, float(self.log_probs[token]), is_allowed)
 
 
-def _sources(tokens: Rows[int], offer: Guess | None) -> list[Source]:
+def _sources(tokens: Sequence[int], offer: Guess | None) -> list[Source]:
     """The source of each of the tokens that a row took, of which the first ones may be those of a draft."""
     if offer is None:
         return ["model"] * len(tokens)

@@ -13,7 +13,7 @@ from decodekit.errors import DecodekitError
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher
-    from decodekit.decoding.loop.sequence import Request, Sequence, TokenLogprob
+    from decodekit.decoding.loop.text_row import Request, TextRow, TokenLogprob
     from decodekit.decoding.request.token_traces import TokenTrace
     from decodekit.decoding.search.beam_tree import BeamTree
 
@@ -68,7 +68,7 @@ class Update:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-def update_of(sequence: Sequence) -> Update:
+def update_of(sequence: TextRow) -> Update:
     """The news of a sequence since the last update."""
     result = None
     if sequence.finish_reason is not None:

@@ -38,8 +38,8 @@ from decodekit.decoding.draws.row_draws import non_finite, record
 from decodekit.decoding.lazy_masks.positions import Position
 from decodekit.decoding.loop.append import append_token
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
-from decodekit.decoding.loop.sequence import Sequence as Text
 from decodekit.decoding.loop.step import forward
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.budget import (
     can_stop_here,
@@ -95,7 +95,7 @@ class Hypothesis:
         node: its place in the tree, if that is recorded.
     """
 
-    sequence: Text
+    sequence: TextRow
     log_prob: float
     node: int | None = None
 
@@ -253,7 +253,7 @@ class BeamSearch(Policy[BeamGroup]):
         self.option = f"num_beams={options.num_beams}"
         self._options = options
 
-    def begin(self, sequence: Text) -> BeamGroup:
+    def begin(self, sequence: TextRow) -> BeamGroup:
         """Every group of beams begins with the empty text; `LengthError` if no text of the constraint fits."""
         check_budget(sequence, self.settings)
         root = Hypothesis(sequence, 0.0)
@@ -412,7 +412,7 @@ class BeamSearch(Policy[BeamGroup]):
             tree.nodes.append(BeamNode(parent, step, candidate.token, text, candidate.log_prob, score))
         return [replace(one, node=first + place) for place, one in enumerate(extended)]
 
-    def sequences(self, group: BeamGroup) -> list[Text]:
+    def sequences(self, group: BeamGroup) -> list[TextRow]:
         """The empty text and the hypotheses, each once."""
         every = [group.sequence, group.best.sequence, *(one.sequence for one in group.live)]
         return [*{id(one): one for one in every}.values()]

@@ -36,7 +36,7 @@ from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced, append_token
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
 from decodekit.decoding.loop.samples import begin_text
-from decodekit.decoding.loop.sequence import Sequence as Text
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import Settings
@@ -127,7 +127,7 @@ class ContrastiveRows(Policy[ContrastiveGroup]):
         self._penalty_alpha = penalty_alpha
         self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=False, can_go_back=False)
 
-    def begin(self, sequence: Text) -> ContrastiveGroup:
+    def begin(self, sequence: TextRow) -> ContrastiveGroup:
         """The text, with what is forced at its beginning."""
         begin_text(sequence, self.settings)
         return ContrastiveGroup([sequence], [0] * self.num_rows)

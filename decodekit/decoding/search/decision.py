@@ -28,8 +28,8 @@ from torch import Tensor
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.decoding.draws.row_draws import non_finite
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
-from decodekit.decoding.loop.sequence import Sequence as Text
 from decodekit.decoding.loop.step import forward
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import Settings
@@ -146,13 +146,13 @@ class DecisionSearch(Policy[DecisionGroup]):
     """
 
     def __init__(
-        self, model: CausalLM, settings: Settings, trie_of: Callable[[Text], ChoiceTrie], num_rows: int = 1
+        self, model: CausalLM, settings: Settings, trie_of: Callable[[TextRow], ChoiceTrie], num_rows: int = 1
     ) -> None:
         super().__init__(model)
         self.settings, self.num_rows = settings, num_rows
         self._trie_of = trie_of
 
-    def begin(self, sequence: Text) -> DecisionGroup:
+    def begin(self, sequence: TextRow) -> DecisionGroup:
         """Nothing is known yet, unless there is but one choice."""
         trie = self._trie_of(sequence)
         if trie.root is None:

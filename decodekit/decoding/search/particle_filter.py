@@ -24,7 +24,7 @@ Say ``yes`` and ``no`` are legal, and the model begins with ``y`` at 0.6, ``n`` 
 0.1, ``n`` with ``o`` at 0.9. Masking gives ``yes`` with 0.6 / 0.8 = 0.75. As particles, both weigh 0.8 after the first
 token, then ``yes`` 0.08 and ``no`` 0.72: together 0.06 to 0.18, as 0.6 * 0.1 to 0.2 * 0.9 under the model.
 
-A particle is a `Sequence` in a row of its own. The prompt is read once and copied. The particles of a prompt take one
+A particle is a `TextRow` in a row of its own. The prompt is read once and copied. The particles of a prompt take one
 token at a time, together. Where they are drawn anew, those that are continued stay in their rows, and the rows of the
 others become copies (one `Cache.reorder` for all prompts of a step). Particle i draws with the noise of number i, and
 who is drawn anew is keyed by the number of tokens.
@@ -33,8 +33,7 @@ who is drawn anew is keyed by the number of tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence as Rows
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -47,8 +46,8 @@ from decodekit.decoding.lazy_masks.positions import Position, noise_keys
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_token
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
-from decodekit.decoding.loop.sequence import Sequence
 from decodekit.decoding.loop.step import forward
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.decoding.request.stats import ParticleStats
@@ -140,14 +139,14 @@ class ParticleFilter(Policy[Population]):
         # A guard is asked about the tokens that are drawn, and is no part of a mask.
         self._masks = StepMasks(settings.vocabulary.num_mask_words, can_redraw=True)
 
-    def begin(self, sequence: Sequence) -> Population:
+    def begin(self, sequence: TextRow) -> Population:
         """Particles at the beginning; they are done where the empty text is the only one."""
         request, num_particles = sequence.request, self._options.num_particles
         first = request.sequence * num_particles
         requests = [replace(request, sequence=number) for number in range(first, first + num_particles)]
         return Population([sequence.fork(one, -1) for one in requests], [0.0] * num_particles)
 
-    def step(self, groups: Rows[Population], rows: CacheRows) -> None:
+    def step(self, groups: Sequence[Population], rows: CacheRows) -> None:
         """Let every particle that goes on take a token; draw particles anew where their weights are uneven."""
         live = [
             (population, place)
@@ -223,7 +222,7 @@ class ParticleFilter(Policy[Population]):
             draws.append(draw)
         return draws
 
-    def _judge(self, population: Population, particle: Sequence) -> Callable[[int], bool]:
+    def _judge(self, population: Population, particle: TextRow) -> Callable[[int], bool]:
         """The judge of tokens behind the text of a particle."""
         matcher, predicate, vocabulary = particle.matcher, self._options.predicate, self.settings.vocabulary
         texts = self.settings.texts if matcher is None else matcher.token_texts
@@ -296,7 +295,7 @@ class ParticleFilter(Policy[Population]):
         """The particles begin anew."""
         first = group.sequence
         request = replace(first.request, sequence=first.request.sequence // self._options.num_particles)
-        return self.begin(Sequence(first.index, request, first.max_tokens, first.settings))
+        return self.begin(TextRow(first.index, request, first.max_tokens, first.settings))
 
     def fail(self, group: Population, error: DecodekitError) -> None:
         """End the particles with an error, and with the longest text."""
@@ -332,13 +331,13 @@ class ParticleFilter(Policy[Population]):
             numbers = population.uniforms(Stream.CHOICE, 0)
             drawn = ancestors(shares(weights), numbers, "multinomial")[0]
             order.sort(key=lambda i: i != drawn)  # stable
-        found: dict[str, Sequence] = {}
+        found: dict[str, TextRow] = {}
         for i in order:
             if weights[i] > -math.inf:
                 found.setdefault(particles[i].new_text, particles[i])
         return with_others(self._ended(population, particle, texts[text]) for text, particle in found.items())
 
-    def _ended(self, population: Population, particle: Sequence, share: float | None) -> Update:
+    def _ended(self, population: Population, particle: TextRow, share: float | None) -> Update:
         update = update_of(particle)
         assert update.result is not None
         # Nothing is known before the end.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError
 
 if TYPE_CHECKING:
-    from decodekit.decoding.loop.sequence import Request
+    from decodekit.decoding.loop.text_row import Request
     from decodekit.decoding.request.completion import Completion
     from decodekit.decoding.request.settings import Settings
     from decodekit.decoding.request.updates import Update

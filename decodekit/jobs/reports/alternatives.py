@@ -23,7 +23,7 @@ from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.decoding.loop.scheduler import run
-from decodekit.decoding.loop.sequence import Request
+from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.search.choice_trie import ChoiceTrie, Spellings
 from decodekit.decoding.search.decision import DecisionSearch
 from decodekit.errors import OptionError, ResourceLimitError

@@ -126,7 +126,7 @@ class WeightPlaces:
         return [addresses_of(tensor) for held, name in self._tensors if (tensor := held[name]) is not None]
 
     def have_changed(self) -> bool:
-        """Whether tensors were moved or replaced since this was asked last; numbers written in place are no change."""
+        """Whether tensors were moved or replaced since this was asked last. Numbers written in place are not seen."""
         if self._places == self._now():
             return False
         self._note()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.errors import InvalidRequestError
 from decodekit.llm import Completion
 from decodekit.serving.requests.engine_requests import Asked, check_ids, seed_of, structure_of, text_options

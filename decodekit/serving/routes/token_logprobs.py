@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, Final
 
-from decodekit.decoding.loop.sequence import TokenLogprob
+from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.vocabulary import Vocabulary
 
 LEAST_LOGPROB: Final = -9999.0

@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.work import Work
-from decodekit.decoding.loop.sequence import Sequence
+from decodekit.decoding.loop.text_row import TextRow
 from decodekit.errors import DeadEndError, UnsatisfiableError
 from decodekit.testing import check_guard, check_matcher
 from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
@@ -328,14 +328,14 @@ def test_a_wrong_value_is_taken_back_right_there(name: str, has_reader: bool, mo
     schema, most = LONG[name]
     rule = JsonSchema(schema, whitespace="compact")
     taken_back_at: list[int] = []
-    take_back = Sequence.take_back
+    take_back = TextRow.take_back
 
-    def watched(self: Sequence, num_tokens: int) -> None:
+    def watched(self: TextRow, num_tokens: int) -> None:
         taken_back_at.append(len(self.token_ids))
         take_back(self, num_tokens)
 
     llm, prompt = dk.LLM.load("tiny"), "some JSON: "
-    monkeypatch.setattr(Sequence, "take_back", watched)
+    monkeypatch.setattr(TextRow, "take_back", watched)
     if not has_reader:
         monkeypatch.setattr(SchemaGuard, "reader", lambda self: None)
     strategy = dk.Sample(temperature=1.5, seed=2)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable
-from collections.abc import Sequence as Tokens
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +36,11 @@ class Request:
         thought: with which the text may begin; None for a text that is all answer.
     """
 
-    prompt: Tokens[int]
+    prompt: Sequence[int]
     matcher: Matcher | None = None
     seed: int = 0
     sequence: int = 0
-    negative_prompt: Tokens[int] = ()
+    negative_prompt: Sequence[int] = ()
     salt: Hashable = None
     deadline: float | None = None
     thought: Thought | None = None
@@ -87,8 +86,8 @@ class DraftCounts:
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """One request on its way.
+class TextRow:
+    """The row of one text on its way.
 
     `pending` holds the tokens that the model has not read: the prompt first, then the token taken last, and forced
     tokens with both. The model has always read ``prompt + token_ids`` up to them. `new_text` and the tokens from
@@ -216,12 +215,12 @@ class Sequence:
         self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
 
-    def fork(self, request: Request, row: int) -> Sequence:
+    def fork(self, request: Request, row: int) -> TextRow:
         """The same text for another sample in another row, where it goes on by itself.
 
         Only for texts without bans, drafts and states, which would be shared: searches have none of them.
         """
-        twin = object.__new__(Sequence)  # `copy.copy` takes twice as long, and beams fork at every token
+        twin = object.__new__(TextRow)  # `copy.copy` takes twice as long, and beams fork at every token
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
         twin.request, twin.row = request, row
