@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError, ProcessorError, UnknownNameError
+from decodekit.errors import OptionError, ProcessorError, UnknownNameError, out_of_domain, raise_faults
 from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.fast.candidates import Candidates, Floats, in_order
 from decodekit.sampling.fast.leaders import Floor, Leaders
 from decodekit.sampling.fast.wide import is_wide
-from decodekit.sampling.orders import ORDERS
+from decodekit.sampling.options.declared import Option, faults_of_fields
+from decodekit.sampling.orders import ORDER, ORDERS
 from decodekit.sampling.processors.functions import apply_bitmask
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.scores import Scores
@@ -65,6 +66,16 @@ class LogitsProcessor(ABC):
 
     stage: ClassVar[Stage]
     needs_history: ClassVar[bool] = False
+    whole: ClassVar[Option | None] = None
+    """The option whose value is the whole processor; mostly options are fields."""
+
+    def __post_init__(self) -> None:
+        raise_faults([*faults_of_fields(self)])
+
+    @classmethod
+    def of_options(cls, **given: Any) -> LogitsProcessor:
+        """The processor of options, by the fields that they are; see `options.declared`."""
+        return cls(**given)
 
     @property
     def can_forbid(self) -> bool:
@@ -274,9 +285,7 @@ class Pipeline:
         processors = tuple(processors)
         for processor in processors:
             if not isinstance(processor, LogitsProcessor):
-                raise OptionError(
-                    f"{processor!r:.60} is not a logits processor", at="processors", hint="Temperature(0.8) | TopK(50)"
-                )
+                raise out_of_domain("processors", "logits processors", processor, hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
         object.__setattr__(self, "_narrowing", _Narrowed.of(processors, are_wide=False))
         object.__setattr__(self, "_narrowing_in_wide", _Narrowed.of(processors, are_wide=True))
@@ -482,10 +491,11 @@ def ordered(processors: Iterable[LogitsProcessor], order: str = "decodekit") -> 
 
     Raises:
         UnknownNameError: no such order.
-        OptionError: the library has no such processor.
+        OptionError: the library has no such processor, or the order is not a name.
     """
-    if not isinstance(order, str) or order not in ORDERS:
-        raise UnknownNameError(f"no order {order!r:.60}. Orders: {', '.join(ORDERS)}.", at="order")
+    fault = ORDER.fault("order", order)
+    if fault is not None:
+        raise UnknownNameError(fault.cause, at="order") if isinstance(order, str) else fault
     chosen = ORDERS[order]
     given = list(processors)
     for processor in given:

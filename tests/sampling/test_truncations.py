@@ -235,8 +235,8 @@ def test_what_is_likelier_than_a_kept_token_is_kept(make: Callable[[], LogitsPro
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Typical(0.0), "typical_p must be a number above 0 and at most 1, not 0.0"),
-        (lambda: Epsilon(1.0), "epsilon_cutoff must be a number above 0 and below 1, not 1.0"),
+        (lambda: Typical(0.0), "typical_p must be a number above 0 and at most 1, got 0.0"),
+        (lambda: Epsilon(1.0), "epsilon_cutoff must be a number above 0 and below 1, got 1.0"),
         (lambda: Eta(math.nan), "eta_cutoff must be"),
         (lambda: TopNSigma(0.0), "top_n_sigma must be a finite number above 0"),
         (lambda: TopA(1.5), "top_a must be a number from 0 to 1"),
