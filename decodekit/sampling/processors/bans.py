@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -76,6 +76,9 @@ def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids:
     return logits.masked_fill(is_short & is_end, -math.inf)
 
 
+_BIASES: Final = replace(BIASES, text="a mapping from sequences of token ids to biases")
+
+
 @dataclass(frozen=True, repr=False, init=False)
 class SequenceBias(LogitsProcessor):
     """Add a bias to the token that would complete a sequence of token ids; see ``apply_sequence_bias``.
@@ -88,14 +91,14 @@ class SequenceBias(LogitsProcessor):
     """
 
     biases: tuple[tuple[tuple[int, ...], float], ...] = field(
-        metadata=option("sequence_bias", BIASES, type="Mapping[tuple[int, ...], float]")
+        metadata=option("sequence_bias", _BIASES, type="Mapping[tuple[int, ...], float]")
     )
     stage = Stage.BIAS
     needs_history = True
 
     def __init__(self, biases: Mapping[tuple[int, ...], float]) -> None:
         name = "sequence_bias"
-        BIASES.require(name, biases)
+        _BIASES.require(name, biases)
         made = []
         for sequence, bias in biases.items():
             ids = token_sequence(f"{name}, key", sequence)

@@ -209,7 +209,7 @@ def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
 
 BIASES: Final = Domain("a mapping from token ids to biases", lambda value: isinstance(value, Mapping) and bool(value))
 _WINDOW: Final = option(
-    "penalty_window", COUNT, "How many of the last tokens the three penalties before it look at; None is all."
+    "penalty_window", COUNT, "How many of the last tokens the three penalties look at; None is all."
 )
 _OF_OPENAI: Final = numbers("a number from -2 to 2", lambda value: -2 <= value <= 2)
 
