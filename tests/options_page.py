@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -70,10 +70,15 @@ def kinds() -> list[Any]:
 
 def annotation(kind: Any, field: str, option: Option) -> str:
     """The type of an option as a keyword, with None for one that may be left out."""
-    written = option.type or next(one.type for one in kind.__dataclass_fields__.values() if one.name == field)
-    if option.idle is not None:
-        return str(written)
-    return str(written) if str(written).endswith("| None") else f"{written} | None"
+    written = str(option.type or kind.__dataclass_fields__[field].type)
+    can_be_none = default_of(option.name) is None and not written.endswith("| None")
+    return f"{written} | None" if can_be_none else written
+
+
+def default_of(name: str) -> object:
+    """The default of a processor's option; None of one that `Sample` does not have yet."""
+    parameter = inspect.signature(Sample).parameters.get(name)
+    return None if parameter is None else parameter.default
 
 
 def declared() -> dict[str, tuple[Any, str, Option]]:
@@ -83,6 +88,11 @@ def declared() -> dict[str, tuple[Any, str, Option]]:
         for field, option in options_of(kind).items():
             found.setdefault(option.name, (kind, field, option))
     return found
+
+
+def wrapped(names: Iterable[str]) -> str:
+    """Names as the lines of a tuple or list."""
+    return textwrap.indent(textwrap.fill(", ".join(names) + ",", 116), "    ")
 
 
 def fields_file() -> str:
@@ -98,7 +108,6 @@ def fields_file() -> str:
     told = "Watermark | Mapping[str, Any] | bool | None"
     keywords = "\n".join(lines.values()).replace("Watermark | None", told)
     exported = sorted(PROCESSORS, key=lambda name: (not name.isupper(), name))
-    names = textwrap.fill(", ".join(f'"{name}"' for name in exported) + ",", 116)
     text = f'''"""The options of logits processors as fields and keywords, written by `tests.options_page`."""
 
 from __future__ import annotations
@@ -107,15 +116,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
-from decodekit.processor_names import PROCESSORS
 from decodekit.sampling.pipeline import LogitsProcessor
 {imports}
 
 __all__ = [
-{textwrap.indent(names, "    ")}
+{wrapped(f'"{name}"' for name in exported)}
 ]  # fmt: skip
 
-KINDS: Final[tuple[type[LogitsProcessor], ...]] = tuple(globals()[name] for name in PROCESSORS)
+KINDS: Final[tuple[type[LogitsProcessor], ...]] = (
+{wrapped(PROCESSORS)}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -185,7 +195,7 @@ def generation_rows() -> Iterator[tuple[str, ...]]:
 def processor_rows() -> Iterator[tuple[str, ...]]:
     """The options of processors, in the order of the chain."""
     for name, (kind, field, one) in declared().items():
-        default = "`None`" if one.idle is None else f"`{one.idle:.1f}`"
+        default = f"`{shown(default_of(name))}`"
         libraries = [order.library for order in ORDERS.values() if kind.__name__ in order.names]
         where = ", ".join(libraries[1:]) or "-"
         yield f"`{name}`", one.domain.text, default, text_of(kind, field, one), f"`{kind.__name__}`", where

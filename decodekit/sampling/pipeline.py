@@ -30,7 +30,7 @@ from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.fast.candidates import Candidates, Floats, in_order
 from decodekit.sampling.fast.leaders import Floor, Leaders
 from decodekit.sampling.fast.wide import is_wide
-from decodekit.sampling.options.declared import Option, faults_of_fields
+from decodekit.sampling.options.declared import WHOLE, Option, faults_of_fields
 from decodekit.sampling.orders import ORDER, ORDERS
 from decodekit.sampling.processors.functions import apply_bitmask
 from decodekit.sampling.processors.history import History
@@ -61,7 +61,7 @@ class LogitsProcessor(ABC):
     with the draft tokens before it. float32 [N, V] goes in and comes out. What is -inf stays -inf; NaN and +inf come of
     NaN and +inf alone. A bias (and what comes last) gives a token a logit that does not depend on those of the others,
     so that a mask may come before or after it; a temperature removes nothing and keeps the order; a truncation leaves a
-    token where there was one (a ban need not).
+    token where there was one (a ban need not). Settings out of their domains are refused in one `OptionError`.
     """
 
     stage: ClassVar[Stage]
@@ -75,7 +75,10 @@ class LogitsProcessor(ABC):
     @classmethod
     def of_options(cls, **given: Any) -> LogitsProcessor:
         """The processor of options, by the fields that they are; see `options.declared`."""
-        return cls(**given)
+        if cls.whole is None:
+            return cls(**given)
+        cls.whole.domain.require(cls.whole.name, given[WHOLE])
+        return cls()
 
     @property
     def can_forbid(self) -> bool:

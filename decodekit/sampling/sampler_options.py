@@ -1,7 +1,7 @@
 """Options of strategies under the names that their users know, and the processors that they stand for.
 
 Names are those of transformers, vLLM and llama.cpp. The processors declare them (`options.declared`). An option that is
-None is not used. One that refines another, such as ``dry_base``, has no effect without it and is refused.
+None is not used. One that refines another, such as the base of DRY, has no effect without it and is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from decodekit import plugins
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError
-from decodekit.sampling.checks import is_number
 from decodekit.sampling.options.declared import Option, options_of
 from decodekit.sampling.options.option_fields import KINDS
 from decodekit.sampling.pipeline import LogitsProcessor, Pipeline
@@ -38,7 +37,7 @@ def made_of(options: object, faults: list[DecodekitError]) -> list[LogitsProcess
         declared = options_of(kind)
         main, *_ = declared
         values = {field: getattr(options, one.name, None) for field, one in declared.items()}
-        if values[main] is None or (is_number(values[main]) and values[main] == declared[main].idle):
+        if values[main] is None or declared[main].is_idle(values[main]):
             continue
         try:
             made.append(kind.of_options(**{field: value for field, value in values.items() if value is not None}))

@@ -24,10 +24,10 @@ from decodekit.errors import DecodekitError, OptionError, UselessOptionError, co
 from decodekit.models.causal_lm import NO_DRAFTS, CausalLM, can_verify
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
-from decodekit.sampling.checks import faults_of, is_count
+from decodekit.sampling.checks import SEED, faults_of, is_count
 from decodekit.speculation import GrammarDraft, Proposer
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
-from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
+from decodekit.strategy import Greedy, Strategy, resolve_strategy
 from decodekit.strategy.options.generate_options import DOMAINS, GenerateOptions, OnLength, stops_of
 from decodekit.strategy.options.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
@@ -153,8 +153,7 @@ def seeds_fit(seed: object, num_prompts: int) -> Faults:
     if isinstance(seed, Sequence) and not isinstance(seed, str | bytes):
         if len(seed) != num_prompts:
             yield OptionError(f"{len(seed)} seeds for {num_prompts} prompts", at="seed")
-        for one in seed:
-            yield from _seed_faults(one)
+        yield from (fault for one in seed if (fault := SEED.fault("seed", one)) is not None)
 
 
 def warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
@@ -339,12 +338,6 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _reasoning,
 )
 """The rules, in the order in which their faults are told."""
-
-
-def _seed_faults(seed: object) -> list[DecodekitError]:
-    faults: list[DecodekitError] = []
-    check_seed(seed, faults)
-    return faults
 
 
 def _with_ends(vocabulary: Vocabulary, token_ids: Any) -> Vocabulary:

@@ -1,12 +1,12 @@
 """Declarations of options: the fields of a processor say which options of strategies they are.
 
     @dataclass(frozen=True, repr=False)
-    class TopA(LogitsProcessor):
-        a: float = field(metadata=option("top_a", SHARE))
+    class Shy(LogitsProcessor):
+        share: float = field(metadata=option("shyness", SHARE))
 
-Everything else follows: ``TopA(2)`` and ``Sample(top_a=2)`` are refused in the same words, ``Sample(top_a=0.2)`` makes
-``TopA(0.2)``, and editors, type checkers and docs/options.md know the option, by ``python -m tests.options_page``. The
-first option of a processor calls for it; the others refine it, and are refused where they stand alone.
+Everything else follows: ``Shy(2)`` and ``Sample(shyness=2)`` are refused in the same words, ``Sample(shyness=0.2)``
+makes ``Shy(0.2)``, and editors, type checkers and docs/options.md know the option, by ``python -m tests.options_page``.
+The first option of a processor calls for it; the others refine it, and are refused where they stand alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Option:
         type: as an annotation, where it is not that of the field.
         usual: a value to show where an option needs this one beside it.
         off: values with which a generation config of transformers leaves it out; none if that does not have it.
-        idle: a number that needs no processor.
+        idle: a value that needs no processor.
     """
 
     name: str
@@ -44,7 +44,11 @@ class Option:
     type: str = ""
     usual: Any = None
     off: tuple[float, ...] = ()
-    idle: float | None = None
+    idle: float | bool | None = None
+
+    def is_idle(self, value: object) -> bool:
+        """Whether the value needs no processor."""
+        return isinstance(value, bool) == isinstance(self.idle, bool) and value == self.idle
 
 
 def option(name: str, domain: Domain, text: str = "", **details: Any) -> Mapping[str, Any]:

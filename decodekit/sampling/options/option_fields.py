@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
-from decodekit.processor_names import PROCESSORS
 from decodekit.sampling.pipeline import LogitsProcessor
 from decodekit.sampling.processors.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
 from decodekit.sampling.processors.pointwise import (
@@ -30,7 +29,11 @@ __all__ = [
     "Temperature", "TopA", "TopH", "TopK", "TopNSigma", "TopP", "Typical", "Watermark",
 ]  # fmt: skip
 
-KINDS: Final[tuple[type[LogitsProcessor], ...]] = tuple(globals()[name] for name in PROCESSORS)
+KINDS: Final[tuple[type[LogitsProcessor], ...]] = (
+    RepetitionPenalty, PresencePenalty, FrequencyPenalty, LogitBias, SequenceBias, DRY, NoRepeatNGram, BadWords,
+    AllowedTokens, MinTokens, DynamicTemperature, Temperature, Quadratic, TopK, TopP, MinP, Typical, Epsilon, Eta,
+    TopNSigma, TopA, TopH, XTC, Watermark,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -85,9 +85,6 @@ class SequenceBias(LogitsProcessor):
 
     Args:
         biases: bias by sequence of token ids, as tuples.
-
-    Raises:
-        OptionError: no bias, something that is not a sequence of token ids, or a bias that is NaN or +inf.
     """
 
     biases: tuple[tuple[tuple[int, ...], float], ...] = field(
@@ -154,9 +151,6 @@ class BadWords(LogitsProcessor):
 
     Args:
         sequences: of token ids.
-
-    Raises:
-        OptionError: there is none, or something is not a sequence of token ids.
     """
 
     sequences: tuple[tuple[int, ...], ...] = field(
@@ -199,9 +193,6 @@ class AllowedTokens(LogitsProcessor):
 
     Args:
         token_ids: the tokens that may come.
-
-    Raises:
-        OptionError: there is none, or something is not a token id.
     """
 
     token_ids: tuple[int, ...] = field(metadata=option("allowed_tokens", TOKENS, type="Sequence[int]"))
@@ -233,9 +224,6 @@ class MinTokens(LogitsProcessor):
     Args:
         min_tokens: how many tokens the output must have, at least 1.
         end_ids: the tokens that end a text; None: those of the vocabulary (see `for_vocabulary`).
-
-    Raises:
-        OptionError: the number is below 1, there is no end, or something is not a token id.
     """
 
     min_tokens: int = field(metadata=option("min_tokens", COUNT))

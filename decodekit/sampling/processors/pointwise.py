@@ -304,9 +304,6 @@ class LogitBias(LogitsProcessor):
 
     Args:
         biases: bias by token id.
-
-    Raises:
-        OptionError: no bias, an id below 0, or a bias that is NaN or +inf.
     """
 
     biases: tuple[tuple[int, float], ...] = field(metadata=option("logit_bias", BIASES, type="Mapping[int, float]"))

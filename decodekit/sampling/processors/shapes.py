@@ -108,9 +108,6 @@ class DynamicTemperature(OrderPreserving):
 
     llama.cpp's ``dynatemp_range`` r around the temperature t is low = t - r, high = t + r; a temperature of 0, which
     takes the likeliest token there, is refused here.
-
-    Raises:
-        OptionError: not 0 < low <= high, or the exponent is not a finite number above 0.
     """
 
     low: float = field(metadata=within(POSITIVE))
@@ -182,9 +179,6 @@ class XTC(LogitsProcessor):
         threshold: from which probability on a token is a top choice, 0.1 if left out.
         spared: token ids that are never removed.
         then: what follows.
-
-    Raises:
-        OptionError: a setting is out of range, or a processor in ``then`` needs the history.
     """
 
     probability: float = field(

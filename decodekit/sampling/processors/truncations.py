@@ -63,22 +63,22 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
     """Keep p >= epsilon, 0 < epsilon < 1, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
-    return _at_least(logits, math.log(epsilon))
+    return at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
     """Keep p >= min(epsilon, sqrt(epsilon) e^-H), 0 < epsilon < 1, and the likeliest token (Hewitt et al. 2022)."""
-    return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
+    return at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
     """Keep p >= a max(p)^2, 0 <= a <= 1, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
     if a == 0.0:
         return logits
-    return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
+    return at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
 
 
-def _at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
+def at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
     """Keep ln p >= floor [..., 1], and the likeliest tokens. Comparisons with NaN are false and remove nothing."""
     distance = widened(-log_total(logits) - floor)
     return logits.masked_fill(logits < lowest_kept(logits, distance), -math.inf)

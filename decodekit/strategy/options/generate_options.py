@@ -240,14 +240,7 @@ def _are_seeds(seed: object) -> bool:
     return seed is None or several or SEED.has(seed)
 
 
-def _is_thinking(reasoning: object) -> bool:
-    return reasoning is None or isinstance(reasoning, Thought) or one_of("auto", "none").has(reasoning)
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-
-
+_AUTO: Final = one_of("auto", "none")
 _TOKENS: Final = Domain(
     f"an integer from 1 to {MAX_TOKENS:,}", lambda value: is_count(value) and value <= MAX_TOKENS
 ).hinting("a smaller number", lambda value: is_count(value))
@@ -271,9 +264,11 @@ DOMAINS: Final[Mapping[str, Domain]] = {
     "masks": one_of(*get_args(Masking)),
     "batch_size": _TOKENS.or_none,
     "enable_thinking": FLAG.or_none,
-    "chat_template_kwargs": Domain("a mapping of names", _are_names).or_none.hinting('{"enable_thinking": False}'),
+    "chat_template_kwargs": Domain(
+        "a mapping of names", lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    ).or_none.hinting('{"enable_thinking": False}'),
     "split_special_tokens": FLAG.or_none,
-    "reasoning": Domain('None, "auto", "none" or a Thought', _is_thinking),
+    "reasoning": Domain('"auto", "none" or a Thought', lambda one: isinstance(one, Thought) or _AUTO.has(one)).or_none,
     "max_reasoning_tokens": at_least(0).or_none,
 }
 """The domains of the options but three: strategies, constraints and tools are read by parts of their own."""
