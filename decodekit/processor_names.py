@@ -31,6 +31,7 @@ PROCESSORS: Final[Mapping[str, str]] = {
     "TopNSigma": "truncations",
     "TopA": "truncations",
     "TopH": "truncations",
+    "PLess": "collision",
     "XTC": "shapes",
     "Watermark": "watermark",
 }

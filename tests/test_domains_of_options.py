@@ -64,6 +64,7 @@ OUTSIDE: Final[dict[str, Any]] = {
     "top_n_sigma": 0,
     "top_a": 2,
     "top_h": 2,
+    "p_less": 2,
     "xtc_probability": 2,
     "xtc_threshold": 0.6,
     "dynamic_temperature": (2, 1),

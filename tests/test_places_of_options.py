@@ -56,3 +56,11 @@ def test_an_option_is_named_in_few_files() -> None:
     assert crowded == {}, {name: places(name) for name in crowded}
     lower = {name: counts[name] for name, most in MORE.items() if counts.get(name, 0) < most}
     assert lower == {}, "fewer files: lower the numbers"
+
+
+def test_a_processor_without_other_interfaces_is_named_by_its_file_alone() -> None:
+    """And by the list: p-less sampling was added so."""
+    fields = "sampling/options/option_fields.py"
+    assert places("p_less") == [fields, "sampling/processors/collision.py"]
+    assert places("PLess") == ["processor_names.py", fields, "sampling/processors/collision.py"]
+    assert len(places("top_p")) > DECLARED

@@ -30,6 +30,7 @@ from decodekit.sampling import (
     MinTokens,
     NoRepeatNGram,
     Pipeline,
+    PLess,
     PresencePenalty,
     Quadratic,
     RepetitionPenalty,
@@ -138,6 +139,7 @@ EVERY_SHAPE: dict[str, Any] = {
     "top_n_sigma": 2.0,
     "top_a": 0.1,
     "top_h": 0.8,
+    "p_less": True,
     "xtc_probability": 0.5,
     "xtc_threshold": 0.2,
     "dynamic_temperature": (0.5, 1.5, 2.0),
@@ -157,6 +159,7 @@ SHAPES: list[LogitsProcessor] = [
     TopNSigma(2.0),
     TopA(0.1),
     TopH(0.8),
+    PLess(),
     XTC(0.5, 0.2),
     Watermark(key=7),
 ]

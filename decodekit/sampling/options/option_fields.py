@@ -8,6 +8,7 @@ from typing import Any, Final, TypedDict
 
 from decodekit.sampling.pipeline import LogitsProcessor
 from decodekit.sampling.processors.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
+from decodekit.sampling.processors.collision import PLess
 from decodekit.sampling.processors.pointwise import (
     FrequencyPenalty,
     LogitBias,
@@ -25,14 +26,14 @@ from decodekit.sampling.processors.watermark import Watermark
 
 __all__ = [
     "DRY", "XTC", "AllowedTokens", "BadWords", "DynamicTemperature", "Epsilon", "Eta", "FrequencyPenalty", "LogitBias",
-    "MinP", "MinTokens", "NoRepeatNGram", "PresencePenalty", "Quadratic", "RepetitionPenalty", "SequenceBias",
+    "MinP", "MinTokens", "NoRepeatNGram", "PLess", "PresencePenalty", "Quadratic", "RepetitionPenalty", "SequenceBias",
     "Temperature", "TopA", "TopH", "TopK", "TopNSigma", "TopP", "Typical", "Watermark",
 ]  # fmt: skip
 
 KINDS: Final[tuple[type[LogitsProcessor], ...]] = (
     RepetitionPenalty, PresencePenalty, FrequencyPenalty, LogitBias, SequenceBias, DRY, NoRepeatNGram, BadWords,
     AllowedTokens, MinTokens, DynamicTemperature, Temperature, Quadratic, TopK, TopP, MinP, Typical, Epsilon, Eta,
-    TopNSigma, TopA, TopH, XTC, Watermark,
+    TopNSigma, TopA, TopH, PLess, XTC, Watermark,
 )  # fmt: skip
 
 
@@ -70,6 +71,7 @@ class ShapeOptions:
     top_n_sigma: float | None = None
     top_a: float | None = None
     top_h: float | None = None
+    p_less: bool | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     watermark: Watermark | None = None
@@ -106,6 +108,7 @@ class ProcessorKeywords(TypedDict, total=False):
     top_n_sigma: float | None
     top_a: float | None
     top_h: float | None
+    p_less: bool | None
     xtc_probability: float | None
     xtc_threshold: float | None
     watermark: Watermark | Mapping[str, Any] | bool | None
