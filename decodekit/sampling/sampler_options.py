@@ -35,10 +35,11 @@ def made_of(options: object, faults: list[DecodekitError]) -> list[LogitsProcess
     found: dict[str, DecodekitError] = {}
     for kind in KINDS:
         declared = options_of(kind)
-        main, *_ = declared
-        values = {field: getattr(options, one.name, None) for field, one in declared.items()}
-        if values[main] is None or declared[main].is_idle(values[main]):
+        main = next(iter(declared.values()))
+        value = getattr(options, main.name, None)
+        if value is None or main.is_idle(value):
             continue
+        values = {field: getattr(options, one.name, None) for field, one in declared.items()}
         try:
             made.append(kind.of_options(**{field: value for field, value in values.items() if value is not None}))
         except OptionError as error:

@@ -192,16 +192,7 @@ class GenerateOptions:
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_new_tokens",
-            "stop_token_ids",
-            "seed",
-            "logprobs",
-            "max_rollbacks",
-            "max_retries",
-            "max_reasoning_tokens",
-            "batch_size",
-        ):
+        for name in DOMAINS:
             value = plain(getattr(self, name))
             is_several = name in ("seed", "stop_token_ids") and isinstance(value, list | tuple)
             object.__setattr__(self, name, [plain(one) for one in value] if is_several else value)
