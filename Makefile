@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas fuzz-traffic bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls bench-peers
+.PHONY: help install demo test lint types compiled pytest test-slow test-gpu fuzz fuzz-tests fuzz-schemas fuzz-traffic bench bench-gpu gpu-kit bench-masks bench-grammars bench-forced bench-forwards bench-closing bench-constrained bench-defaults bench-first-use bench-speculation bench-beams bench-attention bench-sampler notebooks docs package architectures templates train clean bench-prefixes bench-batching bench-cache bench-custom-generate bench-soak bench-stalls bench-peers options
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -166,6 +166,9 @@ architectures: $(STAMP)  ## which architectures run in which tier: docs/architec
 
 templates: $(STAMP)  ## what is made of real chat templates: docs/templates.md; needs the corpus
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chat.templates_page
+
+options: $(STAMP)  ## every option with its values: docs/options.md, and the types of those that processors declare
+	$(BIN)/python -m tests.options_page
 
 train: $(STAMP)  ## go on training the bundled model, or train it anew (hours on two cores)
 	$(BIN)/python -m training.train tiny

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from decodekit.processor_names import PROCESSORS
+
 __version__ = "0.1.0"
 
 # module -> the public names that it defines
@@ -21,11 +23,7 @@ _PUBLIC: dict[str, str] = {
     "decodekit.speculation": """
         Adaptive DraftModel EarlyExit GrammarDraft Joined PromptLookup Suffix SuffixCorpus
     """,
-    "decodekit.sampling": """
-        AllowedTokens BadWords DRY DynamicTemperature Epsilon Eta FrequencyPenalty LogitBias MinP MinTokens
-        NoRepeatNGram Pipeline PresencePenalty Quadratic RepetitionPenalty SequenceBias Temperature TopA TopH
-        TopK TopNSigma TopP Typical Watermark XTC watermark_score
-    """,
+    "decodekit.sampling": " ".join(["Pipeline", *PROCESSORS, "watermark_score"]),
     "decodekit.constraints": """
         Choices CompiledGrammar Concat Grammar Guarded JsonSchema Many OneOf Optional Reasoned Regex Special Tag
         TagValue Tagged Text ToolCall ToolResponse check compile complete sample_text
@@ -92,32 +90,9 @@ if TYPE_CHECKING:
     from decodekit.llm import Score as Score
     from decodekit.llm import generate as generate
     from decodekit.llm import to_pandas as to_pandas
-    from decodekit.sampling import DRY as DRY
-    from decodekit.sampling import XTC as XTC
-    from decodekit.sampling import AllowedTokens as AllowedTokens
-    from decodekit.sampling import BadWords as BadWords
-    from decodekit.sampling import DynamicTemperature as DynamicTemperature
-    from decodekit.sampling import Epsilon as Epsilon
-    from decodekit.sampling import Eta as Eta
-    from decodekit.sampling import FrequencyPenalty as FrequencyPenalty
-    from decodekit.sampling import LogitBias as LogitBias
-    from decodekit.sampling import MinP as MinP
-    from decodekit.sampling import MinTokens as MinTokens
-    from decodekit.sampling import NoRepeatNGram as NoRepeatNGram
     from decodekit.sampling import Pipeline as Pipeline
-    from decodekit.sampling import PresencePenalty as PresencePenalty
-    from decodekit.sampling import Quadratic as Quadratic
-    from decodekit.sampling import RepetitionPenalty as RepetitionPenalty
-    from decodekit.sampling import SequenceBias as SequenceBias
-    from decodekit.sampling import Temperature as Temperature
-    from decodekit.sampling import TopA as TopA
-    from decodekit.sampling import TopH as TopH
-    from decodekit.sampling import TopK as TopK
-    from decodekit.sampling import TopNSigma as TopNSigma
-    from decodekit.sampling import TopP as TopP
-    from decodekit.sampling import Typical as Typical
-    from decodekit.sampling import Watermark as Watermark
     from decodekit.sampling import watermark_score as watermark_score
+    from decodekit.sampling.options.option_fields import *  # noqa: F403
     from decodekit.speculation import Adaptive as Adaptive
     from decodekit.speculation import DraftModel as DraftModel
     from decodekit.speculation import EarlyExit as EarlyExit

@@ -153,6 +153,11 @@ class OptionError(DecodekitError):
     remedy: object = None
 
 
+def out_of_domain(option: str, domain: str, value: object, *, hint: str | None = None) -> OptionError:
+    """The fault of an option's value, in the one form that all of them have: what it must be, and what it is."""
+    return OptionError(f"{option} must be {domain}, got {value!r:.60}", at=option, hint=hint)
+
+
 class TooManyRowsError(OptionError):
     """Rows of a cache, or what belongs to them, that memory cannot hold."""
 

@@ -95,6 +95,7 @@ VALUES: dict[str, list[Any]] = {
     "dynamic_temperature": [(0.5, 1.5)],
     "contrast": [dk.Guidance(2.0)],
     "watermark": [dk.Watermark()],
+    "p_less": [True],
     "speculate": ["suffix"],
     "processors": [dk.Temperature(0.7)],
     "order": ["hf"],

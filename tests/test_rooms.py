@@ -19,7 +19,7 @@ PACKAGE = Path(decodekit.__file__).parent
 # From the ground up; rooms on one line do not import each other.
 LEVELS: list[set[str]] = [
     {"errors"},
-    {"first_use", "plugins", "quoting", "vocabulary"},
+    {"first_use", "plugins", "processor_names", "quoting", "vocabulary"},
     {"pages", "records", "spelling", "terminal"},
     {"sampling", "constraints"},
     {"collector", "gpu"},

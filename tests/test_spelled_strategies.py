@@ -86,7 +86,7 @@ def test_spelled_strategies(text: str, strategy: object) -> None:
         ("greedy:contrast=dola:layer=low", "contrast 'dola' has no option 'layer'. Did you mean 'layers'"),
         ("greedy:contrast=amateur", "contrast 'amateur' needs model(.|\n)*amateur:MODEL(.|\n)*Amateur"),
         ('sample:watermark={"kei":3}', "watermark 'watermark' has no option 'kei'. Did you mean 'key'"),
-        ("sample:sequence_bias=[1,2]", "no list of pairs"),
+        ("sample:sequence_bias=[1,2]", "a list of pairs"),
         ("best-of:strategy=mirostat,top_k=3", "top_k"),
         ("best-of:strategy=greedy", "all samples of greedy decoding are the same"),
     ],
@@ -184,7 +184,7 @@ def test_spelled_proposers(text: str, proposer: object) -> None:
         ("draft-model:a,b", "'b' is no option=value"),
         ("prompt-lookup:5", "takes no '5' without a name"),
         ("suffix:max_token=5", "has no option 'max_token'. Did you mean 'max_tokens'"),
-        ("suffix:max_tokens=0", "max_tokens=0"),
+        ("suffix:max_tokens=0", "max_tokens must be an integer of at least 1"),
     ],
 )
 def test_faults_of_spelled_proposers(text: str, message: str) -> None:

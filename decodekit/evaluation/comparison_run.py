@@ -18,7 +18,15 @@ from decodekit.chat.conversation import has_chat_template
 from decodekit.constraints import compile
 from decodekit.constraints.constraint import Constraint
 from decodekit.decoding.request.prompt import Prompt, is_messages
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
+from decodekit.errors import (
+    DecodekitError,
+    OptionError,
+    UnknownNameError,
+    UselessOptionError,
+    collecting,
+    out_of_domain,
+    raise_faults,
+)
 from decodekit.evaluation.comparison import Comparison
 from decodekit.evaluation.comparison_folder import BenchFolder, settings_of
 from decodekit.evaluation.intervals import MIN_SAMPLES
@@ -42,7 +50,7 @@ from decodekit.llm import LLM, StrategyLike
 from decodekit.models.loading import BUNDLED
 from decodekit.plugins import did_you_mean
 from decodekit.records.fingerprints import differences
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import COUNT, is_count
 from decodekit.strategy import Strategy, check_seed, resolve_strategy
 
 Strategies: TypeAlias = Mapping[str, StrategyLike] | Sequence[StrategyLike]
@@ -382,7 +390,7 @@ def _check_numbers(
     given = {"repeats": repeats, "batch_size": batch_size, "max_new_tokens": max_new_tokens}
     for name, count in given.items():
         if not is_count(count) and (name, count) != ("max_new_tokens", None):
-            faults.append(OptionError(f"{name}={count!r} is not an integer from 1 on", at=name))
+            faults.append(out_of_domain(name, COUNT.text, count))
     if not seeds:
         faults.append(OptionError("there is no seed", at="seeds", hint="seeds=(0, 1, 2)"))
     if any(seed in seeds[:number] for number, seed in enumerate(seeds)):

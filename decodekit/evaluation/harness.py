@@ -19,12 +19,12 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-from decodekit.errors import OptionError, UnknownNameError
+from decodekit.errors import OptionError, UnknownNameError, out_of_domain
 from decodekit.evaluation.machine import git
 from decodekit.llm import LLM, StrategyLike
 from decodekit.plugins import did_you_mean
 from decodekit.records.ledger import encode_line, write_file
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import COUNT, is_count
 
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
 
@@ -175,7 +175,7 @@ def _refuse(names: Sequence[str], include_path: str | Path | None, counts: Mappi
         raise OptionError(f"{str(include_path)!r} is no folder", at="include_path", hint="a folder with YAML files")
     for name, count in counts.items():
         if count is not None and not is_count(count):
-            raise OptionError(f"{name}={count!r} is not an integer from 1 on", at=name)
+            raise out_of_domain(name, COUNT.text, count)
 
 
 def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:

@@ -23,6 +23,7 @@ from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError, VocabularyMismatchError
 from decodekit.integrations.prefix_matchers import PrefixMatchers, TokenRows
 from decodekit.sampling import apply_bitmask
+from decodekit.sampling.checks import one_of
 from decodekit.vocabulary import Vocabulary
 
 Framework: TypeAlias = Literal["torch", "numpy", "mlx"]
@@ -159,7 +160,6 @@ def processor(
         ConstraintError: the constraint cannot be used.
         TokenizerError: the bytes of the tokens cannot be known.
     """
-    if framework not in get_args(Framework):
-        raise OptionError(f'framework={framework!r:.40} is none of "torch", "numpy", "mlx"', at="framework")
+    one_of(*get_args(Framework)).require("framework", framework)
     module, name = MADE_BY[framework]
     return getattr(importlib.import_module(module), name)(grammar_of(constraint, tokenizer, eos_token_id))

@@ -27,10 +27,11 @@ from decodekit.errors import (
     OptionError,
     ResourceLimitError,
     TokenizerError,
+    collecting,
     raise_faults,
 )
 from decodekit.sampling import Pipeline
-from decodekit.sampling.checks import is_number
+from decodekit.sampling.checks import POSITIVE, SHARE, one_of
 from decodekit.sampling.sampler_options import Processors, listed
 from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.strategy.search_options import Searching
@@ -128,10 +129,8 @@ class Decision:
 
 
 def _faults_of(temperature: Any, threshold: Any) -> Iterator[DecodekitError]:
-    if not is_number(temperature) or not 0 < temperature < math.inf:
-        yield OptionError(f"temperature must be a number above 0, got {temperature!r:.60}", at="temperature")
-    if not is_number(threshold) or not 0 <= threshold <= 1:
-        yield OptionError(f"threshold must be a probability from 0 to 1, got {threshold!r:.60}", at="threshold")
+    faults = POSITIVE.fault("temperature", temperature), SHARE.fault("threshold", threshold)
+    yield from (fault for fault in faults if fault is not None)
 
 
 def _decision(scores: Mapping[Any, float], stats: Stats, temperature: float, threshold: float) -> Decision:
@@ -208,9 +207,8 @@ class Question:
         temperature, threshold = given.get("temperature", 1.0), given.get("threshold", 0.0)
         faults += _faults_of(temperature, threshold)
         spelling, processors = given.get("spelling", "any"), given.get("processors", ())
-        if spelling not in get_args(Spelling):
-            cause = f'spelling must be "any" or "canonical", got {spelling!r:.60}'
-            faults.append(OptionError(cause, at="spelling"))
+        with collecting(faults):
+            one_of(*get_args(Spelling)).require("spelling", spelling)
         listed(processors, faults)
         raise_faults(faults)
         values = values_of(choices)

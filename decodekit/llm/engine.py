@@ -43,13 +43,14 @@ from decodekit.errors import (
     QueueFullError,
     RequestCancelledError,
     UselessOptionError,
+    out_of_domain,
 )
 from decodekit.llm.handle import Handle
 from decodekit.llm.plans.option_rules import deadline_after, timeout_fits
 from decodekit.llm.plans.plan import Plan
 from decodekit.llm.plans.prepared import PlansRequests, Prepared, Preparing
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import at_least, is_count
 from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
 
 ENGINE_OPTIONS: Final = ("batch_size", "max_waiting", "cache_tokens", "prefix_bytes")
@@ -217,8 +218,7 @@ class Engine:
         given = {"batch_size": batch_size, "max_waiting": max_waiting, "cache_tokens": cache_tokens}
         for name, value in (*given.items(), ("prefix_bytes", prefix_bytes)):
             least = 1 if name in ("batch_size", "cache_tokens") else 0
-            if value is not None and not is_count(value, least):
-                raise OptionError(f"{name}={value!r:.60} is not an integer from {least} on", at=name)
+            at_least(least).or_none.require(name, value)
         self._llm = llm
         batch_size = memory.rows_that_fit(llm.model) if batch_size is None else batch_size
         self.batch_size, self._max_waiting = batch_size, max_waiting
@@ -287,9 +287,9 @@ class Engine:
         self._check_process()
         faults = [*timeout_fits(timeout)]
         if not isinstance(priority, int | float) or priority != priority:
-            faults.append(OptionError(f"priority={priority!r:.40} is no number", at="priority"))
+            faults.append(out_of_domain("priority", "a number", priority))
         if not is_count(sample, 0):
-            faults.append(OptionError(f"sample={sample!r:.40} is not an integer from 0 on", at="sample"))
+            faults.append(out_of_domain("sample", at_least(0).text, sample))
         elif sample and ("num_return_sequences" in options or getattr(options.get("strategy"), "num_samples", 1) != 1):
             cause = f"sample={sample} of a request that has several samples by itself"
             faults.append(OptionError(cause, at="sample", hint="no num_return_sequences"))

@@ -48,7 +48,7 @@ from decodekit.llm.retries import Tries, Try, rename, told_again
 from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposers.canonical import Canonical
 from decodekit.strategy import Guidance
 from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
@@ -413,8 +413,7 @@ class LLM:
             OptionError: no integer from 1 on.
             TooManyRowsError: there is no memory for so many rows.
         """
-        if batch_size is not None and not is_count(batch_size, 1):
-            raise OptionError(f"batch_size={batch_size!r:.60} is not an integer from 1 on", at="batch_size")
+        COUNT.or_none.require("batch_size", batch_size)
         return samples.warm_up(self.model, batch_size, drafts=drafts)
 
     def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:

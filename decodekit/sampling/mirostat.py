@@ -17,14 +17,16 @@ taken back, is forgotten by taking the older mu.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from decodekit.sampling.checks import is_count, is_number, require
+from decodekit.errors import raise_faults
+from decodekit.sampling.checks import POSITIVE, Domain, is_count, one_of
 from decodekit.sampling.margins import log_total, lowest_kept, precise, widened
+from decodekit.sampling.options.declared import faults_of_fields, within
 from decodekit.sampling.processors.functions import apply_top_k
 
 _BITS = math.log2(math.e)
@@ -76,21 +78,15 @@ class MirostatTruncation:
         version: 1 or 2.
         distribution: that under which the surprise of a token is taken: ``"whole"`` before the truncation (the
             authors' code), or ``"kept"`` after it (llama.cpp).
-
-    Raises:
-        OptionError: a setting is out of range.
     """
 
-    tau: float = 5.0
-    eta: float = 0.1
-    version: int = 2
-    distribution: Literal["whole", "kept"] = "whole"
+    tau: float = field(default=5.0, metadata=within(POSITIVE))
+    eta: float = field(default=0.1, metadata=within(POSITIVE))
+    version: int = field(default=2, metadata=within(Domain("1 or 2", lambda value: is_count(value) and value <= 2)))
+    distribution: Literal["whole", "kept"] = field(default="whole", metadata=within(one_of("whole", "kept")))
 
     def __post_init__(self) -> None:
-        require("tau", self.tau, is_number(self.tau) and self.tau > 0, "a finite number above 0")
-        require("eta", self.eta, is_number(self.eta) and self.eta > 0, "a finite number above 0")
-        require("version", self.version, is_count(self.version) and self.version in (1, 2), "1 or 2")
-        require("distribution", self.distribution, self.distribution in ("whole", "kept"), '"whole" or "kept"')
+        raise_faults([*faults_of_fields(self)])
 
     def start(self, num_rows: int, device: torch.device | str | None = None) -> Tensor:
         """mu before the first token: 2 tau, float32 [num_rows]."""

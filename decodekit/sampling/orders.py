@@ -19,6 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
+
+from decodekit.processor_names import PROCESSORS
+from decodekit.sampling.checks import one_of
 
 
 @dataclass(frozen=True)
@@ -41,21 +45,9 @@ class Order:
         return kind.__name__ in self.names and kind.__module__.startswith(f"{__package__}.")
 
 
-_BIASES = (
-    "RepetitionPenalty", "PresencePenalty", "FrequencyPenalty", "LogitBias", "SequenceBias",
-    "DRY", "NoRepeatNGram", "BadWords", "AllowedTokens", "MinTokens",
-)  # fmt: skip
-
 ORDERS: Mapping[str, Order] = MappingProxyType(
     {
-        # Penalties and biases; the mask; temperature, then truncations, the joint ones of most models first.
-        "decodekit": Order(
-            "decodekit",
-            (
-                *_BIASES, "DynamicTemperature", "Temperature", "Quadratic", "TopK", "TopP", "MinP",
-                "Typical", "Epsilon", "Eta", "TopNSigma", "TopA", "TopH", "XTC", "Watermark",
-            ),
-        ),
+        "decodekit": Order("decodekit", tuple(PROCESSORS)),
         "hf": Order(
             "transformers",
             (
@@ -93,3 +85,6 @@ ORDERS: Mapping[str, Order] = MappingProxyType(
     }
 )  # fmt: skip
 """The orders by name."""
+
+ORDER: Final = one_of(*ORDERS)
+"""The domain of the option."""

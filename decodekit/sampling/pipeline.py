@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError, ProcessorError, UnknownNameError
+from decodekit.errors import OptionError, ProcessorError, UnknownNameError, out_of_domain, raise_faults
 from decodekit.sampling.certificates import Flags, Standing
 from decodekit.sampling.fast.candidates import Candidates, Floats, in_order
 from decodekit.sampling.fast.leaders import Floor, Leaders
 from decodekit.sampling.fast.wide import is_wide
-from decodekit.sampling.orders import ORDERS
+from decodekit.sampling.options.declared import WHOLE, Option, faults_of_fields
+from decodekit.sampling.orders import ORDER, ORDERS
 from decodekit.sampling.processors.functions import apply_bitmask
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.scores import Scores
@@ -60,11 +61,24 @@ class LogitsProcessor(ABC):
     with the draft tokens before it. float32 [N, V] goes in and comes out. What is -inf stays -inf; NaN and +inf come of
     NaN and +inf alone. A bias (and what comes last) gives a token a logit that does not depend on those of the others,
     so that a mask may come before or after it; a temperature removes nothing and keeps the order; a truncation leaves a
-    token where there was one (a ban need not).
+    token where there was one (a ban need not). Settings out of their domains are refused in one `OptionError`.
     """
 
     stage: ClassVar[Stage]
     needs_history: ClassVar[bool] = False
+    whole: ClassVar[Option | None] = None
+    """The option whose value is the whole processor; mostly options are fields."""
+
+    def __post_init__(self) -> None:
+        raise_faults([*faults_of_fields(self)])
+
+    @classmethod
+    def of_options(cls, **given: Any) -> LogitsProcessor:
+        """The processor of options, by the fields that they are; see `options.declared`."""
+        if cls.whole is None:
+            return cls(**given)
+        cls.whole.domain.require(cls.whole.name, given[WHOLE])
+        return cls()
 
     @property
     def can_forbid(self) -> bool:
@@ -274,9 +288,7 @@ class Pipeline:
         processors = tuple(processors)
         for processor in processors:
             if not isinstance(processor, LogitsProcessor):
-                raise OptionError(
-                    f"{processor!r:.60} is not a logits processor", at="processors", hint="Temperature(0.8) | TopK(50)"
-                )
+                raise out_of_domain("processors", "logits processors", processor, hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
         object.__setattr__(self, "_narrowing", _Narrowed.of(processors, are_wide=False))
         object.__setattr__(self, "_narrowing_in_wide", _Narrowed.of(processors, are_wide=True))
@@ -482,10 +494,11 @@ def ordered(processors: Iterable[LogitsProcessor], order: str = "decodekit") -> 
 
     Raises:
         UnknownNameError: no such order.
-        OptionError: the library has no such processor.
+        OptionError: the library has no such processor, or the order is not a name.
     """
-    if not isinstance(order, str) or order not in ORDERS:
-        raise UnknownNameError(f"no order {order!r:.60}. Orders: {', '.join(ORDERS)}.", at="order")
+    fault = ORDER.fault("order", order)
+    if fault is not None:
+        raise UnknownNameError(fault.cause, at="order") if isinstance(order, str) else fault
     chosen = ORDERS[order]
     given = list(processors)
     for processor in given:

@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from decodekit.errors import OptionError
+from decodekit.errors import out_of_domain
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import require_integer
 from decodekit.speculation.proposer import Context, Draft, Proposer, asked, is_proposer
@@ -87,12 +87,12 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         if not is_proposer(self.proposer):
-            raise OptionError(f"{self.proposer!r:.60} is no proposer", at="proposer")
+            raise out_of_domain("proposer", "a proposer", self.proposer)
         costs = tuple(self.costs)
         if len(costs) < 2 or not all(isinstance(cost, int | float) and 0 < cost < float("inf") for cost in costs):
-            raise OptionError(f"costs={costs!r:.60} are not two or more times above 0", at="costs")
+            raise out_of_domain("costs", "two or more times above 0", costs)
         if not 0 <= self.decay < 1:
-            raise OptionError(f"decay={self.decay!r} is not in 0 <= decay < 1", at="decay")
+            raise out_of_domain("decay", "a number from 0 to below 1", self.decay)
         require_integer("probe_every", self.probe_every)
         object.__setattr__(self, "costs", costs)
         object.__setattr__(self, "_experience", _Experience(costs, self.decay, self.probe_every))

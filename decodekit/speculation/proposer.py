@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
-from decodekit.errors import DecodekitError, OptionError, ProposerError
+from decodekit.errors import DecodekitError, OptionError, ProposerError, out_of_domain
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -255,6 +255,5 @@ def is_proposer(value: object) -> TypeGuard[Proposer]:
 
 def no_proposer(given: object) -> OptionError:
     """The fault of something that is given as a proposer."""
-    return OptionError(
-        f"{given!r:.60} is no proposer", at="speculate", hint='"prompt-lookup", PromptLookup(num_tokens=10)'
-    )
+    hint = '"prompt-lookup", PromptLookup(num_tokens=10)'
+    return out_of_domain("speculate", "None, a proposer, its name, or several of them", given, hint=hint)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from decodekit.decoding.search.beam_search import BeamOptions, BeamSearch
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.models.wrappers.contrast_model import Contrast, is_contrast
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, out_of_domain, raise_faults
+from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import Pipeline, Stage, Temperature
-from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.checks import COUNT, FLAG, NUMBER, POSITIVE, Domain, at_least, faults_of, from_on, is_count
 from decodekit.sampling.sampler_options import Processors, listed
 from decodekit.speculation.proposer import Speculate
 from decodekit.strategy.search_options import Searching, faults_of_guesses
+from decodekit.strategy.strategy import DOMAINS
 
 if TYPE_CHECKING:
     from decodekit.decoding.request.settings import Settings
     from decodekit.decoding.search.search import SearchCall
     from decodekit.models.causal_lm import CausalLM
+
+
+_NEVER: Final = Domain('"never"', lambda value: isinstance(value, str) and value == "never")
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,21 @@ class Beam(Searching, BeamOptions):
         processors: further processors, in the order of `Sample`.
         contrast: search the texts of another distribution than the model's own: `Guidance`, `DoLa` or `Amateur`.
         speculate: None. Drafts are verified along one text, and a beam search has several.
-
-    Raises:
-        OptionError: with all options that are out of range, without effect or in conflict.
     """
 
     name: ClassVar[str] = "beam"
+    domains: ClassVar[Mapping[str, Domain]] = {
+        "num_beams": at_least(2).hinting('"greedy" or "sample" for one hypothesis'),
+        "length_penalty": NUMBER,
+        "early_stopping": Domain('True, False or "never"', lambda value: FLAG.has(value) or _NEVER.has(value)),
+        "num_return_sequences": COUNT,
+        "num_beam_groups": COUNT,
+        "diversity_penalty": from_on(0),
+        "do_sample": FLAG,
+        "temperature": POSITIVE,
+        "contrast": DOMAINS["contrast"],
+        "seed": DOMAINS["seed"],
+    }
 
     temperature: float = 1.0
     seed: int | None = None
@@ -67,40 +80,24 @@ class Beam(Searching, BeamOptions):
     def _faults(self) -> list[DecodekitError]:
         faults: list[DecodekitError] = []
 
-        def need(name: str, condition: bool, expected: str, hint: str | None = None) -> None:
+        def need(name: str, condition: bool, expected: str) -> None:
             if not condition:
-                value = getattr(self, name)
-                faults.append(OptionError(f"{name} must be {expected}, not {value!r}", at=name, hint=hint))
+                faults.append(out_of_domain(name, expected, getattr(self, name)))
 
-        has_beams = is_count(self.num_beams, 2)
-        need("num_beams", has_beams, "an integer from 2 on", '"greedy" or "sample" for one hypothesis')
-        need("length_penalty", is_number(self.length_penalty), "a number")
-        stops: object = self.early_stopping
-        is_one = isinstance(stops, bool) or (isinstance(stops, str) and stops == "never")
-        need("early_stopping", is_one, 'False, True or "never"')
-        returned = self.num_return_sequences
-        need("num_return_sequences", is_count(returned), "an integer from 1 on")
+        faults += faults_of(self, self.domains)
+        has_beams, returned, groups = is_count(self.num_beams, 2), self.num_return_sequences, self.num_beam_groups
         if has_beams and is_count(returned):
             need("num_return_sequences", returned <= self.num_beams, f"at most num_beams={self.num_beams}")
-        groups = self.num_beam_groups
-        need("num_beam_groups", is_count(groups), "an integer from 1 on")
         if has_beams and is_count(groups):
             need("num_beam_groups", self.num_beams % groups == 0, f"a divisor of num_beams={self.num_beams}")
-        penalty = self.diversity_penalty
-        need("diversity_penalty", is_number(penalty) and penalty >= 0, "a number from 0 on")
         if self.diversity_penalty and groups == 1:
             cause = "diversity_penalty has no effect on one group"
             faults.append(UselessOptionError(cause, at="diversity_penalty", hint="num_beam_groups=2"))
         elif not self.diversity_penalty and is_count(groups, 2):
             cause = "without a diversity_penalty all groups find the same"
             faults.append(UselessOptionError(cause, at="num_beam_groups", hint="diversity_penalty=0.5"))
-        need("do_sample", isinstance(self.do_sample, bool), "True or False")
         if self.do_sample and is_count(groups, 2):
             faults.append(OptionError("groups of beams cannot sample", at="do_sample", hint="num_beam_groups=1"))
-        need("temperature", is_number(self.temperature) and self.temperature > 0, "a number above 0")
-        is_one = self.contrast is None or is_contrast(self.contrast)
-        need("contrast", is_one, "Guidance(...), DoLa(...) or Amateur(...)")
-        need("seed", self.seed is None or (is_count(self.seed, 0) and self.seed < 1 << 63), "an integer of 63 bits")
         if not self.do_sample:
             for option, is_given in (("temperature", self.temperature != 1.0), ("seed", self.seed is not None)):
                 if is_given:

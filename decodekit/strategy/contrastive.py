@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.search.contrastive_search import ContrastiveRows
-from decodekit.errors import DecodekitError, ModelError, OptionError, raise_faults
+from decodekit.errors import DecodekitError, ModelError, raise_faults
 from decodekit.models.layers import HiddenStates
 from decodekit.sampling import Pipeline
-from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.checks import COUNT, SHARE, Domain, faults_of
 from decodekit.sampling.sampler_options import Processors, listed
 from decodekit.speculation.proposer import Speculate
 from decodekit.strategy.search_options import Searching, faults_of_guesses
@@ -36,12 +36,10 @@ class ContrastiveSearch(Searching):
             to 1.
         processors: change the probabilities first.
         speculate: None. A draft has no hidden states to compare with.
-
-    Raises:
-        OptionError: with all options that are out of range or in conflict.
     """
 
     name: ClassVar[str] = "contrastive"
+    domains: ClassVar[Mapping[str, Domain]] = {"top_k": COUNT, "penalty_alpha": SHARE}
 
     top_k: int = 4
     penalty_alpha: float = 0.6
@@ -50,11 +48,7 @@ class ContrastiveSearch(Searching):
 
     def __post_init__(self, speculate: Speculate) -> None:
         faults: list[DecodekitError] = []
-        if not is_count(self.top_k):
-            faults.append(OptionError(f"top_k={self.top_k!r} is not an integer from 1 on", at="top_k"))
-        if not is_number(self.penalty_alpha) or not 0 <= self.penalty_alpha <= 1:
-            cause = f"penalty_alpha={self.penalty_alpha!r} is not a number from 0 to 1"
-            faults.append(OptionError(cause, at="penalty_alpha"))
+        faults += faults_of(self, self.domains)
         listed(self.processors, faults)
         why = "contrastive search cannot speculate: each token is compared with candidates beside it"
         raise_faults([*faults, *faults_of_guesses(speculate, why)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from decodekit.decoding.request.prompt import Prompt, check_prompt, each_prompt, in_lists, is_single
 from decodekit.errors import (
@@ -18,9 +18,10 @@ from decodekit.errors import (
     UselessOptionError,
     VocabularyMismatchError,
     collecting,
+    out_of_domain,
     raise_faults,
 )
-from decodekit.sampling.checks import is_count, is_number
+from decodekit.sampling.checks import FLAG, MASS, NUMBER, Domain, faults_of, is_count, is_number, numbers
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import CausalLM
@@ -40,9 +41,6 @@ class Guidance:
         scale: above 1 the prompt is followed more closely; 0 follows the negative prompt.
         negative_prompt: a text, messages or token ids for all prompts, or a list with one for each; encoded as a prompt
             is. None: the last token of the prompt.
-
-    Raises:
-        OptionError: with all options that are out of range or have no effect.
     """
 
     scale: float = 1.5
@@ -50,9 +48,8 @@ class Guidance:
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        if not is_number(self.scale):
-            faults.append(OptionError(f"scale={self.scale!r} is not a number", at="scale"))
-        elif self.scale == 1:
+        faults += faults_of(self, {"scale": NUMBER})
+        if not faults and self.scale == 1:
             faults.append(UselessOptionError("scale=1 has no effect", at="scale", hint="scale=1.5, or no contrast="))
         with collecting(faults, OptionError):
             object.__setattr__(self, "negative_prompt", in_lists(self.negative_prompt))
@@ -61,9 +58,8 @@ class Guidance:
             for one in every:
                 check_prompt(one, "negative_prompt")
             if given is not None and not all(map(len, every or [[]])):
-                cause = f"negative_prompt={given!r:.60} is empty, or holds something that is"
                 hint = "negative_prompt=None for the last token of the prompt"
-                raise OptionError(cause, at="negative_prompt", hint=hint)
+                raise out_of_domain("negative_prompt", "prompts that are not empty", given, hint=hint)
         raise_faults(faults)
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
@@ -107,9 +103,6 @@ class DoLa:
         relative_top: a token is plausible if the last layer finds it at least this many times as likely as the
             likeliest; from above 0 to 1.
         final_norm: apply the final norm to early layers. False as in the authors' code and transformers 4.
-
-    Raises:
-        OptionError: with all options that are out of range.
     """
 
     layers: Layers = "high"
@@ -118,18 +111,7 @@ class DoLa:
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        given: Any = self.layers
-        final_norm: Any = self.final_norm
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            is_right = isinstance(given, str) and given in ("low", "high")
-        else:
-            is_right = bool(given) and all(is_count(layer, 0) for layer in given)
-        if not is_right:
-            cause = f'layers={given!r} is neither "low" nor "high" nor a list of layers'
-            faults.append(OptionError(cause, at="layers"))
-        faults += _faults_of_share("relative_top", self.relative_top)
-        if not isinstance(final_norm, bool):
-            faults.append(OptionError(f"final_norm={final_norm!r} is neither True nor False", at="final_norm"))
+        faults += faults_of(self, {"layers": _LAYERS, "relative_top": MASS, "final_norm": FLAG})
         raise_faults(faults)
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
@@ -158,9 +140,6 @@ class Amateur:
         alpha: a token is plausible if the expert finds it at least this many times as likely as the likeliest; from
             above 0 to 1.
         beta: how much of the amateur is subtracted; above 0.
-
-    Raises:
-        OptionError: with all options that are out of range.
     """
 
     model: Any
@@ -171,12 +150,10 @@ class Amateur:
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
         if not isinstance(self.model, str) and not hasattr(_causal_lm(self.model), "new_cache"):
-            cause = f"model={self.model!r:.60} is no model"
-            faults.append(OptionError(cause, at="model", hint='Amateur(LLM.load("tiny-draft")), or its name'))
-        faults += _faults_of_share("alpha", self.alpha)
-        if not is_number(self.beta) or self.beta < 0:
-            faults.append(OptionError(f"beta={self.beta!r} is not a number above 0", at="beta"))
-        elif self.beta == 0:
+            hint = 'Amateur(LLM.load("tiny-draft")), or its name'
+            faults.append(out_of_domain("model", "an LLM, a CausalLM or the name of a model", self.model, hint=hint))
+        faults += faults_of(self, {"alpha": MASS, "beta": numbers("a finite number above 0", lambda beta: beta >= 0)})
+        if is_number(self.beta) and self.beta == 0:
             cause = "beta=0 leaves the amateur without effect"
             faults.append(UselessOptionError(cause, at="beta", hint="beta=0.5, or no contrast="))
         raise_faults(faults)
@@ -225,7 +202,10 @@ def _causal_lm(model: Any) -> Any:
     return getattr(model, "model", model) if hasattr(model, "vocabulary") else model
 
 
-def _faults_of_share(name: str, value: Any) -> list[DecodekitError]:
-    if is_number(value) and 0 < value <= 1:
-        return []
-    return [OptionError(f"{name}={value!r} is not a number above 0 and up to 1", at=name)]
+def _are_layers(layers: object) -> bool:
+    if isinstance(layers, str):
+        return layers in ("low", "high")
+    return isinstance(layers, Sequence) and bool(layers) and all(is_count(layer, 0) for layer in layers)
+
+
+_LAYERS: Final = Domain('"low", "high" or a list of layers', _are_layers)

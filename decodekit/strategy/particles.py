@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from decodekit.decoding.search.particle_filter import Method, ParticleFilter, ParticleOptions, Returns
 from decodekit.decoding.search.weighted_draws import Resample
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
-from decodekit.sampling.checks import is_number
+from decodekit.sampling.checks import SHARE, Domain, one_of
 from decodekit.strategy.search_options import Searching
-from decodekit.strategy.several import OverSamples
+from decodekit.strategy.several import SEVERAL, OverSamples
 from decodekit.strategy.tokenwise import Sample
 
 if TYPE_CHECKING:
@@ -42,18 +42,24 @@ class Particles(OverSamples, Searching, ParticleOptions):
             whether it is legal; instead of a constraint or beside it. It must refuse every text whose beginnings it
             refuses. Under a predicate alone, a text that `max_new_tokens` cuts keeps its weight.
         strategy: the distribution of a token without the mask: a `Sample`, without speculation.
-
-    Raises:
-        OptionError: with all options that are out of range or in conflict.
     """
 
     name: ClassVar[str] = "particles"
+    number: ClassVar[str] = "num_particles"
+    domains: ClassVar[Mapping[str, Domain]] = {
+        "num_particles": SEVERAL,
+        "method": one_of(*get_args(Method)),
+        "resample": one_of(*get_args(Resample)),
+        "threshold": SHARE,
+        "returns": one_of(*get_args(Returns)),
+        "predicate": Domain("a function of bytes and a bool", callable).or_none,
+    }
 
     strategy: Strategy = Sample()
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        self._check("num_particles", faults)
+        self._check(faults)
         faults += self._option_faults()
         if not faults and not isinstance(self.strategy, Sample):
             cause = f"particles weigh the draws of a Sample, and {self.strategy!r:.60} may take others"
@@ -64,20 +70,11 @@ class Particles(OverSamples, Searching, ParticleOptions):
         raise_faults(faults)
 
     def _option_faults(self) -> Iterator[DecodekitError]:
-        for name, kinds in (("method", Method), ("resample", Resample), ("returns", Returns)):
-            value = getattr(self, name)
-            if value not in get_args(kinds):
-                names = ", ".join(f'"{one}"' for one in get_args(kinds))
-                yield OptionError(f"{name}={value!r} is none of {names}", at=name)
-        if not is_number(self.threshold) or not 0 <= self.threshold <= 1:
-            yield OptionError(f"threshold={self.threshold!r} is no number from 0 to 1", at="threshold")
-        elif self.threshold == 0 and self.resample != "systematic":
+        if self.threshold == 0 and self.resample != "systematic":
             cause = f"resample={self.resample!r} has no effect with threshold=0, which never draws anew"
             yield UselessOptionError(cause, at="resample")
         predicate: object = self.predicate
-        if predicate is not None and not callable(predicate):
-            yield OptionError(f"predicate={predicate!r:.60} is no function of bytes and a bool", at="predicate")
-        elif predicate is not None and self.method == "smc":
+        if callable(predicate) and self.method == "smc":
             cause = "a predicate has no mask: it would have to be asked about every token of the vocabulary"
             yield OptionError(cause, at="predicate", hint='method="awrs", which asks about the tokens that are drawn')
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
@@ -12,19 +12,24 @@ from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.settings import NoiseKeys
 from decodekit.decoding.search.best_of import Judge, Key, Rank, best_of, majority
 from decodekit.decoding.search.search import Search
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, out_of_domain, raise_faults
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import Candidates, Pipeline
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import Domain, at_least, faults_of, one_of
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.speculation import Proposer
 from decodekit.strategy.strategy import Strategy
 from decodekit.strategy.tokenwise import Greedy, Sample
 
+SEVERAL: Final = at_least(2).hinting('"sample" for one text')
+_RANKS: Final = one_of("logprob", "mean_logprob")
+
 
 class OverSamples(Strategy):
     """A strategy over samples of another one, `strategy`, which takes the tokens."""
 
+    number: ClassVar[str] = "n"
+    """The option that says how many samples."""
     strategy: Strategy
 
     @property
@@ -61,16 +66,12 @@ class OverSamples(Strategy):
         """The contrast from which the samples are drawn."""
         return self.strategy.contrast
 
-    def _check(self, number: str, faults: list[DecodekitError]) -> None:
-        """Add what speaks against the strategy, and against the number of samples, which the option `number` has."""
-        count = getattr(self, number)
-        if not is_count(count, 2):
-            hint = '"sample" for one text'
-            faults.append(OptionError(f"{number}={count!r} is not an integer from 2 on", at=number, hint=hint))
+    def _check(self, faults: list[DecodekitError]) -> None:
+        """Add what speaks against the options, and against the strategy that draws."""
+        faults += faults_of(self, self.domains)
         given: object = self.strategy
         if not isinstance(given, Strategy):
-            cause = f"strategy={given!r:.60} is no strategy"
-            faults.append(OptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
+            faults.append(out_of_domain("strategy", "a Strategy", given, hint="Sample(temperature=0.7)"))
         elif isinstance(given, Search | OverSamples):
             cause = f"{type(self).__name__} needs single samples, and {given!r:.60} has several texts of its own"
             faults.append(OptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
@@ -78,8 +79,10 @@ class OverSamples(Strategy):
             cause = "all samples of greedy decoding are the same"
             faults.append(UselessOptionError(cause, at="strategy", hint="Sample(temperature=0.7)"))
         elif given.num_samples > 1:
-            cause = f"num_return_sequences={given.num_samples} is given beside {number}={count!r}"
-            faults.append(OptionError(cause, at="num_return_sequences", hint=f"{number} alone"))
+            cause = (
+                f"num_return_sequences={given.num_samples} is given beside {self.number}={getattr(self, self.number)!r}"
+            )
+            faults.append(OptionError(cause, at="num_return_sequences", hint=f"{self.number} alone"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,12 +98,16 @@ class BestOf(OverSamples):
             processors, temperature and constraint); ``"mean_logprob"``, the largest mean of it over the tokens; a
             function of the `Completion` of a sample, the largest number; or another `LLM`, the least perplexity of the
             text alone.
-
-    Raises:
-        OptionError: with all options that are out of range or in conflict.
     """
 
     name: ClassVar[str] = "best-of"
+    domains: ClassVar[Mapping[str, Domain]] = {
+        "n": SEVERAL,
+        "rank": Domain(
+            '"logprob", "mean_logprob", a function or an LLM',
+            lambda rank: _RANKS.has(rank) or callable(rank) or isinstance(rank, Judge),
+        ),
+    }
 
     n: int = 4
     strategy: Strategy = Sample()
@@ -108,10 +115,7 @@ class BestOf(OverSamples):
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        self._check("n", faults)
-        if not (self.needs_logprobs or callable(self.rank) or isinstance(self.rank, Judge)):
-            cause = f'rank={self.rank!r:.60} is none of "logprob", "mean_logprob", a function and an LLM'
-            faults.append(OptionError(cause, at="rank"))
+        self._check(faults)
         raise_faults(faults)
 
     @property
@@ -122,7 +126,7 @@ class BestOf(OverSamples):
     @property
     def needs_logprobs(self) -> bool:
         """Whether it ranks by log-probabilities."""
-        return self.rank in ("logprob", "mean_logprob")
+        return _RANKS.has(self.rank)
 
     def choose(self, samples: Sequence[Completion]) -> Completion:
         """The best one, with the others."""
@@ -141,12 +145,13 @@ class SelfConsistency(OverSamples):
         n: how many samples.
         strategy: draws them.
         key: the answer of a sample, as a function of its `Completion`: equal results are one answer, None is none.
-
-    Raises:
-        OptionError: with all options that are out of range or in conflict.
     """
 
     name: ClassVar[str] = "self-consistency"
+    domains: ClassVar[Mapping[str, Domain]] = {
+        "n": SEVERAL,
+        "key": Domain("a function of a completion", callable).or_none,
+    }
     needs_logprobs: ClassVar[bool] = True
 
     n: int = 8
@@ -155,10 +160,7 @@ class SelfConsistency(OverSamples):
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        self._check("n", faults)
-        key: object = self.key
-        if key is not None and not callable(key):
-            faults.append(OptionError(f"key={key!r:.60} is no function of a completion", at="key"))
+        self._check(faults)
         raise_faults(faults)
 
     @property

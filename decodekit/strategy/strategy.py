@@ -23,14 +23,15 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from torch import Tensor
 
 from decodekit.decoding.request.settings import NoiseKeys
-from decodekit.errors import DecodekitError, OptionError
+from decodekit.errors import DecodekitError
 from decodekit.models.wrappers.contrast_model import Contrast, is_contrast
 from decodekit.sampling import Candidates, Pipeline
+from decodekit.sampling.checks import SEED, Domain, one_of
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.speculation import (
     Adaptive,
@@ -67,12 +68,20 @@ What is looked up is worth as much as the text repeats itself, so that by name i
 """
 
 
+DOMAINS: Final[Mapping[str, Domain]] = {
+    "seed": SEED.or_none,
+    "verify": one_of(*get_args(Verify)),
+    "contrast": Domain("a contrast", is_contrast).or_none.hinting("Guidance(scale=1.5), DoLa(), Amateur(llm)"),
+}
+"""The domains of the options that most strategies have."""
+
+
 class Strategy(ABC):
     """The rule by which a token is taken from logits. A frozen value; equal strategies decode equal texts.
 
     Laws, which `testing.check_strategy` checks: those of `select` (see `decoding.request.settings.Selector`); a text
-    depends on its prompt, its constraint and its seed alone; wrong values of options are refused when the strategy is
-    made; its `repr` makes an equal one.
+    depends on its prompt, its constraint and its seed alone; options out of their domains, without effect or in
+    conflict are refused when the strategy is made, all in one `OptionError`; its `repr` makes an equal one.
 
     `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
     changes a text, only how many forward passes the text costs.
@@ -85,6 +94,8 @@ class Strategy(ABC):
     """
 
     name: ClassVar[str]
+    domains: ClassVar[Mapping[str, Domain]] = {}
+    """The domains of options whose values no other value checks."""
     seed: int | None = None
     speculate: Speculate = None
     verify: Verify = "coupled"
@@ -125,17 +136,10 @@ class Strategy(ABC):
         return f"{type(self).__name__}({', '.join(given)})"
 
 
-def check_contrast(contrast: object, faults: list[DecodekitError]) -> None:
-    """Add a fault if `contrast` is neither None nor a value that changes a distribution."""
-    if contrast is not None and not is_contrast(contrast):
-        cause = f"contrast={contrast!r:.60} is no contrast"
-        faults.append(OptionError(cause, at="contrast", hint="Guidance(scale=1.5), DoLa(), Amateur(llm)"))
-
-
 def check_seed(seed: object, faults: list[DecodekitError]) -> None:
     """Add a fault if `seed` is not an integer of 63 bits."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
-        faults.append(OptionError(f"seed={seed!r} is not an integer from 0 to 2**63 - 1", at="seed"))
+    fault = SEED.fault("seed", seed)
+    faults += [] if fault is None else [fault]
 
 
 def accepting(*others: inspect.Parameter) -> Callable[[Factory], Factory]:

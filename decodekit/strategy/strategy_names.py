@@ -8,12 +8,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Final
 
 from decodekit import plugins
-from decodekit.errors import DecodekitError, OptionError, PluginError, UselessOptionError, collecting, raise_faults
+from decodekit.errors import (
+    DecodekitError,
+    OptionError,
+    PluginError,
+    UselessOptionError,
+    collecting,
+    out_of_domain,
+    raise_faults,
+)
 from decodekit.sampling import LogitsProcessor, Pipeline
-from decodekit.sampling.checks import is_count, plain
+from decodekit.sampling.checks import COUNT, plain
 from decodekit.speculation import Adaptive, DraftModel, Proposer, Suffix
 from decodekit.strategy.beam import Beam
 from decodekit.strategy.contrastive import ContrastiveSearch
@@ -95,17 +103,19 @@ def speculative(draft_model: Any = None, num_draft_tokens: int | None = None, **
     return strategy
 
 
+SPECULATIVE: Final = {"num_draft_tokens": COUNT.or_none}
+"""The domains of what `speculative` has beside the options of `Sample`; drafters check themselves."""
+
+
 def _guessing(draft_model: Any, num_tokens: int | None) -> Proposer:
-    if num_tokens is not None and not is_count(num_tokens):
-        raise OptionError(f"num_draft_tokens={num_tokens!r} is not an integer from 1 on", at="num_draft_tokens")
+    SPECULATIVE["num_draft_tokens"].require("num_draft_tokens", num_tokens)
     if draft_model is None:
         return Adaptive(Suffix()) if num_tokens is None else Suffix(max_tokens=num_tokens)
     try:
         return DraftModel(draft_model) if num_tokens is None else DraftModel(draft_model, num_tokens)
-    except OptionError as error:
-        raise OptionError(
-            error.cause, at="draft_model", hint='an LLM, or the name of a model, as "tiny-draft"'
-        ) from error
+    except OptionError:
+        domain = "None, an LLM or the name of a model"
+        raise out_of_domain("draft_model", domain, draft_model, hint='"tiny-draft"') from None
 
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
@@ -161,9 +171,8 @@ def resolve_strategy(strategy: StrategyLike, options: Mapping[str, Any]) -> Stra
         site = Site("sample", (), {}, _BUILT_IN)
         raise_faults([*faults, *_beside(options, site, options_of(Sample), cause, hint)])
         return made
-    cause = f"{strategy!r:.60} is no strategy"
     hint = 'a name such as "greedy", a value such as Sample(temperature=0.7), or processors joined by |'
-    raise OptionError(cause, at="strategy", hint=hint)
+    raise out_of_domain("strategy", "a name, a Strategy or logits processors", strategy, hint=hint)
 
 
 def _beside(

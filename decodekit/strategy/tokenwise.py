@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,7 +13,6 @@ from decodekit.decoding.request.settings import NoiseKeys
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, UselessOptionError, collecting, raise_faults
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import (
-    ORDERS,
     Candidates,
     LogitsProcessor,
     OrderPreserving,
@@ -23,15 +22,17 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import COUNT, Domain, faults_of
 from decodekit.sampling.fast.leaders import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
+from decodekit.sampling.options.option_fields import BiasOptions, ShapeOptions
+from decodekit.sampling.orders import ORDER
 from decodekit.sampling.pipeline import ordered
-from decodekit.sampling.sampler_options import BiasOptions, Processors, ShapeOptions, listed
+from decodekit.sampling.sampler_options import Processors, listed, made_of
 from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
-from decodekit.strategy.strategy import Strategy, check_contrast, check_seed
+from decodekit.strategy.strategy import DOMAINS, Strategy
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,13 +43,11 @@ class Greedy(Strategy, BiasOptions):
         processors: further processors that change which token is the likeliest.
         speculate: who guesses ahead; see `Strategy`.
         contrast: whose likeliest token, if not the model's own; see `Strategy`.
-        others: penalties and biases; see `sampling.sampler_options.BiasOptions`.
-
-    Raises:
-        OptionError: with all options that are out of range, or have no effect on the likeliest token.
+        others: penalties and biases; see docs/options.md.
     """
 
     name: ClassVar[str] = "greedy"
+    domains: ClassVar[Mapping[str, Domain]] = {"contrast": DOMAINS["contrast"]}
 
     processors: Processors = ()
     speculate: Speculate = None
@@ -56,18 +55,18 @@ class Greedy(Strategy, BiasOptions):
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        processors = [*self.biases(faults), *listed(self.processors, faults)]
+        processors = [*made_of(self, faults), *listed(self.processors, faults)]
         faults += [
             useless_with_greedy(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)
         ]
         _check_speculate(self, faults)
-        check_contrast(self.contrast, faults)
+        faults += faults_of(self, self.domains)
         raise_faults(faults)
 
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases."""
-        return Pipeline([*self.biases([]), *listed(self.processors, [])])
+        return Pipeline([*made_of(self, []), *listed(self.processors, [])])
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """The index of the largest score."""
@@ -77,6 +76,7 @@ class Greedy(Strategy, BiasOptions):
 class Drawing(Strategy):
     """A strategy that draws each token with keyed noise, for one text of a prompt or several."""
 
+    domains: ClassVar[Mapping[str, Domain]] = {**DOMAINS, "num_return_sequences": COUNT}
     num_return_sequences: int
 
     @property
@@ -91,13 +91,7 @@ class Drawing(Strategy):
     def _check_drawing(self, faults: list[DecodekitError]) -> None:
         """Add what speaks against the options that all of them have."""
         _check_speculate(self, faults)
-        check_contrast(self.contrast, faults)
-        count: object = self.num_return_sequences
-        if not is_count(count):
-            cause = f"num_return_sequences={count!r} is not an integer from 1 on"
-            faults.append(OptionError(cause, at="num_return_sequences"))
-        if self.seed is not None:
-            check_seed(self.seed, faults)
+        faults += faults_of(self, self.domains)
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,11 +119,7 @@ class Sample(Drawing, ShapeOptions, BiasOptions):
         contrast: draw from another distribution than the model's own; see `Strategy`.
         order: "decodekit", or the order and the meaning that the options have in "hf" (transformers), "vllm",
             "llamacpp" or "mlx"; see `sampling.orders`.
-        others: penalties and biases, further truncations and shapes; see `sampling.sampler_options`.
-
-    Raises:
-        OptionError: with all options that are out of range, have no effect, or that the library of `order` lacks.
-        UnknownNameError: no such order.
+        others: penalties and biases, further truncations and shapes; see docs/options.md.
     """
 
     name: ClassVar[str] = "sample"
@@ -148,10 +138,9 @@ class Sample(Drawing, ShapeOptions, BiasOptions):
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        own = self._own(faults)
+        own = made_of(self, faults)
         listed(self.processors, faults)
-        order: object = self.order
-        is_known = isinstance(order, str) and order in ORDERS
+        is_known = ORDER.has(self.order)
         for processor in own if is_known else own[:1]:
             _ordered([processor], self.order, faults)
         if not is_known and not own:
@@ -161,13 +150,10 @@ class Sample(Drawing, ShapeOptions, BiasOptions):
         self._check_drawing(faults)
         raise_faults(faults)
 
-    def _own(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
-        return [*self.biases(faults), *self.shapes(self.temperature, self.top_k, self.top_p, self.min_p, faults)]
-
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, truncation."""
-        return _joined(_ordered(self._own([]), self.order, []), listed(self.processors, []))
+        return _joined(_ordered(made_of(self, []), self.order, []), listed(self.processors, []))
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,10 +175,7 @@ class Mirostat(Drawing, BiasOptions):
         verify: how guesses are verified, as in `Sample`.
         num_return_sequences: how many texts of a prompt, as in `Sample`.
         contrast: as in `Sample`.
-        others: penalties and biases; see `sampling.sampler_options.BiasOptions`.
-
-    Raises:
-        OptionError: with all options that are out of range or have no effect.
+        others: penalties and biases; see docs/options.md.
     """
 
     name: ClassVar[str] = "mirostat"
@@ -210,16 +193,12 @@ class Mirostat(Drawing, BiasOptions):
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        for option in ("tau", "eta", "version"):
-            with collecting(faults, OptionError):
-                Truncation(**{option: getattr(self, option)})
+        with collecting(faults, OptionError):
+            Truncation(self.tau, self.eta, self.version)
         listed(self.processors, faults)
-        self._sampled(faults)
+        made_of(self, faults)
         self._check_drawing(faults)
         raise_faults(faults)
-
-    def _sampled(self, faults: list[DecodekitError]) -> list[LogitsProcessor]:
-        return [*self.biases(faults), *ShapeOptions().shapes(self.temperature, None, None, None, faults)]
 
     @property
     def mirostat(self) -> Truncation:
@@ -229,7 +208,7 @@ class Mirostat(Drawing, BiasOptions):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, further processors."""
-        return _joined(self._sampled([]), listed(self.processors, []))
+        return _joined(made_of(self, []), listed(self.processors, []))
 
 
 def can_redraw(strategy: Strategy) -> bool:
@@ -284,9 +263,7 @@ def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
     except (OptionError, UnknownNameError) as error:
         faults.append(error)
         return
-    if strategy.verify not in get_args(Verify):
-        faults.append(OptionError(f'verify={strategy.verify!r} is neither "coupled" nor "rejection"', at="verify"))
-    elif strategy.verify == "rejection" and proposer is None:
+    if strategy.verify == "rejection" and proposer is None:
         cause = 'verify="rejection" has no effect without speculate='
         faults.append(UselessOptionError(cause, at="verify", hint='DraftModel("tiny-draft")'))
     elif strategy.verify == "rejection" and not all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):

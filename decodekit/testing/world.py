@@ -20,7 +20,7 @@ from decodekit.constraints import as_constraint, compile
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.search.search import Search
-from decodekit.errors import DecodekitError, OptionError, raise_faults
+from decodekit.errors import DecodekitError, OptionError, out_of_domain, raise_faults
 from decodekit.llm import LLM
 from decodekit.sampling import History, LogitsProcessor, Stage, gumbel
 from decodekit.sampling.checks import is_count
@@ -52,7 +52,7 @@ class SmallWorld:
 
     def __init__(self, num_letters: int = 4, num_tokens: int = 2, seed: int = 0) -> None:
         faults: list[DecodekitError] = [
-            OptionError(f"{name}={count!r} is not an integer from 1 to {most}", at=name)
+            out_of_domain(name, f"an integer from 1 to {most}", count)
             for name, count, most in (("num_letters", num_letters, 26), ("num_tokens", num_tokens, MAX_TEXTS))
             if not is_count(count) or count > most
         ]

@@ -62,9 +62,9 @@ def test_a_template_is_told_of_tools_and_variables() -> None:
         ({"tools": [add]}, "reads no tools"),
         ({"chat_template_kwargs": {"thinking": 1}}, "thinking has no effect"),
         ({"chat_template_kwargs": {"tools": [1]}}, "tools is not for chat_template_kwargs"),
-        ({"chat_template_kwargs": ["a"]}, "is no mapping"),
+        ({"chat_template_kwargs": ["a"]}, "a mapping of names"),
         ({"chat_template_kwargs": {"enable_thinking": 1}, "enable_thinking": True}, "given twice"),
-        ({"enable_thinking": "no"}, "neither True nor False"),
+        ({"enable_thinking": "no"}, "None, True or False"),
         ({"tools": 3}, "tool"),
     ],
 )

@@ -267,8 +267,8 @@ def test_a_thought_without_end_is_an_error_with_a_next_step() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"reasoning": "yes"}, OptionError, "none of"),
-        ({"max_reasoning_tokens": -1}, OptionError, "from 0 on"),
+        ({"reasoning": "yes"}, OptionError, "a Thought, got"),
+        ({"max_reasoning_tokens": -1}, OptionError, "at least 0"),
         ({"max_reasoning_tokens": 3, "reasoning": "none"}, UselessOptionError, "no effect"),
         ({"max_reasoning_tokens": 3}, OptionError, "has no thoughts"),
     ],

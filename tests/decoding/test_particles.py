@@ -652,12 +652,12 @@ def test_names_and_faults(llm: LLM) -> None:
         "num_particles",
         "method",
         "resample",
-        "returns",
         "threshold",
+        "returns",
     ]
     for refused, message in (
         ({"predicate": len}, 'method="awrs"'),
-        ({"predicate": 3, "method": "awrs"}, "no function of bytes"),
+        ({"predicate": 3, "method": "awrs"}, "a function of bytes"),
         ({"threshold": 0, "resample": "multinomial"}, "never draws anew"),
         ({"strategy": dk.Mirostat()}, "may take others"),
         ({"strategy": dk.Greedy()}, "greedy decoding are the same"),

@@ -173,5 +173,5 @@ def test_after_a_warm_up_nothing_is_captured_in_the_midst_of_texts(
         assert texts(ahead, **options) == texts(plain, **options)
     assert [one for one in model.steps_over(model._rows).programs.values() if isinstance(one, DecodeStep)] == steps
     assert all(one.is_captured for one in steps) and not again.num_operations
-    with pytest.raises(OptionError, match="batch_size=0"):
+    with pytest.raises(OptionError, match="batch_size must be"):
         ahead.warm_up(0)

@@ -141,7 +141,7 @@ def test_sources_of_every_short_draft() -> None:
 
 def test_the_option_and_the_picture_are_refused_where_they_make_no_sense(llm: dk.LLM) -> None:
     wrong: Any = 3
-    with pytest.raises(OptionError, match="trace=3 is neither True nor False"):
+    with pytest.raises(OptionError, match="trace must be True or False, got 3"):
         llm.generate("Dear", trace=wrong)
     plain = llm.generate("Dear", max_new_tokens=2)
     assert plain._repr_html_() is None

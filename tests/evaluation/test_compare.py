@@ -321,9 +321,9 @@ def test_mistakes_are_told_together_before_anything_runs(llm: dk.LLM, monkeypatc
         "'gredy'",
         "'extracton'",
         "seed is there twice",
-        "seed=-3",
-        "repeats=0",
-        "batch_size=0",
+        "got -3",
+        "repeats must be",
+        "batch_size must be",
         "max_new_tok",
     ):
         assert part in told, part
@@ -350,7 +350,7 @@ def test_values_of_other_types_are_refused_by_name(llm: dk.LLM, monkeypatch: pyt
     assert Task("t", examples, metrics="exact-match").metrics == ("exact-match",)  # type: ignore[arg-type]
     calls: list[tuple[dict[str, Any], str]] = [
         ({"seeds": 3}, "seeds=range(3) for so many"),
-        ({"seeds": ([],)}, "seed=[] is not an integer"),
+        ({"seeds": ([],)}, "got []"),
         ({"judge": "tiny"}, "judge='tiny' is no LLM"),
         ({"llm": "tiny"}, "try LLM.load('tiny')"),
         ({"tasks": 3}, "3 is no task"),

@@ -108,7 +108,7 @@ def test_constraints_of_other_kinds(tmp_path: Path, header: dict[str, Any], cons
         ([{"prompt": "a", "schema": "b"}], "line 1", "no schema 'b'"),
         ([{"task": {"regex": "a", "schema": {}}}, {"prompt": "a"}], "line 1", "cannot be combined"),
         ([{"task": {"max_tokens": 3}}, {"prompt": "a"}], "line 1", "Did you mean 'max_new_tokens'?"),
-        ([{"task": {"max_new_tokens": 0}}, {"prompt": "a"}], "max_new_tokens", "not an integer"),
+        ([{"task": {"max_new_tokens": 0}}, {"prompt": "a"}], "max_new_tokens", "an integer of at least 1"),
         ([{"id": "a", "prompt": "a"}, {"id": "a", "prompt": "b"}], "t.jsonl", "two examples 'a'"),
     ],
 )

@@ -180,6 +180,18 @@ def floor_cut(row: Row, floor: float) -> list[float]:
     return keep(row, [p >= floor or z == max(row) for z, p in zip(row, softmax(row), strict=True)])
 
 
+def collision(row: Row) -> float:
+    """The probability that two draws are the same token."""
+    return math.fsum(p * p for p in softmax(row))
+
+
+def p_less(row: Row) -> list[float]:
+    """What is at least as likely as that, token by token; of all pairs of draws those that agree."""
+    law = softmax(row)
+    same = math.fsum(p * q for i, p in enumerate(law) for j, q in enumerate(law) if i == j)
+    return keep(row, [p >= same for p in law])
+
+
 def eta_floor(row: Row, epsilon: float) -> float:
     return min(epsilon, math.sqrt(epsilon) * math.exp(-entropy(row)))
 

@@ -20,6 +20,7 @@ from decodekit.sampling import (
     LogitsProcessor,
     MinP,
     Pipeline,
+    PLess,
     Stage,
     Temperature,
     TopA,
@@ -57,6 +58,7 @@ TRUNCATIONS: list[LogitsProcessor] = [
     TopA(0.0),
     TopA(0.5),
     TopA(1.0),
+    PLess(),
 ]
 
 

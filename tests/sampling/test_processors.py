@@ -38,30 +38,30 @@ INF = math.inf
 @pytest.mark.parametrize(
     ("make", "value", "message"),
     [
-        (Temperature, 0, "temperature must be a finite number above 0, not 0"),
+        (Temperature, 0, "temperature must be a finite number above 0, got 0"),
         (Temperature, 0.0, 'strategy="greedy"'),
-        (Temperature, -1.0, "not -1.0"),
-        (Temperature, math.nan, "not nan"),
-        (Temperature, INF, "not inf"),
-        (Temperature, "1", "not '1'"),
-        (Temperature, True, "not True"),
+        (Temperature, -1.0, "got -1.0"),
+        (Temperature, math.nan, "got nan"),
+        (Temperature, INF, "got inf"),
+        (Temperature, "1", "got '1'"),
+        (Temperature, True, "got True"),
         (TopK, 0, "leaving top_k out"),
-        (TopK, -3, "top_k must be an integer of at least 1, not -3"),
-        (TopK, 2.0, "not 2.0"),
-        (TopK, True, "not True"),
-        (TopP, 0.0, "top_p must be a number above 0 and at most 1, not 0.0"),
-        (TopP, 1.01, "not 1.01"),
-        (TopP, math.nan, "not nan"),
-        (MinP, -0.1, "min_p must be a number from 0 to 1, not -0.1"),
-        (MinP, 1.5, "not 1.5"),
+        (TopK, -3, "top_k must be an integer of at least 1, got -3"),
+        (TopK, 2.0, "got 2.0"),
+        (TopK, True, "got True"),
+        (TopP, 0.0, "top_p must be a number above 0 and at most 1, got 0.0"),
+        (TopP, 1.01, "got 1.01"),
+        (TopP, math.nan, "got nan"),
+        (MinP, -0.1, "min_p must be a number from 0 to 1, got -0.1"),
+        (MinP, 1.5, "got 1.5"),
         (RepetitionPenalty, 0.0, "repetition_penalty must be a finite number above 0"),
-        (PresencePenalty, 2.5, "presence_penalty must be a number from -2 to 2, not 2.5"),
-        (FrequencyPenalty, -2.5, "frequency_penalty must be a number from -2 to 2, not -2.5"),
+        (PresencePenalty, 2.5, "presence_penalty must be a number from -2 to 2, got 2.5"),
+        (FrequencyPenalty, -2.5, "frequency_penalty must be a number from -2 to 2, got -2.5"),
         (LogitBias, {}, "logit_bias must be a mapping from token ids to biases"),
-        (LogitBias, {-1: 1.0}, "must be a token id, not -1"),
-        (LogitBias, {"a": 1.0}, "must be a token id, not 'a'"),
-        (LogitBias, {3: INF}, r"logit_bias\[3\] must be a finite number or -inf, not inf"),
-        (LogitBias, {3: math.nan}, "not nan"),
+        (LogitBias, {-1: 1.0}, "must be a token id, got -1"),
+        (LogitBias, {"a": 1.0}, "must be a token id, got 'a'"),
+        (LogitBias, {3: INF}, r"logit_bias\[3\] must be a finite number or -inf, got inf"),
+        (LogitBias, {3: math.nan}, "got nan"),
     ],
 )
 def test_a_setting_out_of_range_is_refused(make: type[LogitsProcessor], value: object, message: str) -> None:
@@ -97,7 +97,7 @@ def test_composition_is_associative_and_readable() -> None:
 
 
 def test_what_is_not_a_processor_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"0\.8 is not a logits processor"):
+    with pytest.raises(OptionError, match=r"processors must be logits processors, got 0\.8"):
         Pipeline([0.8])  # type: ignore[list-item]
     with pytest.raises(TypeError):
         Temperature(0.8) | 50  # type: ignore[operator]

@@ -164,13 +164,13 @@ def test_equal_transformers() -> None:
         (lambda: DRY(1.0, breakers=((),)), "dry_breakers must be a non-empty sequence of token ids"),
         (lambda: NoRepeatNGram(0), "no_repeat_ngram_size must be"),
         (lambda: SequenceBias({}), "sequence_bias must be a mapping"),
-        (lambda: SequenceBias({(1,): INF}), "must be a finite number or -inf, not inf"),
+        (lambda: SequenceBias({(1,): INF}), "must be a finite number or -inf, got inf"),
         (lambda: BadWords([]), "bad_words must be at least one sequence"),
         (lambda: BadWords([[-1]]), "bad_words must be a non-empty sequence of token ids"),
         (lambda: AllowedTokens([]), "allowed_tokens must be at least one token id"),
         (lambda: MinTokens(0, (1,)), "min_tokens must be an integer of at least 1"),
         (lambda: MinTokens(2, ()), "end_ids must be at least one token id"),
-        (lambda: RepetitionPenalty(1.1, window=0), "window must be None or an integer of at least 1"),
+        (lambda: RepetitionPenalty(1.1, window=0), "penalty_window must be an integer of at least 1"),
     ],
 )
 def test_a_setting_out_of_range_is_refused(make: object, message: str) -> None:

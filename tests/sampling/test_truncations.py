@@ -24,6 +24,7 @@ from decodekit.sampling import (
     LogitsProcessor,
     MinTokens,
     NoRepeatNGram,
+    PLess,
     Quadratic,
     SequenceBias,
     Temperature,
@@ -107,6 +108,27 @@ def test_top_h(row: list[float], h: float, num_candidates: int) -> None:
     assert kept(TopH(h, num_candidates)(torch.tensor([row]))) == support(expected)
 
 
+@given(ROWS)
+@settings(deadline=None, max_examples=100)
+def test_p_less(row: list[float]) -> None:
+    floor = slow.collision(row)
+    assume(slow.floor_margin(row, floor) > 1e-5)
+    assert kept(PLess()(torch.tensor([row]))) == support(slow.floor_cut(row, floor)) == support(slow.p_less(row))
+
+
+def test_p_less_by_hand() -> None:
+    rows = torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.4, 0.35, 0.15, 0.1], [0.25, 0.25, 0.25, 0.25]]).log()
+    assert (PLess()(rows) > -INF).tolist() == [[True, False, False, False], [True, True, False, False], [True] * 4]
+    uniform = torch.full((1, 1000), math.pi)
+    assert torch.equal(PLess()(uniform), uniform)
+
+
+def test_p_less_is_taken_of_what_the_temperature_leaves() -> None:
+    logits = rows_of(21)
+    counts = [(PLess()(logits / t) > -INF).sum() for t in (0.5, 1.0, 4.0)]
+    assert counts[0] < counts[1] < counts[2]
+
+
 def test_top_n_sigma_does_not_depend_on_temperature() -> None:
     logits = rows_of(11)
     for temperature in (0.3, 5.0):
@@ -158,7 +180,8 @@ def test_equals_transformers(ours: LogitsProcessor, name: str, setting: float) -
 
 TRUNCATIONS: list[LogitsProcessor] = [
     TopK(2), TopK(2, exact=True), TopP(0.7), Typical(0.5), Typical(0.01), Epsilon(0.2), Eta(0.2), TopNSigma(0.5),
-    TopA(0.3), TopH(0.4), TopH(0.0), XTC(0.5, 0.1), XTC(1.0, 0.1), XTC(0.5, 0.1, then=(TopK(2), Temperature(0.5))),
+    TopA(0.3), TopH(0.4), TopH(0.0), PLess(), XTC(0.5, 0.1), XTC(1.0, 0.1),
+    XTC(0.5, 0.1, then=(TopK(2), Temperature(0.5))),
 ]  # fmt: skip
 SHAPES: list[LogitsProcessor] = [DynamicTemperature(0.5, 1.5), Quadratic(0.3), Quadratic(0.3, 2.0)]
 BANS: list[LogitsProcessor] = [
@@ -221,6 +244,7 @@ def test_a_truncation_leaves_a_token(processor: LogitsProcessor, row: list[float
 
 LIKELIEST_FIRST: list[Callable[[], LogitsProcessor]] = [
     lambda: Epsilon(0.05), lambda: Eta(0.05), lambda: TopNSigma(1.0), lambda: TopA(0.2), lambda: TopH(0.5),
+    PLess,
 ]  # fmt: skip
 
 
@@ -235,8 +259,8 @@ def test_what_is_likelier_than_a_kept_token_is_kept(make: Callable[[], LogitsPro
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Typical(0.0), "typical_p must be a number above 0 and at most 1, not 0.0"),
-        (lambda: Epsilon(1.0), "epsilon_cutoff must be a number above 0 and below 1, not 1.0"),
+        (lambda: Typical(0.0), "typical_p must be a number above 0 and at most 1, got 0.0"),
+        (lambda: Epsilon(1.0), "epsilon_cutoff must be a number above 0 and below 1, got 1.0"),
         (lambda: Eta(math.nan), "eta_cutoff must be"),
         (lambda: TopNSigma(0.0), "top_n_sigma must be a finite number above 0"),
         (lambda: TopA(1.5), "top_a must be a number from 0 to 1"),

@@ -153,7 +153,7 @@ def test_vocabularies_must_be_the_same() -> None:
 
 def test_what_cannot_draft() -> None:
     for wrong in (5, None, object()):
-        with pytest.raises(OptionError, match="is no model"):
+        with pytest.raises(OptionError, match="the name of a model, got"):
             DraftModel(wrong)
     for number in (0, 1.5, True):
         with pytest.raises(OptionError, match="num_tokens"):

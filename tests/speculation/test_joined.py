@@ -223,7 +223,7 @@ def test_by_name() -> None:
         ("grammar+", UnknownNameError, "no proposer ''"),
         ("grammar:x", OptionError, "proposer 'grammar' takes no 'x' without a name"),
         ("grammar:max_token=3", OptionError, "no option 'max_token'. Did you mean 'max_tokens'"),
-        ("early-exit:x", OptionError, "'x' is no number of layers"),
+        ("early-exit:x", OptionError, "a share of them, got 'x'"),
         ("draft-model", OptionError, "proposer 'draft-model' needs model"),
         ("none-such:1", UnknownNameError, "no proposer 'none-such'"),
     ):
@@ -236,7 +236,7 @@ def test_what_cannot_be_joined() -> None:
         with pytest.raises(OptionError, match="cannot be joined"):
             Joined(wrong)
     for none in (5, PromptLookup):
-        with pytest.raises(OptionError, match="is no proposer"):
+        with pytest.raises(OptionError, match="speculate must be None, a proposer"):
             Joined((PromptLookup(), none))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="max_tokens"):
         Joined((PromptLookup(), Suffix()), 0)

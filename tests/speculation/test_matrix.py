@@ -33,6 +33,7 @@ from decodekit.sampling import (
     MinTokens,
     NoRepeatNGram,
     Pipeline,
+    PLess,
     PresencePenalty,
     Quadratic,
     RepetitionPenalty,
@@ -99,6 +100,7 @@ PROCESSORS: list[LogitsProcessor] = [
     TopNSigma(1.0),
     TopA(0.2),
     TopH(0.6),
+    PLess(),
     XTC(0.5, 0.1),
     Watermark(2.0, 0.5, 7),
 ]

@@ -334,7 +334,7 @@ def test_probabilities_of_another_shape() -> None:
     [
         (lambda: Sample(verify="rejection"), UselessOptionError, "no effect without speculate"),
         (lambda: Mirostat(verify="rejection"), UselessOptionError, "no effect without speculate"),
-        (lambda: Sample(verify="exact", speculate="suffix"), OptionError, 'neither "coupled" nor "rejection"'),
+        (lambda: Sample(verify="exact", speculate="suffix"), OptionError, '"coupled" or "rejection", got'),
         (
             lambda: Sample(verify="rejection", speculate=Adaptive(DraftModel("tiny-draft"))),
             OptionError,

@@ -1,34 +1,34 @@
 """Rules for the options of a call: each is a function that yields what is wrong with them.
 
-    GenerateCall.of(model, vocabulary, GenerateOptions(max_new_tokens=0, on_error="x"), faults)
-    # faults: "max_new_tokens=0 is not an integer from 1 on", 'on_error='x' is neither "return" nor "raise"'
+    GenerateCall.of(model, vocabulary, GenerateOptions(max_new_tokens=0, masks="always"), faults)
+    # faults: "max_new_tokens must be an integer from 1 to 2,147,483,647, got 0",
+    #         'masks="always" has no effect without a constraint'
 
-All rules are asked before anything is raised, so that a caller hears of every fault at once.
+The first rule is that every value lies in its domain; the others say how options go together. All rules are asked
+before anything is raised, so that a caller hears of every fault at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 
 from decodekit.chat.conversation import Telling
-from decodekit.chat.thought import Thought
 from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.tool_calls import Tools, tools
-from decodekit.decoding.prefixes import row_memory as memory
-from decodekit.decoding.request.settings import FastForward, Masking, left_out_of
+from decodekit.decoding.request.settings import FastForward, left_out_of
 from decodekit.decoding.search.search import Search, SearchCall
-from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting, warn
+from decodekit.errors import DecodekitError, OptionError, UselessOptionError, collecting, out_of_domain, warn
 from decodekit.models.causal_lm import NO_DRAFTS, CausalLM, can_verify
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import LogitsProcessor, Stage
-from decodekit.sampling.checks import is_count
+from decodekit.sampling.checks import SEED, faults_of, is_count
 from decodekit.speculation import GrammarDraft, Proposer
 from decodekit.speculation.proposer import ChecksTarget, each_proposer
-from decodekit.strategy import Greedy, Strategy, check_seed, resolve_strategy
-from decodekit.strategy.options.generate_options import GenerateOptions, OnError, OnLength
+from decodekit.strategy import Greedy, Strategy, resolve_strategy
+from decodekit.strategy.options.generate_options import DOMAINS, GenerateOptions, OnLength, stops_of
 from decodekit.strategy.options.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
 
@@ -114,19 +114,20 @@ class GenerateCall:
     @property
     def on_length(self) -> OnLength | None:
         """The option; None if its value is a fault."""
-        return self.options.on_length if _is_one_of(self.options.on_length, get_args(OnLength)) else None
+        return self.options.on_length if self._is_right("on_length") else None
 
     @property
     def fast_forward(self) -> FastForward:
         """The option; its default if its value is a fault."""
-        given = self.options.fast_forward
-        return given if _is_one_of(given, get_args(FastForward)) else "exact"
+        return self.options.fast_forward if self._is_right("fast_forward") else "exact"
+
+    def _is_right(self, option: str) -> bool:
+        return DOMAINS[option].has(getattr(self.options, option))
 
     @property
     def stops(self) -> tuple[Any, ...]:
         """The stops of a text as a tuple: texts, and functions."""
-        stop: Any = () if self.options.stop is None else self.options.stop
-        return tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
+        return stops_of(self.options.stop)
 
     @property
     def stop_strings(self) -> tuple[Any, ...]:
@@ -152,8 +153,7 @@ def seeds_fit(seed: object, num_prompts: int) -> Faults:
     if isinstance(seed, Sequence) and not isinstance(seed, str | bytes):
         if len(seed) != num_prompts:
             yield OptionError(f"{len(seed)} seeds for {num_prompts} prompts", at="seed")
-        for one in seed:
-            yield from _seed_faults(one)
+        yield from (fault for one in seed if (fault := SEED.fault("seed", one)) is not None)
 
 
 def warn_of_equal_prompts(prompts: Sequence[Any]) -> None:
@@ -171,7 +171,7 @@ def timeout_fits(timeout: object) -> Faults:
     """A limit of time is a number of seconds above 0, or None."""
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and timeout > 0):  # type: ignore[operator]
-        yield OptionError(f"timeout={timeout!r:.40} is no number of seconds above 0", at="timeout")
+        yield out_of_domain("timeout", "None or a number of seconds above 0", timeout)
 
 
 def deadline_after(timeout: object, began: float) -> float | None:
@@ -179,75 +179,36 @@ def deadline_after(timeout: object, began: float) -> float | None:
     return began + min(timeout, LONGEST_S) if isinstance(timeout, int | float) else None
 
 
-def _counts(call: GenerateCall) -> Faults:
-    for name in ("max_new_tokens", "batch_size"):
-        count = getattr(call.options, name)
-        if count is None and name == "batch_size":
-            continue
-        if not is_count(count):
-            yield OptionError(f"{name}={count!r:.60} is not an integer from 1 on", at=name)
-        elif count > memory.MAX_TOKENS:
-            cause = f"{name}={count:,} is above {memory.MAX_TOKENS:,}, the most there can be"
-            yield OptionError(cause, at=name, hint="a smaller number")
+def _domains(call: GenerateCall) -> Faults:
+    yield from faults_of(call.options, DOMAINS)
 
 
 def _logprobs(call: GenerateCall) -> Faults:
     given, size = call.options.logprobs, call.vocabulary.size
-    if not isinstance(given, int) or given < 0:
-        yield OptionError(f"logprobs={given!r:.60} is neither a bool nor a number of alternatives", at="logprobs")
-    elif given > size:
-        cause = f"logprobs={given:,} asks for more alternatives than the {size:,} tokens"
-        yield OptionError(cause, at="logprobs", hint=f"logprobs={size} or less")
+    if DOMAINS["logprobs"].has(given) and given > size:
+        domain = f"at most {size:,}, as there are no more tokens"
+        yield out_of_domain("logprobs", domain, given, hint=f"logprobs={size} or less")
 
 
-def _trace(call: GenerateCall) -> Faults:
-    given: object = call.options.trace
-    if not isinstance(given, bool):
-        yield OptionError(f"trace={given!r:.60} is neither True nor False", at="trace")
-
-
-def _on_length(call: GenerateCall) -> Faults:
-    given = call.options.on_length
-    if given is not None and call.on_length is None:
-        yield OptionError(f'on_length={given!r:.40} is none of "error", "return", "close"', at="on_length")
-    elif given == "close" and not call.is_constrained:
-        yield UselessOptionError('on_length="close" has no effect without a constraint', at="on_length")
-
-
-def _max_rollbacks(call: GenerateCall) -> Faults:
-    given = call.options.max_rollbacks
-    if given is not None and not is_count(given, 0):
-        yield OptionError(f"max_rollbacks={given!r:.60} is not an integer from 0 on", at="max_rollbacks")
+def _of_constraints(call: GenerateCall) -> Faults:
+    """Options that are not at their defaults and say how a constraint is used."""
+    given = {"on_length": ("close",), "fast_forward": ("off", "canonical"), "masks": ("always",)}
+    for name, values in () if call.is_constrained else given.items():
+        value = getattr(call.options, name)
+        if _is_one_of(value, values):
+            yield UselessOptionError(f'{name}="{value}" has no effect without a constraint', at=name)
 
 
 def _max_retries(call: GenerateCall) -> Faults:
     given, num_texts = call.options.max_retries, getattr(call.strategy, "num_return_sequences", 1)
-    if not is_count(given, 0):
-        yield OptionError(f"max_retries={given!r:.60} is not an integer from 0 on", at="max_retries")
-    elif given and not call.is_constrained:
+    if not is_count(given):
+        return
+    if not call.is_constrained:
         cause = f"max_retries={given} has no effect without a constraint, whose values validators and guards refuse"
         yield UselessOptionError(cause, at="max_retries")
-    elif given and num_texts != 1:
+    elif num_texts != 1:
         cause = f"max_retries={given} and num_return_sequences={num_texts} cannot be combined"
         yield OptionError(cause, at="max_retries", hint="a list with the prompt several times, and a seed for each")
-
-
-def _fast_forward(call: GenerateCall) -> Faults:
-    given = call.options.fast_forward
-    if not _is_one_of(given, get_args(FastForward)):
-        cause = f'fast_forward={given!r:.60} is none of "off", "exact", "canonical"'
-        yield OptionError(cause, at="fast_forward")
-    elif given != "exact" and not call.is_constrained:
-        cause = f"fast_forward={given!r} has no effect without a constraint"
-        yield UselessOptionError(cause, at="fast_forward")
-
-
-def _masks(call: GenerateCall) -> Faults:
-    given = call.options.masks
-    if not _is_one_of(given, get_args(Masking)):
-        yield OptionError(f'masks={given!r:.60} is neither "asked" nor "always"', at="masks")
-    elif given != "asked" and not call.is_constrained:
-        yield UselessOptionError(f"masks={given!r} has no effect without a constraint", at="masks")
 
 
 def _proposers(call: GenerateCall) -> Faults:
@@ -292,30 +253,17 @@ def _search(call: GenerateCall) -> Faults:
 def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Telling:
     """The arguments of a chat template from options; `faults` gets their faults."""
     named: Any = options.chat_template_kwargs
-    if named is not None and not (isinstance(named, Mapping) and all(isinstance(name, str) for name in named)):
-        cause = f"chat_template_kwargs={named!r:.60} is no mapping of names"
-        faults.append(OptionError(cause, at="chat_template_kwargs", hint='{"enable_thinking": False}'))
-        named = None
-    told = dict(named or {})
+    told = dict(named) if named is not None and DOMAINS["chat_template_kwargs"].has(named) else {}
     if options.enable_thinking is not None:
         if "enable_thinking" in told:
             faults.append(OptionError("enable_thinking is given twice", at="chat_template_kwargs"))
-        thinks: Any = options.enable_thinking
-        if not isinstance(thinks, bool):
-            faults.append(
-                OptionError(f"enable_thinking={thinks!r:.40} is neither True nor False", at="enable_thinking")
-            )
-        told["enable_thinking"] = thinks
+        told["enable_thinking"] = options.enable_thinking
     definitions: list[dict[str, Any]] = []
     if options.tools is not None:
         with collecting(faults):
             given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
             definitions = given.definitions
-    splits: Any = options.split_special_tokens
-    if splits is not None and not isinstance(splits, bool):
-        cause = f"split_special_tokens={splits!r:.40} is none of True, False and None"
-        faults.append(OptionError(cause, at="split_special_tokens"))
-    return Telling(definitions, told, splits)
+    return Telling(definitions, told, options.split_special_tokens)
 
 
 def _chat(call: GenerateCall) -> Faults:
@@ -325,63 +273,38 @@ def _chat(call: GenerateCall) -> Faults:
 
 
 def _reasoning(call: GenerateCall) -> Faults:
-    given: object = call.options.reasoning
-    most: object = call.options.max_reasoning_tokens
-    if given is not None and not _is_one_of(given, ("auto", "none")) and not isinstance(given, Thought):
-        yield OptionError(f'reasoning={given!r:.60} is none of "auto", "none" and a Thought', at="reasoning")
-    if most is not None and not is_count(most, 0):
-        yield OptionError(f"max_reasoning_tokens={most!r:.60} is not an integer from 0 on", at="max_reasoning_tokens")
-    elif most is not None and _is_one_of(given, ("none",)):
+    if is_count(call.options.max_reasoning_tokens, 0) and _is_one_of(call.options.reasoning, ("none",)):
         cause = 'max_reasoning_tokens has no effect with reasoning="none"'
         yield UselessOptionError(cause, at="max_reasoning_tokens")
 
 
-def _on_error(call: GenerateCall) -> Faults:
-    given = call.options.on_error
-    if not _is_one_of(given, get_args(OnError)):
-        yield OptionError(f'on_error={given!r:.60} is neither "return" nor "raise"', at="on_error")
-
-
 def _stop(call: GenerateCall) -> Faults:
-    given, stops = call.options.stop, call.stop_strings
-    if isinstance(given, Mapping) or not all(isinstance(text, str) and text for text in stops):
-        yield OptionError(
-            f"stop={given!r:.60} holds something that is neither a text nor a function, or the empty text", at="stop"
-        )
-    elif stops and call.is_constrained:
+    if DOMAINS["stop"].has(call.options.stop) and call.stop_strings and call.is_constrained:
         cause = "a stop string and a constraint cannot be combined: the constraint decides where the text ends"
         hint = "stop strings only in free text, or a pattern that ends where the stop string would begin"
         yield OptionError(cause, at="stop", hint=hint)
 
 
 def _include_stop(call: GenerateCall) -> Faults:
-    given: object = call.options.include_stop
-    if not isinstance(given, bool):
-        yield OptionError(f"include_stop={given!r:.40} is neither True nor False", at="include_stop")
-    elif given and not call.stop_strings:
+    if call.options.include_stop is True and not call.stop_strings:
         cause = "include_stop=True has no effect without a stop string"
         yield UselessOptionError(cause, at="include_stop", hint='stop=["\\n\\n"]')
 
 
 def _stop_token_ids(call: GenerateCall) -> Faults:
     given, size = call.options.stop_token_ids, call.vocabulary.size
-    if given is None:
+    if not given or not DOMAINS["stop_token_ids"].has(given):
         return
     if not _are_tokens(given, size):
-        cause = f"stop_token_ids={given!r:.60} are no token ids from 0 to {size - 1:,}"
-        yield OptionError(cause, at="stop_token_ids", hint="a list of integers")
-    elif given and call.is_constrained:
+        yield out_of_domain("stop_token_ids", f"token ids from 0 to {size - 1:,}", given, hint="a list of integers")
+    elif call.is_constrained:
         cause = "stop_token_ids and a constraint cannot be combined: the constraint decides where the text ends"
         yield OptionError(cause, at="stop_token_ids", hint="dk.Special(name) as a part of the constraint")
 
 
 def _seed(call: GenerateCall) -> Faults:
     seed: Any = call.options.seed
-    if seed is None:
-        return
-    if not isinstance(seed, Iterable) or isinstance(seed, Mapping | str | bytes):
-        yield from _seed_faults(seed)
-    if call.strategy is not None and call.strategy.seed is not None:
+    if seed is not None and call.strategy is not None and call.strategy.seed is not None:
         yield OptionError(f"seed={seed!r} is given beside {call.strategy!r}, which has one", at="seed")
 
 
@@ -398,19 +321,14 @@ def _closing(call: GenerateCall) -> Faults:
 
 
 RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
-    _counts,
+    _domains,
     _logprobs,
-    _trace,
-    _on_length,
-    _max_rollbacks,
+    _of_constraints,
     _max_retries,
-    _fast_forward,
-    _masks,
     _proposers,
     _grammar_drafts,
     _tokens_taken_unseen,
     _search,
-    _on_error,
     _stop,
     _include_stop,
     _stop_token_ids,
@@ -420,12 +338,6 @@ RULES: Final[tuple[Callable[[GenerateCall], Faults], ...]] = (
     _reasoning,
 )
 """The rules, in the order in which their faults are told."""
-
-
-def _seed_faults(seed: object) -> list[DecodekitError]:
-    faults: list[DecodekitError] = []
-    check_seed(seed, faults)
-    return faults
 
 
 def _with_ends(vocabulary: Vocabulary, token_ids: Any) -> Vocabulary:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError, UselessOptionError
-from decodekit.sampling.checks import is_count, is_number, require, token_sequence
+from decodekit.errors import OptionError, UselessOptionError, out_of_domain
+from decodekit.sampling.checks import COUNT, SEQUENCES, TOKENS, is_count, is_number, require, token_sequence
 from decodekit.sampling.checks import token_ids as checked_ids
+from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.functions import apply_logit_bias, check_within
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.processors.pointwise import can_reach_minus_infinity, check_ids, with_history
+from decodekit.sampling.processors.pointwise import BIASES, can_reach_minus_infinity, check_ids, with_history
 
 
 def apply_sequence_bias(
@@ -75,24 +76,26 @@ def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids:
     return logits.masked_fill(is_short & is_end, -math.inf)
 
 
+_BIASES: Final = replace(BIASES, text="a mapping from sequences of token ids to biases")
+
+
 @dataclass(frozen=True, repr=False, init=False)
 class SequenceBias(LogitsProcessor):
-    """Add a bias to the token that would complete a sequence; see ``apply_sequence_bias``.
+    """Add a bias to the token that would complete a sequence of token ids; see ``apply_sequence_bias``.
 
     Args:
         biases: bias by sequence of token ids, as tuples.
-
-    Raises:
-        OptionError: no bias, something that is not a sequence of token ids, or a bias that is NaN or +inf.
     """
 
-    biases: tuple[tuple[tuple[int, ...], float], ...]
+    biases: tuple[tuple[tuple[int, ...], float], ...] = field(
+        metadata=option("sequence_bias", _BIASES, type="Mapping[tuple[int, ...], float]")
+    )
     stage = Stage.BIAS
     needs_history = True
 
     def __init__(self, biases: Mapping[tuple[int, ...], float]) -> None:
         name = "sequence_bias"
-        require(name, biases, isinstance(biases, Mapping) and len(biases) > 0, "a mapping from token ids to biases")
+        _BIASES.require(name, biases)
         made = []
         for sequence, bias in biases.items():
             ids = token_sequence(f"{name}, key", sequence)
@@ -142,32 +145,27 @@ def _of_words(given: object) -> str | None:
 
 @dataclass(frozen=True, repr=False, init=False)
 class BadWords(LogitsProcessor):
-    """Remove the tokens that would complete one of the sequences: their bias is -inf.
+    """Remove the tokens that would complete one of these sequences of token ids: their bias is -inf.
 
     A sequence of token ids is one way to write a word; another tokenization of it is another sequence.
 
     Args:
         sequences: of token ids.
-
-    Raises:
-        OptionError: there is none, or something is not a sequence of token ids.
     """
 
-    sequences: tuple[tuple[int, ...], ...]
+    sequences: tuple[tuple[int, ...], ...] = field(
+        metadata=option("bad_words", SEQUENCES, type="Sequence[Sequence[int]]")
+    )
     stage = Stage.BIAS
     needs_history = True
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
-        is_many = isinstance(sequences, Iterable) and not isinstance(sequences, str | bytes)
-        require("bad_words", sequences, is_many, "sequences of token ids", _of_words(sequences))
+        require("bad_words", sequences, SEQUENCES.has(sequences), SEQUENCES.text, _of_words(sequences))
         given: list[Any] = [*sequences]  # they may come once
         for one in given:
             if isinstance(one, str):
-                raise OptionError(
-                    f"bad_words={given!r:.60} holds the text {one!r:.40}, which has many divisions into tokens",
-                    at="bad_words",
-                    hint=_of_words(given),
-                )
+                domain = "sequences of token ids, as a text has many divisions into tokens"
+                raise out_of_domain("bad_words", domain, given, hint=_of_words(given))
         if given and all(is_count(one, 0) for one in given):
             require("bad_words", given, False, "sequences of token ids", _of_words(given))
         made = {token_sequence("bad_words", sequence) for sequence in given}
@@ -191,16 +189,13 @@ class BadWords(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False, init=False)
 class AllowedTokens(LogitsProcessor):
-    """Remove every other token; see ``apply_allowed_tokens``.
+    """Remove every token but these; see ``apply_allowed_tokens``.
 
     Args:
         token_ids: the tokens that may come.
-
-    Raises:
-        OptionError: there is none, or something is not a token id.
     """
 
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = field(metadata=option("allowed_tokens", TOKENS, type="Sequence[int]"))
     stage = Stage.BIAS
 
     def __init__(self, token_ids: Iterable[int]) -> None:
@@ -222,23 +217,22 @@ class AllowedTokens(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class MinTokens(LogitsProcessor):
-    """No end before the output has ``min_tokens`` tokens; see ``apply_min_tokens``.
+    """Let no text end before it has this many tokens; see ``apply_min_tokens``.
+
+    A constraint that is complete ends it earlier.
 
     Args:
         min_tokens: how many tokens the output must have, at least 1.
         end_ids: the tokens that end a text; None: those of the vocabulary (see `for_vocabulary`).
-
-    Raises:
-        OptionError: the number is below 1, there is no end, or something is not a token id.
     """
 
-    min_tokens: int
+    min_tokens: int = field(metadata=option("min_tokens", COUNT))
     end_ids: tuple[int, ...] | None = None
     stage = Stage.BIAS
     needs_history = True
 
     def __post_init__(self) -> None:
-        require("min_tokens", self.min_tokens, is_count(self.min_tokens), "an integer of at least 1")
+        super().__post_init__()
         if self.end_ids is not None:
             object.__setattr__(self, "end_ids", checked_ids("end_ids", self.end_ids))
 

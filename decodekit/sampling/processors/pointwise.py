@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
 
 import numpy as np
 from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling.certificates import Flags, Standing, within_min_p, within_top_k, within_top_p
-from decodekit.sampling.checks import is_count, is_number, require
+from decodekit.sampling.checks import (
+    COUNT,
+    MASS,
+    POSITIVE,
+    SHARE,
+    Domain,
+    is_count,
+    is_number,
+    is_zero,
+    numbers,
+    require,
+)
 from decodekit.sampling.fast import wide
 from decodekit.sampling.fast.candidates import Candidates, Floats, nucleus_candidates, top_candidates
 from decodekit.sampling.margins import lowest_kept_of, reached, widened
+from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Narrowing, OrderPreserving, Stage
 from decodekit.sampling.processors import functions
 from decodekit.sampling.processors.history import History
@@ -25,21 +37,12 @@ _REMOVED = np.float32(-np.inf)
 
 @dataclass(frozen=True, repr=False)
 class Temperature(OrderPreserving):
-    """softmax(z / temperature); see ``apply_temperature``.
+    """Divide the logits by the temperature; see ``apply_temperature``."""
 
-    Raises:
-        OptionError: the temperature is not a finite number above 0.
-    """
-
-    temperature: float
+    _domain = POSITIVE.hinting('strategy="greedy": the limit of temperature 0 is the likeliest token', is_zero)
+    temperature: float = field(metadata=option("temperature", _domain, off=(0, 1), idle=1))
     stage = Stage.TEMPERATURE
     is_tokenwise = True
-
-    def __post_init__(self) -> None:
-        value = self.temperature
-        is_zero = is_number(value) and value == 0
-        hint = 'strategy="greedy": the limit of temperature 0 is the likeliest token' if is_zero else None
-        require("temperature", value, is_number(value) and value > 0, "a finite number above 0", hint)
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z / temperature."""
@@ -61,18 +64,12 @@ class TopK(Narrowing):
     Args:
         k: how many.
         exact: keep no more than k: of ties with the last one those with the lowest ids.
-
-    Raises:
-        OptionError: k is not an integer of at least 1.
     """
 
-    k: int
+    _domain = COUNT.hinting("leaving top_k out to keep every token", is_zero)
+    k: int = field(metadata=option("top_k", _domain, "Keep the k likeliest tokens.", off=(0,)))
     exact: bool = False
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        hint = "leaving top_k out to keep every token" if is_count(self.k, 0) and self.k == 0 else None
-        require("top_k", self.k, is_count(self.k), "an integer of at least 1", hint)
 
     def keeps(self, standing: Standing) -> Flags:
         """Fewer than k tokens are likelier."""
@@ -112,18 +109,11 @@ class TopK(Narrowing):
 
 @dataclass(frozen=True, repr=False)
 class TopP(Narrowing):
-    """Keep the smallest set of likeliest tokens with mass p; see ``apply_top_p``.
+    """Keep the smallest set of likeliest tokens with this mass; see ``apply_top_p``."""
 
-    Raises:
-        OptionError: p is not above 0 and at most 1.
-    """
-
-    p: float
+    _domain = MASS.hinting('strategy="greedy" to keep only the likeliest token', is_zero)
+    p: float = field(metadata=option("top_p", _domain, off=(1,)))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        hint = 'strategy="greedy" to keep only the likeliest token' if is_number(self.p) and self.p == 0 else None
-        require("top_p", self.p, is_number(self.p) and 0 < self.p <= 1, "a number above 0 and at most 1", hint)
 
     def keeps(self, standing: Standing) -> Flags:
         """The likelier tokens cannot reach a share p of what is left without it."""
@@ -160,18 +150,11 @@ class TopP(Narrowing):
 
 @dataclass(frozen=True, repr=False)
 class MinP(Narrowing):
-    """Keep the tokens at least min_p times as likely as the likeliest; see ``apply_min_p``.
+    """Keep tokens at least this many times as likely as the likeliest; see ``apply_min_p``."""
 
-    Raises:
-        OptionError: min_p is not between 0 and 1.
-    """
-
-    min_p: float
+    min_p: float = field(metadata=option("min_p", SHARE, off=(0,)))
     stage = Stage.TRUNCATION
     finds_in_any_row = False
-
-    def __post_init__(self) -> None:
-        require("min_p", self.min_p, is_number(self.min_p) and 0 <= self.min_p <= 1, "a number from 0 to 1")
 
     def keeps(self, standing: Standing) -> Flags:
         """It is likely enough beside the likeliest."""
@@ -224,9 +207,11 @@ def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
     return any(bias < -_FINITE for bias in biases)
 
 
-def check_window(name: str, window: int | None) -> None:
-    """Raise an `OptionError` if this is not a number of last tokens."""
-    require(name, window, window is None or is_count(window), "None or an integer of at least 1")
+BIASES: Final = Domain("a mapping from token ids to biases", lambda value: isinstance(value, Mapping) and bool(value))
+_WINDOW: Final = option(
+    "penalty_window", COUNT, "How many of the last tokens the three penalties look at; None is all."
+)
+_OF_OPENAI: Final = numbers("a number from -2 to 2", lambda value: -2 <= value <= 2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,20 +222,13 @@ class RepetitionPenalty(LogitsProcessor):
         penalty: 1 is none, above 1 discourages repeats.
         window: how many of the last tokens count; None counts all, as transformers and vLLM do (llama.cpp counts 64,
             mlx-lm 20, unless told otherwise).
-
-    Raises:
-        OptionError: the penalty is not a finite number above 0, or the window no integer of at least 1.
     """
 
-    penalty: float
-    window: int | None = None
+    _domain = numbers("a finite number above 0 (1 is no penalty)", lambda value: value > 0)
+    penalty: float = field(metadata=option("repetition_penalty", _domain, usual=1.1, off=(1,)))
+    window: int | None = field(default=None, metadata=_WINDOW)
     stage = Stage.BIAS
     needs_history = True
-
-    def __post_init__(self) -> None:
-        valid = is_number(self.penalty) and self.penalty > 0
-        require("repetition_penalty", self.penalty, valid, "a finite number above 0 (1 is no penalty)")
-        check_window("window", self.window)
 
     def adapted(self, window: int) -> RepetitionPenalty:
         """The last tokens alone, unless a window was given."""
@@ -271,17 +249,11 @@ class _OutputPenalty(LogitsProcessor):
     """The common part of the penalties of OpenAI's API; see `PresencePenalty`."""
 
     penalty: float
-    window: int | None = None
+    window: int | None = field(default=None, metadata=_WINDOW)
     counts_prompt: bool = False
     stage = Stage.BIAS
     needs_history = True
-    _option: ClassVar[str]
     _function: ClassVar[Callable[..., Tensor]]
-
-    def __post_init__(self) -> None:
-        valid = is_number(self.penalty) and -2 <= self.penalty <= 2
-        require(self._option, self.penalty, valid, "a number from -2 to 2")
-        check_window("window", self.window)
 
     def adapted(self, window: int) -> LogitsProcessor:
         """The last tokens of prompt and output, unless a window was given."""
@@ -299,6 +271,7 @@ class _OutputPenalty(LogitsProcessor):
         return type(self)._function(logits, history, self.penalty, places)
 
 
+@dataclass(frozen=True, repr=False)
 class PresencePenalty(_OutputPenalty):
     """Subtract the penalty once from each token of the output; see ``apply_presence_penalty``.
 
@@ -306,47 +279,39 @@ class PresencePenalty(_OutputPenalty):
         penalty: what is subtracted.
         window: how many of the last tokens count; None counts all.
         counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
-
-    Raises:
-        OptionError: the penalty is not between -2 and 2, OpenAI's range, or the window no integer of at least 1.
     """
 
-    _option = "presence_penalty"
+    penalty: float = field(metadata=option("presence_penalty", _OF_OPENAI))
     _function = staticmethod(functions.apply_presence_penalty)
 
 
+@dataclass(frozen=True, repr=False)
 class FrequencyPenalty(_OutputPenalty):
     """Subtract the penalty as often as the output has the token; see ``apply_frequency_penalty``.
 
     Args:
         penalty: what is subtracted for each use.
         window, counts_prompt: as for `PresencePenalty`.
-
-    Raises:
-        OptionError: the penalty is not between -2 and 2, OpenAI's range, or the window no integer of at least 1.
     """
 
-    _option = "frequency_penalty"
+    penalty: float = field(metadata=option("frequency_penalty", _OF_OPENAI))
     _function = staticmethod(functions.apply_frequency_penalty)
 
 
 @dataclass(frozen=True, repr=False, init=False)
 class LogitBias(LogitsProcessor):
-    """Add a bias to the logits of given tokens; -inf bans a token; see ``apply_logit_bias``.
+    """Add biases to the logits of token ids, -inf to ban one; see ``apply_logit_bias``.
 
     Args:
         biases: bias by token id.
-
-    Raises:
-        OptionError: no bias, an id below 0, or a bias that is NaN or +inf.
     """
 
-    biases: tuple[tuple[int, float], ...]
+    biases: tuple[tuple[int, float], ...] = field(metadata=option("logit_bias", BIASES, type="Mapping[int, float]"))
     stage = Stage.BIAS
 
     def __init__(self, biases: Mapping[int, float]) -> None:
         name = "logit_bias"
-        require(name, biases, isinstance(biases, Mapping) and len(biases) > 0, "a mapping from token ids to biases")
+        BIASES.require(name, biases)
         for token_id, bias in biases.items():
             require(f"{name}, key", token_id, is_count(token_id, 0), "a token id")
             require(f"{name}[{token_id}]", bias, is_number(bias) or bias == -math.inf, "a finite number or -inf")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from decodekit.sampling.checks import is_count, is_number, require, token_sequence
+from decodekit.sampling.checks import COUNT, SEQUENCES, from_on, token_sequence
+from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import PADDING, History
-from decodekit.sampling.processors.pointwise import check_window, with_history
+from decodekit.sampling.processors.pointwise import with_history
 
 _LARGEST = 1e30
 """A penalty beyond which nothing changes: it removes all the mass, and the logit stays finite."""
@@ -120,35 +121,28 @@ def apply_no_repeat_ngram(logits: Tensor, history: History, size: int) -> Tensor
 
 @dataclass(frozen=True, repr=False)
 class DRY(LogitsProcessor):
-    """A penalty for tokens that would extend a repeat, growing with its length; see ``apply_dry``.
+    """Weaken tokens that would extend a repeat, the more the longer it is; see ``apply_dry``.
 
     Args:
         multiplier: of the penalty; 0.8 is usual.
-        base: how the penalty grows with each token of the repeat, at least 1.
-        allowed_length: the longest repeat that costs no more than ``multiplier``.
-        breakers: sequences of token ids over which no repeat reaches: newlines, quotes, names of speakers.
+        base: how the penalty grows with each token of the repeat, 1.75 if left out.
+        allowed_length: the longest repeat that costs no more than the multiplier, 2 if left out.
+        breakers: sequences of token ids over which no repeat reaches, as newlines, quotes, names of speakers.
         window: how many of the last tokens are looked at; None looks at all.
-
-    Raises:
-        OptionError: a setting is out of range.
     """
 
-    multiplier: float
-    base: float = 1.75
-    allowed_length: int = 2
-    breakers: tuple[tuple[int, ...], ...] = ()
-    window: int | None = None
+    multiplier: float = field(metadata=option("dry_multiplier", from_on(0), usual=0.8))
+    base: float = field(default=1.75, metadata=option("dry_base", from_on(1)))
+    allowed_length: int = field(default=2, metadata=option("dry_allowed_length", COUNT))
+    breakers: tuple[tuple[int, ...], ...] = field(
+        default=(), metadata=option("dry_breakers", SEQUENCES, type="Sequence[Sequence[int]]")
+    )
+    window: int | None = field(default=None, metadata=option("dry_window", COUNT))
     stage = Stage.BIAS
     needs_history = True
 
     def __post_init__(self) -> None:
-        valid = is_number(self.multiplier) and self.multiplier >= 0
-        require("dry_multiplier", self.multiplier, valid, "a finite number of at least 0")
-        require("dry_base", self.base, is_number(self.base) and self.base >= 1, "a finite number of at least 1")
-        require("dry_allowed_length", self.allowed_length, is_count(self.allowed_length), "an integer of at least 1")
-        check_window("dry_window", self.window)
-        is_many = isinstance(self.breakers, Iterable) and not isinstance(self.breakers, str | bytes)
-        require("dry_breakers", self.breakers, is_many, "sequences of token ids")
+        super().__post_init__()
         object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
 
     @property
@@ -164,18 +158,11 @@ class DRY(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class NoRepeatNGram(LogitsProcessor):
-    """Remove the tokens that would repeat an n-gram; see ``apply_no_repeat_ngram``.
+    """Remove the tokens that would repeat an n-gram of this size; see ``apply_no_repeat_ngram``."""
 
-    Raises:
-        OptionError: the size is not an integer of at least 1.
-    """
-
-    size: int
+    size: int = field(metadata=option("no_repeat_ngram_size", COUNT, off=(0,)))
     stage = Stage.BIAS
     needs_history = True
-
-    def __post_init__(self) -> None:
-        require("no_repeat_ngram_size", self.size, is_count(self.size), "an integer of at least 1")
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Logits in which no token repeats an n-gram."""

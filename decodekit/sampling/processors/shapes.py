@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from decodekit.errors import OptionError
-from decodekit.sampling.checks import is_number, require, token_ids
+from decodekit.errors import OptionError, out_of_domain
+from decodekit.sampling.checks import NUMBER, POSITIVE, SHARE, Domain, is_number, numbers, require, token_ids
 from decodekit.sampling.margins import log_total, lowest_kept, widened
+from decodekit.sampling.options.declared import WHOLE, Option, option, within
 from decodekit.sampling.pipeline import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.truncations import entropy
@@ -106,20 +108,33 @@ class DynamicTemperature(OrderPreserving):
 
     llama.cpp's ``dynatemp_range`` r around the temperature t is low = t - r, high = t + r; a temperature of 0, which
     takes the likeliest token there, is refused here.
-
-    Raises:
-        OptionError: not 0 < low <= high, or the exponent is not a finite number above 0.
     """
 
-    low: float
-    high: float
-    exponent: float = 1.0
+    low: float = field(metadata=within(POSITIVE))
+    high: float = field(metadata=within(NUMBER))
+    exponent: float = field(default=1.0, metadata=within(POSITIVE))
     stage = Stage.TEMPERATURE
+    whole = Option(
+        "dynamic_temperature",
+        Domain("(low, high) or (low, high, exponent)", lambda v: isinstance(v, tuple | list) and len(v) in (2, 3)),
+        "A temperature from low to high that follows the entropy, in place of `temperature`.",
+        type="tuple[float, float] | tuple[float, float, float]",
+    )
 
     def __post_init__(self) -> None:
-        require("low", self.low, is_number(self.low) and self.low > 0, "a finite number above 0")
-        require("high", self.high, is_number(self.high) and self.high >= self.low, "a finite number, at least low")
-        require("exponent", self.exponent, is_number(self.exponent) and self.exponent > 0, "a finite number above 0")
+        super().__post_init__()
+        require("high", self.high, self.high >= self.low, "a finite number, at least low")
+
+    @classmethod
+    def of_options(cls, **given: Any) -> DynamicTemperature:
+        """Of its bounds, and perhaps its exponent."""
+        name, domain, value = cls.whole.name, cls.whole.domain, given[WHOLE]
+        domain.require(name, value)
+        try:
+            return cls(*value)
+        except OptionError as error:
+            first = (error.faults or (error,))[0].cause.partition(", got")[0]
+            raise out_of_domain(name, f"{domain.text}, where {first}", value) from error
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z / T(H)."""
@@ -128,23 +143,27 @@ class DynamicTemperature(OrderPreserving):
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(OrderPreserving):
-    """Quadratic smoothing; see ``apply_quadratic``.
+    """Bend the logits, likely tokens nearer to each other, unlikely ones further down; see ``apply_quadratic``.
 
-    Raises:
-        OptionError: the factor is not a finite number above 0, or the curve not between 1 and 3.
+    Args:
+        factor: how much; above 0.
+        curve: how, from 1 to 3; 1 if left out.
     """
 
-    factor: float
-    curve: float = 1.0
+    factor: float = field(metadata=option("smoothing_factor", POSITIVE, usual=0.2))
+    curve: float = field(
+        default=1.0, metadata=option("smoothing_curve", numbers("a number from 1 to 3", lambda value: 1 <= value <= 3))
+    )
     stage = Stage.TEMPERATURE
-
-    def __post_init__(self) -> None:
-        require("smoothing_factor", self.factor, is_number(self.factor) and self.factor > 0, "a finite number above 0")
-        require("smoothing_curve", self.curve, is_number(self.curve) and 1 <= self.curve <= 3, "a number from 1 to 3")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The bent logits."""
         return apply_quadratic(logits, self.factor, self.curve)
+
+
+_TOP: Final = numbers("a number above 0 and at most 0.5", lambda value: 0 < value <= 0.5).hinting(
+    "leaving XTC out: no two tokens can be that likely", lambda value: is_number(value) and value > 0.5
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,25 +176,23 @@ class XTC(LogitsProcessor):
 
     Args:
         probability: how often the top choices are excluded, from 0 to 1.
-        threshold: above 0, at most 0.5.
+        threshold: from which probability on a token is a top choice, 0.1 if left out.
         spared: token ids that are never removed.
         then: what follows.
-
-    Raises:
-        OptionError: a setting is out of range, or a processor in ``then`` needs the history.
     """
 
-    probability: float
-    threshold: float = 0.1
+    probability: float = field(
+        metadata=option(
+            "xtc_probability", SHARE, "How often all of the top choices but the last are left out.", usual=0.5
+        )
+    )
+    threshold: float = field(default=0.1, metadata=option("xtc_threshold", _TOP))
     spared: tuple[int, ...] = ()
     then: tuple[LogitsProcessor, ...] = ()
     stage = Stage.TRUNCATION
 
     def __post_init__(self) -> None:
-        p, t = self.probability, self.threshold
-        require("xtc_probability", p, is_number(p) and 0 <= p <= 1, "a number from 0 to 1")
-        hint = "leaving XTC out: no two tokens can be that likely" if is_number(t) and t > 0.5 else None
-        require("xtc_threshold", t, is_number(t) and 0 < t <= 0.5, "a number above 0 and at most 0.5", hint)
+        super().__post_init__()
         object.__setattr__(self, "spared", token_ids("spared", self.spared, may_be_empty=True))
         require("then", self.then, isinstance(self.then, list | tuple), "processors in a list or tuple")
         object.__setattr__(self, "then", tuple(self.then))

@@ -10,14 +10,15 @@ Notation: the logits z are float32 [N, V], p = softmax(z), H = -sum(p ln p) in n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from decodekit.sampling.certificates import Flags, Standing, within_epsilon, within_min_p
-from decodekit.sampling.checks import is_count, is_number, require
+from decodekit.sampling.checks import COUNT, INSIDE, MASS, POSITIVE, SHARE
 from decodekit.sampling.margins import log_total, lowest_kept, precise, reached, stretched, widened
+from decodekit.sampling.options.declared import option, within
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
 
@@ -62,22 +63,22 @@ def apply_typical(logits: Tensor, mass: float) -> Tensor:
 
 def apply_epsilon(logits: Tensor, epsilon: float) -> Tensor:
     """Keep p >= epsilon, 0 < epsilon < 1, and the likeliest token (epsilon sampling, Hewitt et al. 2022)."""
-    return _at_least(logits, math.log(epsilon))
+    return at_least(logits, math.log(epsilon))
 
 
 def apply_eta(logits: Tensor, epsilon: float) -> Tensor:
     """Keep p >= min(epsilon, sqrt(epsilon) e^-H), 0 < epsilon < 1, and the likeliest token (Hewitt et al. 2022)."""
-    return _at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
+    return at_least(logits, (0.5 * math.log(epsilon) - _entropy(logits)).clamp(max=math.log(epsilon)))
 
 
 def apply_top_a(logits: Tensor, a: float) -> Tensor:
     """Keep p >= a max(p)^2, 0 <= a <= 1, and the likeliest token (top-a; RWKV-LM, KoboldAI)."""
     if a == 0.0:
         return logits
-    return _at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
+    return at_least(logits, math.log(a) - 2 * log_total(logits))  # ln max p = -ln sum e^(z - max z)
 
 
-def _at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
+def at_least(logits: Tensor, floor: Tensor | float) -> Tensor:
     """Keep ln p >= floor [..., 1], and the likeliest tokens. Comparisons with NaN are false and remove nothing."""
     distance = widened(-log_total(logits) - floor)
     return logits.masked_fill(logits < lowest_kept(logits, distance), -math.inf)
@@ -111,23 +112,15 @@ def apply_top_h(logits: Tensor, h: float, num_candidates: int = 100) -> Tensor:
     return logits.masked_fill(logits < limit, -math.inf)
 
 
-def _check_cutoff(name: str, value: float) -> None:
-    require(name, value, is_number(value) and 0 < value < 1, "a number above 0 and below 1")
-
-
 @dataclass(frozen=True, repr=False)
 class Typical(LogitsProcessor):
-    """Keep the tokens whose surprise is nearest to the entropy, with mass ``mass``; see ``apply_typical``.
+    """Keep the tokens whose surprise is nearest to the entropy, with this mass (Meister et al. 2022).
 
-    Raises:
-        OptionError: the mass is not above 0 and at most 1.
+    See ``apply_typical``.
     """
 
-    mass: float
+    mass: float = field(metadata=option("typical_p", MASS, off=(1,)))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        require("typical_p", self.mass, is_number(self.mass) and 0 < self.mass <= 1, "a number above 0 and at most 1")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The locally typical tokens."""
@@ -136,17 +129,10 @@ class Typical(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class Epsilon(LogitsProcessor):
-    """Keep the tokens with a probability of at least epsilon; see ``apply_epsilon``.
+    """Keep tokens of at least this probability (Hewitt et al. 2022); see ``apply_epsilon``."""
 
-    Raises:
-        OptionError: epsilon is not above 0 and below 1.
-    """
-
-    epsilon: float
+    epsilon: float = field(metadata=option("epsilon_cutoff", INSIDE, off=(0,)))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        _check_cutoff("epsilon_cutoff", self.epsilon)
 
     def keeps(self, standing: Standing) -> Flags:
         """Its probability is at least epsilon."""
@@ -159,17 +145,13 @@ class Epsilon(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class Eta(LogitsProcessor):
-    """Epsilon sampling with a limit that falls where the distribution is flat; see ``apply_eta``.
+    """As `epsilon_cutoff`, with a limit that falls where the distribution is flat (Hewitt et al. 2022).
 
-    Raises:
-        OptionError: epsilon is not above 0 and below 1.
+    See ``apply_eta``.
     """
 
-    epsilon: float
+    epsilon: float = field(metadata=option("eta_cutoff", INSIDE, off=(0,)))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        _check_cutoff("eta_cutoff", self.epsilon)
 
     def keeps(self, standing: Standing) -> Flags:
         """Its probability is at least epsilon, which the limit never exceeds."""
@@ -182,17 +164,10 @@ class Eta(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class TopNSigma(LogitsProcessor):
-    """Keep the logits within n standard deviations of the largest; see ``apply_top_n_sigma``.
+    """Keep logits within this many standard deviations of the largest (Tang et al. 2024); see ``apply_top_n_sigma``."""
 
-    Raises:
-        OptionError: n is not a finite number above 0.
-    """
-
-    n: float
+    n: float = field(metadata=option("top_n_sigma", POSITIVE))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        require("top_n_sigma", self.n, is_number(self.n) and self.n > 0, "a finite number above 0")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with z >= max z - n std(z)."""
@@ -201,17 +176,10 @@ class TopNSigma(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class TopA(LogitsProcessor):
-    """Keep the tokens with p >= a max(p)^2; see ``apply_top_a``.
+    """Keep tokens of at least this times the square of the largest probability; see ``apply_top_a``."""
 
-    Raises:
-        OptionError: a is not between 0 and 1.
-    """
-
-    a: float
+    a: float = field(metadata=option("top_a", SHARE))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        require("top_a", self.a, is_number(self.a) and 0 <= self.a <= 1, "a number from 0 to 1")
 
     def keeps(self, standing: Standing) -> Flags:
         """Its probability is at least a times the largest: see `certificates`."""
@@ -224,19 +192,11 @@ class TopA(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class TopH(LogitsProcessor):
-    """Keep the likeliest tokens with a share h of the entropy; see ``apply_top_h``.
+    """Keep the likeliest tokens with this share of the entropy (Potraghloo et al. 2025); see ``apply_top_h``."""
 
-    Raises:
-        OptionError: h is not between 0 and 1, or the number of candidates no integer of at least 1.
-    """
-
-    h: float
-    num_candidates: int = 100
+    h: float = field(metadata=option("top_h", SHARE))
+    num_candidates: int = field(default=100, metadata=within(COUNT))
     stage = Stage.TRUNCATION
-
-    def __post_init__(self) -> None:
-        require("top_h", self.h, is_number(self.h) and 0 <= self.h <= 1, "a number from 0 to 1")
-        require("num_candidates", self.num_candidates, is_count(self.num_candidates), "an integer of at least 1")
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The likeliest tokens, until their entropy is h H."""

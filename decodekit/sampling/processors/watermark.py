@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decodekit.sampling.checks import is_count, is_number, require
+from decodekit.sampling.checks import COUNT, INSIDE, NUMBER, SEED, Domain
 from decodekit.sampling.noise import GOLDEN, mix_int64
+from decodekit.sampling.options.declared import WHOLE, Option, within
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.pointwise import with_history
@@ -90,24 +92,28 @@ def watermark_score(
 
 @dataclass(frozen=True, repr=False)
 class Watermark(LogitsProcessor):
-    """Make the tokens of a keyed green list likelier, after everything else; see ``apply_watermark``.
+    """Make the tokens of a keyed green list likelier, after everything else; see ``apply_watermark``."""
 
-    Raises:
-        OptionError: a setting is out of range.
-    """
-
-    delta: float = 2.0
-    ratio: float = 0.25
-    key: int = 15485863
-    context_width: int = 1
+    delta: float = field(default=2.0, metadata=within(NUMBER))
+    ratio: float = field(default=0.25, metadata=within(INSIDE))
+    key: int = field(default=15485863, metadata=within(SEED))
+    context_width: int = field(default=1, metadata=within(COUNT))
     stage = Stage.LAST
     needs_history = True
 
-    def __post_init__(self) -> None:
-        require("delta", self.delta, is_number(self.delta), "a finite number")
-        require("ratio", self.ratio, is_number(self.ratio) and 0 < self.ratio < 1, "a number above 0 and below 1")
-        require("key", self.key, is_count(self.key, 0) and self.key < 1 << 63, "an integer from 0 to 2**63 - 1")
-        require("context_width", self.context_width, is_count(self.context_width), "an integer of at least 1")
+    whole = Option(
+        "watermark",
+        Domain("a Watermark", lambda value: isinstance(value, Watermark)).hinting("Watermark(key=...)"),
+        "Make the tokens of a keyed green list likelier, after everything else.",
+        type="Watermark",
+    )
+
+    @classmethod
+    def of_options(cls, **given: Any) -> Watermark:
+        """The value of the option."""
+        cls.whole.domain.require(cls.whole.name, given[WHOLE])
+        watermark: Watermark = given[WHOLE]
+        return watermark
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Green tokens, likelier."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from decodekit.errors import DraftVocabularyError, OptionError
+from decodekit.errors import DraftVocabularyError, OptionError, out_of_domain
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import require_integer
 from decodekit.speculation.proposer import Context, Draft
@@ -54,9 +54,8 @@ class DraftModel:
     def __post_init__(self) -> None:
         require_integer("num_tokens", self.num_tokens)
         if not isinstance(self.model, str) and not _is_causal_lm(_inner(self.model)):
-            raise OptionError(
-                f"{self.model!r:.60} is no model", at="model", hint='DraftModel(LLM.load("tiny-draft")), or its name'
-            )
+            hint = 'DraftModel(LLM.load("tiny-draft")), or its name'
+            raise out_of_domain("model", "an LLM, a CausalLM or the name of a model", self.model, hint=hint)
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
         """Load the model if need be, and raise `DraftVocabularyError` if it cannot draft for `vocabulary`."""
@@ -195,9 +194,9 @@ class EarlyExit:
     def __post_init__(self) -> None:
         layer = self.layer
         if isinstance(layer, bool) or not isinstance(layer, int | float) or layer == 0:
-            raise OptionError(f"layer={layer!r} is neither a number of layers nor a share of them", at="layer")
+            raise out_of_domain("layer", "a number of layers or a share of them", layer)
         if isinstance(layer, float) and not 0 < layer < 1:
-            raise OptionError(f"layer={layer!r} is no share between 0.0 and 1.0", at="layer")
+            raise out_of_domain("layer", "a share between 0.0 and 1.0", layer)
         require_integer("num_tokens", self.num_tokens)
 
     @classmethod
@@ -214,7 +213,7 @@ class EarlyExit:
         try:
             return cls(float(layer))
         except ValueError:
-            raise OptionError(f"{layer!r} is no number of layers", at="layer", hint="8, -4 or 0.5") from None
+            raise out_of_domain("layer", "a number of layers or a share of them", layer, hint="8, -4 or 0.5") from None
 
     def num_kept(self, num_layers: int) -> int:
         """The number of layers that are run of a model with `num_layers`.

@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.errors import OptionError
-from decodekit.sampling.checks import is_number, require_integer
+from decodekit.sampling.checks import POSITIVE, SHARE, require, require_integer
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.verification import num_equal
 
@@ -150,14 +150,10 @@ class Suffix:
             require_integer(name, getattr(self, name))
         if self.min_match > self.max_match:
             raise OptionError(f"min_match={self.min_match} is above max_match={self.max_match}", at="min_match")
-        if not is_number(self.tokens_per_match) or not self.tokens_per_match > 0:
-            cause = f"tokens_per_match={self.tokens_per_match!r:.60} is no number above 0"
-            raise OptionError(cause, at="tokens_per_match")
-        if not is_number(self.min_probability) or not 0 <= self.min_probability <= 1:
-            cause = f"min_probability={self.min_probability!r:.60} is no number from 0 to 1"
-            raise OptionError(cause, at="min_probability")
-        if self.corpus is not None and not isinstance(self.corpus, SuffixCorpus):
-            raise OptionError(f"{self.corpus!r:.60} is no SuffixCorpus", at="corpus")
+        POSITIVE.require("tokens_per_match", self.tokens_per_match)
+        SHARE.require("min_probability", self.min_probability)
+        is_one = self.corpus is None or isinstance(self.corpus, SuffixCorpus)
+        require("corpus", self.corpus, is_one, "None or a SuffixCorpus")
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """The likeliest continuation by counts; see `Proposer.propose`."""

@@ -6,20 +6,22 @@ makes this value, which the checks and the loops read::
 
     GenerateOptions(strategy="sample", max_new_tokens=64, strategy_options={"temperature": 0.7})
 
-A new option is a field of `GenerateOptions`, a key of `GenerateKeywords` and a rule in `llm.plans.option_rules`.
+A new option is a field of `GenerateOptions`, a key of `GenerateKeywords` and a domain in `DOMAINS`. How it goes
+together with others is a rule in `llm.plans.option_rules`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast
+from typing import Any, Final, Literal, TypeAlias, Unpack, cast, get_args
 
 from decodekit.chat.thought import Thought
+from decodekit.decoding.prefixes.row_memory import MAX_TOKENS
 from decodekit.decoding.request.settings import FastForward, Masking
 from decodekit.models.wrappers.contrast_model import Contrast
-from decodekit.sampling.checks import plain
-from decodekit.sampling.processors.watermark import Watermark
+from decodekit.sampling.checks import FLAG, SEED, Domain, at_least, is_count, one_of, plain
+from decodekit.sampling.options.option_fields import ProcessorKeywords
 from decodekit.sampling.sampler_options import Processors
 from decodekit.speculation.proposer import Speculate
 from decodekit.speculation.verification import Verify
@@ -33,45 +35,12 @@ Stops: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
 Seeds: TypeAlias = int | Iterable[int] | None
 
 
-class StrategyKeywords(TypedDict, total=False):
+class StrategyKeywords(ProcessorKeywords, total=False):
     """Options of the built-in strategies, for a strategy that is given by name.
 
     Options of an installed strategy are written in its text, ``strategy="mine:boldness=2"``, or in its value.
     """
 
-    # penalties and biases: `sampling.sampler_options.BiasOptions`
-    repetition_penalty: float | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    penalty_window: int | None
-    logit_bias: Mapping[int, float] | None
-    sequence_bias: Mapping[tuple[int, ...], float] | None
-    no_repeat_ngram_size: int | None
-    bad_words: Sequence[Sequence[int]] | None
-    allowed_tokens: Sequence[int] | None
-    min_tokens: int | None
-    dry_multiplier: float | None
-    dry_base: float | None
-    dry_allowed_length: int | None
-    dry_breakers: Sequence[Sequence[int]] | None
-    dry_window: int | None
-    # temperature and truncation: `Sample` and `sampling.sampler_options.ShapeOptions`
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    typical_p: float | None
-    epsilon_cutoff: float | None
-    eta_cutoff: float | None
-    top_n_sigma: float | None
-    top_a: float | None
-    top_h: float | None
-    xtc_probability: float | None
-    xtc_threshold: float | None
-    dynamic_temperature: tuple[float, float] | tuple[float, float, float] | None
-    smoothing_factor: float | None
-    smoothing_curve: float | None
-    watermark: Watermark | Mapping[str, Any] | bool | None
     processors: Processors
     order: str
     # which distribution, how many texts, what is drafted: every strategy that draws
@@ -223,16 +192,7 @@ class GenerateOptions:
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_new_tokens",
-            "stop_token_ids",
-            "seed",
-            "logprobs",
-            "max_rollbacks",
-            "max_retries",
-            "max_reasoning_tokens",
-            "batch_size",
-        ):
+        for name in DOMAINS:
             value = plain(getattr(self, name))
             is_several = name in ("seed", "stop_token_ids") and isinstance(value, list | tuple)
             object.__setattr__(self, name, [plain(one) for one in value] if is_several else value)
@@ -252,3 +212,54 @@ class GenerateOptions:
 
 GENERATION_OPTIONS: Final = tuple(one.name for one in fields(GenerateOptions) if one.name != "strategy_options")
 """Options of `LLM.generate` that do not belong to a strategy."""
+
+
+def stops_of(stop: Any) -> tuple[Any, ...]:
+    """The stops of a text as a tuple: texts, and functions."""
+    if stop is None:
+        return ()
+    return tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else (stop,)
+
+
+def _are_stops(stop: object) -> bool:
+    is_mapping = isinstance(stop, Mapping)
+    return not is_mapping and all(callable(one) or (isinstance(one, str) and one) for one in stops_of(stop))
+
+
+def _are_seeds(seed: object) -> bool:
+    several = isinstance(seed, Iterable) and not isinstance(seed, Mapping | str | bytes)
+    return seed is None or several or SEED.has(seed)
+
+
+_AUTO: Final = one_of("auto", "none")
+_TOKENS: Final = Domain(
+    f"an integer from 1 to {MAX_TOKENS:,}", lambda value: is_count(value) and value <= MAX_TOKENS
+).hinting("a smaller number", lambda value: is_count(value))
+
+DOMAINS: Final[Mapping[str, Domain]] = {
+    "max_new_tokens": _TOKENS,
+    "stop": Domain("None, a text, a function, or several of them, and no empty text", _are_stops),
+    "stop_token_ids": Domain(
+        "None or token ids",
+        lambda ids: ids is None or (isinstance(ids, Sequence) and all(is_count(one, 0) for one in ids)),
+    ).hinting("a list of integers"),
+    "include_stop": FLAG,
+    "seed": Domain(f"None, {SEED.text}, or one for each prompt", _are_seeds),
+    "logprobs": Domain("True, False or an integer of at least 0", lambda value: FLAG.has(value) or is_count(value, 0)),
+    "trace": FLAG,
+    "on_length": one_of(*get_args(OnLength)).or_none,
+    "on_error": one_of(*get_args(OnError)),
+    "max_rollbacks": at_least(0).or_none,
+    "max_retries": at_least(0),
+    "fast_forward": one_of(*get_args(FastForward)),
+    "masks": one_of(*get_args(Masking)),
+    "batch_size": _TOKENS.or_none,
+    "enable_thinking": FLAG.or_none,
+    "chat_template_kwargs": Domain(
+        "a mapping of names", lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    ).or_none.hinting('{"enable_thinking": False}'),
+    "split_special_tokens": FLAG.or_none,
+    "reasoning": Domain('"auto", "none" or a Thought', lambda one: isinstance(one, Thought) or _AUTO.has(one)).or_none,
+    "max_reasoning_tokens": at_least(0).or_none,
+}
+"""The domains of the options but three: strategies, constraints and tools are read by parts of their own."""

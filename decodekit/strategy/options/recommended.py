@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from decodekit.sampling.options.declared import options_of
+from decodekit.sampling.options.option_fields import KINDS
+from decodekit.sampling.pipeline import Stage
 from decodekit.strategy.options.spelled import spelled_strategy
 
-_OFF: Final[Mapping[str, tuple[float, ...]]] = {
-    "temperature": (0, 1),
-    "top_k": (0,),
-    "top_p": (1,),
-    "min_p": (0,),
-    "typical_p": (1,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "repetition_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
+_OFF: Final = {
+    one.name: one.off
+    for kind in sorted(KINDS, key=lambda kind: kind.stage is Stage.BIAS)
+    for one in options_of(kind).values()
+    if one.off
 }
 """The options of `Sample` that `GenerationConfig` of transformers has, and values with which they do nothing."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from decodekit.errors import OptionError
 from decodekit.plugins import nearest, num_slips
+from decodekit.sampling.sampler_options import refined_options
 from decodekit.strategy.options.generate_options import GENERATION_OPTIONS
 from decodekit.strategy.options.known_options import Answer, Code, answer, known_options, shown
 
@@ -46,10 +47,7 @@ _PARTNERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "num_beam_groups": {"diversity_penalty": 0.5},
     "diversity_penalty": {"num_beam_groups": 2},
     "temperature": {"do_sample": True},
-    "penalty_window": {"repetition_penalty": 1.1},
-    **{name: {"dry_multiplier": 0.8} for name in ("dry_base", "dry_allowed_length", "dry_breakers", "dry_window")},
-    "xtc_threshold": {"xtc_probability": 0.5},
-    "smoothing_curve": {"smoothing_factor": 0.2},
+    **{option.name: mains for option, mains in refined_options().items()},
     "order": {"temperature": 0.7},
     "verify": {"speculate": "grammar"},
     "predicate": {"method": "awrs"},

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from decodekit import plugins
-from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting
+from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting, out_of_domain
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling.processors.watermark import Watermark
 from decodekit.spelling import SpelledCall, arguments, read_call, read_value, split
@@ -81,8 +81,8 @@ def _sequence_bias(given: Any) -> Any:
     if not isinstance(given, list):
         return given
     if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list) for pair in given):
-        cause = f"sequence_bias={given!r:.60} is no list of pairs of token ids and a bias"
-        raise OptionError(cause, at="sequence_bias", hint="sequence_bias=[[[12,7],-2.5]]")
+        domain, hint = "a list of pairs of token ids and a bias", "sequence_bias=[[[12,7],-2.5]]"
+        raise out_of_domain("sequence_bias", domain, given, hint=hint)
     return {tuple(tokens): bias for tokens, bias in given}
 
 
