@@ -116,9 +116,9 @@ def test_threads_share_one_arena(whose: str, is_one: bool) -> None:
 
 
 def test_a_process_of_a_user_stays_as_it_is() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
+    threshold, num_frozen = gc.get_threshold(), gc.get_freeze_count()
     collector.settle()
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert gc.get_threshold() == threshold and gc.get_freeze_count() <= num_frozen  # what is frozen may die meanwhile
 
 
 def test_the_command_takes_its_process_over(

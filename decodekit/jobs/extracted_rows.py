@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from decodekit import errors
 from decodekit.decoding.request.settings import FastForward
-from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError
+from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError, out_of_domain
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
 from decodekit.jobs.documents.documents import DocumentRef, scan, select
 from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document
@@ -250,9 +250,7 @@ def _files_of(documents: Any, id_field: str, text_field: str, max_document_mb: f
         hint = "a list of rows; of a datasets.DatasetDict, one split"
         raise OptionError(f"documents are one dictionary, of {keys}", at="documents", hint=hint)
     if not isinstance(documents, Iterable) and not hasattr(documents, "to_batches"):
-        raise OptionError(
-            f"documents={documents!r:.60} must be an iterable of texts", at="documents", hint="a list of texts"
-        )
+        raise out_of_domain("documents", "an iterable of texts", documents, hint="a list of texts")
     if isinstance(documents, list | tuple) and any(map(_is_file, documents)):
         if not all(map(_is_file, documents)):
             raise OptionError("documents are files and texts together", at="documents", hint="two calls")

@@ -227,7 +227,7 @@ def test_messages_to_the_bundled_model_and_the_option() -> None:
         return int(llm.generate(text, max_new_tokens=1, **option).stats.num_prompt_tokens)
 
     assert num_read(split_special_tokens=True) > num_read(split_special_tokens=False) == num_read()
-    with pytest.raises(OptionError, match="none of True, False and None"):
+    with pytest.raises(OptionError, match="must be None, True or False, got 'yes'"):
         llm.generate(text, split_special_tokens="yes")  # type: ignore[arg-type]
     with llm.engine() as engine:
         done = engine.submit(text, split_special_tokens=True, max_new_tokens=1).result()
