@@ -143,11 +143,15 @@ def environment(device: torch.device) -> Row:
 
 
 def build(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
-    """A model of random weights, made on the device; its weights lie as `LLM.load` lays them."""
+    """A model of random weights, made on the device."""
     config = SHAPES[shape].config(1536 if shape == "tiny" else VOCAB_SIZE)
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return ready(AutoModelForCausalLM.from_config(config, dtype=dtype), device)
+
+
+def ready(model: Any, device: torch.device) -> Any:
+    """The same model for inference, whose weights lie as `LLM.load` lays them on a GPU."""
     model = model.eval().requires_grad_(False)
     if device.type == "cuda":
         lay_together(model)

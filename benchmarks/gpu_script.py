@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from benchmarks.gpu_models import SHAPES, VOCAB_SIZE, prompts
+from benchmarks.gpu_models import SHAPES, VOCAB_SIZE, prompts, ready
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.matching.compiler import compile
-from decodekit.models.modules.merged_products import lay_together
 
 SCHEMA: Final = {
     "type": "object",
@@ -145,10 +144,7 @@ class ScriptedModel:
             model = ScriptedLlama._from_config(config, dtype=dtype)
             model.script.fill_(-1)
         model.script[:, : self.script.shape[1]] = self.script.to(device)
-        model = model.eval().requires_grad_(False)
-        if device.type == "cuda":
-            lay_together(model)
-        return model
+        return ready(model, device)
 
     def prompts(self, count: int, vocab_size: int) -> list[list[int]]:
         """Prompts of random tokens, each as long as its text wants."""

@@ -31,7 +31,8 @@ _OTHER_SHARED: Final = 2 << 10  # bytes beside queries, weights, keys and values
 _EXCHANGED: Final = 8  # bytes for each number of the sums, while threads exchange them at the end
 _MOST_AT_ONCE: Final = 256  # numbers of a key or value that are multiplied at once, and with all queries of a program
 _MOST_PARTS: Final = 64  # of a row
-_ROWS: Final = (16, 256)  # whose lengths a program adds up at once: where there are no more, and else
+_FEW_ROWS: Final = 16  # whose lengths a program of 16 queries adds up at once, where there are no more
+_ROWS: Final = 256  # the same elsewhere
 _LEAST: Final = 2  # blocks of a part, while programs are fewer than their places
 _LEAST_OF_MANY: Final = 8  # blocks of a part, where it is there for balance alone
 _ROUNDS: Final = 4  # programs for each place, from which on the rest of a last round no longer counts
@@ -123,7 +124,7 @@ def launch_of(
         "DOT": tl.float32 if kernel.IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
         "MANY": next_power_of_2(-(-tiles.queries // group)), "MOST_PARTS": _MOST_PARTS,
-        "ROWS": _ROWS[num_rows > _ROWS[0] or tiles.queries > 16],
+        "ROWS": _FEW_ROWS if num_rows <= _FEW_ROWS and tiles.queries == 16 else _ROWS,
     }  # fmt: skip
     return Launch(size[:2], arguments, constants, tiles.num_warps)
 

@@ -34,7 +34,6 @@ from decodekit.products.cpu_products import KINDS, MAX_ROWS
 ROWS: Final = (1, 2, 4, 8)
 """Numbers of rows for which products are measured on CUDA: captured steps have so many."""
 
-
 _CLEARLY: Final = 0.97
 """The share of torch's time below which ours is chosen: of two equals the choice, and how sums round, would change."""
 

@@ -280,8 +280,8 @@ def test_the_program_compiles_without_spills(dtype: torch.dtype, width: int, cap
     most_shared = {80: 163, 89: 99, 90: 227}[capability] << 10
     for num_outs in (4096, 128_256):
         x, weight = (torch.empty(*shape, dtype=dtype, device="meta") for shape in ((4, width), (num_outs, width)))
-        _, arguments, constants, _ = few_rows_kernel.launch_of(x, weight, None)
-        found = compiled(few_rows_kernel.multiply, arguments, constants, capability=capability)
+        _, arguments, constants, num_warps, _ = few_rows_kernel.launch_of(x, weight, None)
+        found = compiled(few_rows_kernel.multiply, arguments, constants, num_warps, capability=capability)
         assert found.spilled == 0 and 2 * found.shared <= most_shared, (num_outs, found)
         assert "cp.async" in found.ptx  # weights are on their way while others are multiplied
 

@@ -94,8 +94,8 @@ def splits_of(num_blocks: int, num_steps: int, num_places: int) -> int:
 
 def launch_of(
     x: Tensor, weight: Tensor, bias: Tensor | None
-) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any], Tensor]:
-    """Grid, arguments, constants and output [R, N] of the program, for x [R, K]."""
+) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any], int, Tensor]:
+    """Grid, arguments, constants, warps and output [R, N] of the program, for x [R, K]."""
     (num_rows, width), num_outs = x.shape, len(weight)
     num_places = 2 * card_of(x.device).num_processors
     step = _STEP_BYTES // x.element_size()
@@ -112,12 +112,12 @@ def launch_of(
     # Triton's interpreter multiplies bfloat16 as if the bits were integers.
     dot = tl.float32 if _IS_INTERPRETED else _TYPES[x.dtype]
     constants = {"HAS_BIAS": bias is not None, "N": n, "K": step, "STAGES": 3 if splits == 1 else 4, "DOT": dot}
-    return (blocks, splits), arguments, constants, out
+    return (blocks, splits), arguments, constants, 4 if is_wide else 2, out
 
 
 def launched(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times weight [N, K], and a bias [N]; up to 16 rows."""
-    grid, arguments, constants, out = launch_of(x.reshape(-1, x.shape[-1]).contiguous(), weight, bias)
+    grid, arguments, constants, num_warps, out = launch_of(x.reshape(-1, x.shape[-1]).contiguous(), weight, bias)
     with on(x.device):
-        multiply[grid](*arguments, **constants, num_warps=4 if constants["N"] == _WIDE else 2)
+        multiply[grid](*arguments, **constants, num_warps=num_warps)
     return out.view(*x.shape[:-1], -1)
