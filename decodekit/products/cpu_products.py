@@ -23,13 +23,16 @@ Threads take chunks of outputs from a counter (`cpu_team`): one that is held up 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import numba
 import numpy as np
 import torch
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
+from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
 from decodekit.first_use import AnnouncedCache
@@ -44,11 +47,13 @@ MARKS: Final[dict[torch.dtype, Any]] = {
 """The types of weights, rows and results, which are the same; compiled code knows them by the type of a number."""
 KINDS: Final = {dtype: kind for kind, dtype in enumerate(MARKS)}
 """The types by number."""
-_KIND_OF: Final = {types.float32: 0, types.uint16: 1, types.int16: 2}
+KIND_OF: Final = {types.float32: 0, types.uint16: 1, types.int16: 2}
 SIZES: Final = (4, 2, 2)
 
 LANES: Final = 16
-_SUMS: Final = 32  # partial sums of a number: two vectors, so that one addition need not wait for the one before
+IS_WIDE: Final = bool(llvm.get_host_cpu_features().get("avx512f"))
+_SUMS: Final = LANES  # partial sums of a number
+_HALVES: Final = _SUMS // LANES
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
 ROOM: Final = GROUP * MAX_ROWS
@@ -58,7 +63,7 @@ _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
 _FLOAT: Final = ir.FloatType()
 _INT: Final = ir.IntType(64)
 _WORD: Final = ir.IntType(32)
-_VECTOR: Final = ir.VectorType(_FLOAT, LANES)
+VECTOR: Final = ir.VectorType(_FLOAT, LANES)
 _STORED: Final = (_FLOAT, ir.IntType(16), ir.HalfType())
 Value: TypeAlias = Any
 
@@ -66,15 +71,42 @@ Value: TypeAlias = Any
 def compiled(function: Any) -> Any:
     """The function, compiled on its first call without the interpreter's lock, and kept on disk where one can write."""
     try:
-        dispatcher: Any = numba.njit(nogil=True, cache=True)(function)
+        dispatcher: Any = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
         dispatcher._cache = AnnouncedCache(dispatcher._cache)
     except RuntimeError:  # no folder can be written: each process compiles for itself
-        dispatcher = numba.njit(nogil=True)(function)
+        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
         dispatcher._cache = AnnouncedCache(None)
     return dispatcher
 
 
-def _widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
+class Callback:
+    """A function of whole numbers that compiled code calls by its address: whoever calls it is not compiled with it.
+
+    Args:
+        function: of `num_arguments` int64, with no result.
+    """
+
+    def __init__(self, function: Any, num_arguments: int) -> None:
+        self._function, self._num_arguments = function, num_arguments
+        self._compiled: Any = None
+
+    @property
+    def address(self) -> int:
+        """Compiled when it is first wanted, and kept on disk where one can write."""
+        if self._compiled is None:
+            signature = types.void(*[types.int64] * self._num_arguments)
+            found = CFunc(self._function, (signature.args, signature.return_type), {}, {"nopython": True})
+            on_disk = None
+            with suppress(RuntimeError):  # no folder can be written
+                found.enable_caching()
+                on_disk = found._cache
+            found._cache = AnnouncedCache(on_disk)
+            found.compile()
+            self._compiled = found
+        return int(self._compiled.address)
+
+
+def widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
     """The code that reads `lanes` stored numbers from `index` on, as float32."""
     stored = _STORED[kind]
     place = b.gep(b.inttoptr(base, stored.as_pointer()), [index])
@@ -90,8 +122,8 @@ def _widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
     return b.bitcast(b.shl(b.zext(value, words), by), ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
 
 
-def _multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
-    name = f"llvm.fma.v{LANES}f32" if x.type == _VECTOR else "llvm.fma.f32"
+def multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
+    name = f"llvm.fma.v{LANES}f32" if x.type == VECTOR else "llvm.fma.f32"
     function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(x.type, [x.type] * 3), name)
     return b.call(function, [x, y, z])
 
@@ -137,41 +169,41 @@ def _tile(num_outs: int, num_rows: int) -> Any:
 
     def emitted(b: Any, kind: int, weight: Value, x: Value, width: Value, length: Value, ahead: Value) -> list[Value]:
         def weights(n: int, at: Value, lanes: int) -> Value:
-            return _widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), lanes)
+            return widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), lanes)
 
         whole = b.and_(length, _INT(-_SUMS))
         before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)
         k = b.phi(_INT)
-        sums = {(cell, half): b.phi(_VECTOR) for cell in cells for half in range(2)}
+        sums = {(cell, half): b.phi(VECTOR) for cell in cells for half in range(_HALVES)}
         b.cbranch(b.icmp_signed("<", k, whole), body, behind)
         b.position_at_end(body)
         added = {}
-        for half in range(2):
+        for half in range(_HALVES):
             at = b.add(k, _INT(half * LANES))
             read = [weights(n, at, LANES) for n in range(num_outs)]
             for n in range(num_outs if half == 0 or kind == 0 else 0):  # a line holds 16 float32 or 32 others
                 place = b.add(b.mul(_INT(n), width), at)
                 _fetch_ahead(b, b.add(b.add(weight, b.mul(place, _INT(SIZES[kind]))), ahead))
             for r in range(num_rows):
-                of_x = _widened(b, 0, x, b.add(b.mul(at, _INT(num_rows)), _INT(r * LANES)), LANES)
+                of_x = widened(b, 0, x, b.add(b.mul(at, _INT(num_rows)), _INT(r * LANES)), LANES)
                 for n in range(num_outs):
-                    added[(n, r), half] = _multiply_add(b, read[n], of_x, sums[(n, r), half])
+                    added[(n, r), half] = multiply_add(b, read[n], of_x, sums[(n, r), half])
         k.add_incoming(_INT(0), before)
         k.add_incoming(b.add(k, _INT(_SUMS)), body)
         for key, phi in sums.items():
-            phi.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), before)
+            phi.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), before)
             phi.add_incoming(added[key], body)
         b.branch(head)
         b.position_at_end(behind)
-        totals = _halved(b, [b.fadd(sums[cell, 0], sums[cell, 1]) for cell in cells])
+        totals = _halved(b, [sums[cell, 0] for cell in cells])
         return _rest(b, weights, x, whole, length, totals, num_rows)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(typing: Any, mark: Any, weight: Any, x: Any, width: Any, length: Any, ahead: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return context.make_tuple(builder, signature.return_type, emitted(builder, _KIND_OF[mark], *arguments[1:]))
+            return context.make_tuple(builder, signature.return_type, emitted(builder, KIND_OF[mark], *arguments[1:]))
 
         return types.UniTuple(types.float32, len(cells))(mark, *[types.int64] * 5), code
 
@@ -194,9 +226,9 @@ def _rest(
     start = b.mul(b.sub(k, lane), _INT(num_rows))
     for i, (phi, total) in enumerate(zip(sums, totals, strict=True)):
         n, r = divmod(i, num_rows)
-        of_x = _widened(b, 0, x, b.add(b.add(start, _INT(r * LANES)), lane), 1)
+        of_x = widened(b, 0, x, b.add(b.add(start, _INT(r * LANES)), lane), 1)
         phi.add_incoming(total, before)
-        phi.add_incoming(_multiply_add(b, weights(n, k, 1), of_x, phi), body)
+        phi.add_incoming(multiply_add(b, weights(n, k, 1), of_x, phi), body)
     k.add_incoming(b.add(k, _INT(1)), body)
     b.branch(head)
     b.position_at_end(behind)
@@ -204,22 +236,22 @@ def _rest(
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _read(typing: Any, mark: Any, address: Any, index: Any) -> Any:
+def read(typing: Any, mark: Any, address: Any, index: Any) -> Any:
     """A stored number as float32."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _widened(builder, _KIND_OF[mark], arguments[1], arguments[2], 1)
+        return widened(builder, KIND_OF[mark], arguments[1], arguments[2], 1)
 
     return types.float32(mark, types.int64, types.int64), code
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
+def write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
     """Store a float32, rounded to the nearest number of the type, to the even one of two that are as near."""
 
     def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         _, address, index, value = arguments
-        kind = _KIND_OF[mark]
+        kind = KIND_OF[mark]
         if kind == 1:
             word = b.bitcast(value, _WORD)
             odd = b.and_(b.lshr(word, _WORD(16)), _WORD(1))
@@ -234,17 +266,17 @@ def _write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
     return types.void(mark, types.int64, types.int64, types.float32), code
 
 
-_one_by_one, _four_by_one = _tile(1, 1), _tile(4, 1)
+one_by_one, four_by_one = _tile(1, 1), _tile(4, 1)
 _one_by_two, _three_by_two = _tile(1, 2), _tile(3, 2)
 _one_by_four, _three_by_four = _tile(1, 4), _tile(3, 4)
-_SINGLE: Final = np.float32(0)
+SINGLE: Final = np.float32(0)
 
 
 @compiled
 def _rows_of_tile(row: int, num_rows: int) -> int:
     """The number of rows, 4, 2 or 1, of the tile that begins with a row."""
     left = num_rows - row
-    return 4 if left >= 4 else 2 if left >= 2 else 1
+    return 4 if IS_WIDE and left >= 4 else 2 if left >= 2 else 1
 
 
 @compiled
@@ -264,7 +296,7 @@ def pack(mark: Any, x: int, packed: int, num_rows: int, width: int) -> None:
             for i in range(rows):
                 for k in range(length):
                     place = base + (k & -LANES) * rows + i * LANES + (k & (LANES - 1))
-                    _write(_SINGLE, packed, place, _read(mark, x, (row + i) * width + start + k))
+                    write(SINGLE, packed, place, read(mark, x, (row + i) * width + start + k))
             row += rows
 
 
@@ -273,7 +305,7 @@ def _add(totals: int, place: int, num_rows: int, rows: int, sums: Any) -> None:
     """Add the sums of a tile, output by output, to totals [N, R]."""
     for j in range(len(sums)):
         here = place + j // rows * num_rows + j % rows
-        _write(_SINGLE, totals, here, _read(_SINGLE, totals, here) + sums[j])
+        write(SINGLE, totals, here, read(SINGLE, totals, here) + sums[j])
 
 
 @compiled
@@ -300,10 +332,10 @@ def _add_block(
             _add(totals, place, num_rows, 2, _one_by_two(mark, at, x, width, length, line))
             n += 1
         elif outs - n >= 4:
-            _add(totals, place, num_rows, 1, _four_by_one(mark, at, x, width, length, 4 * line))
+            _add(totals, place, num_rows, 1, four_by_one(mark, at, x, width, length, 4 * line))
             n += 4
         else:
-            _add(totals, place, num_rows, 1, _one_by_one(mark, at, x, width, length, line))
+            _add(totals, place, num_rows, 1, one_by_one(mark, at, x, width, length, line))
             n += 1
 
 
@@ -322,12 +354,12 @@ def outputs(
     """
     group = GROUP
     if num_rows * width <= _NEAR:  # all of x stays in the first cache
-        group = 1 if num_rows <= 2 else 3
+        group = 4 if num_rows == 1 else 3
     n = first
     while n < last:
         outs = min(group, last - n)
         for i in range(outs * num_rows):
-            _write(_SINGLE, totals, i, numba.float32(0))
+            write(SINGLE, totals, i, numba.float32(0))
         for start in range(0, width, _BLOCK):
             length = min(_BLOCK, width - start)
             row = 0
@@ -337,7 +369,7 @@ def outputs(
                 _add_block(mark, size, at, x, totals, outs, row, num_rows, width, length)
                 row += _rows_of_tile(row, num_rows)
         for m in range(outs):
-            added = numba.float32(0) if bias == 0 else _read(mark, bias, n + m)
+            added = numba.float32(0) if bias == 0 else read(mark, bias, n + m)
             for row in range(num_rows):
-                _write(mark, out, row * num_outs + n + m, _read(_SINGLE, totals, m * num_rows + row) + added)
+                write(mark, out, row * num_outs + n + m, read(SINGLE, totals, m * num_rows + row) + added)
         n += outs

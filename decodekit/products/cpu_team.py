@@ -32,10 +32,11 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from decodekit.products.cpu_products import GROUP, KINDS, LANES, ROOM, compiled, outputs, pack
+from decodekit.products.cpu_products import GROUP, KINDS, LANES, ROOM, Callback, compiled, outputs, pack
 
-Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
-"""Kind and size of the weights' type; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk."""
+Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
+"""Kind and size of the weights' type; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk;
+and the address of `MAKE`."""
 
 # Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
 _BUSY: Final = 0  # 1 while a thread has the team
@@ -43,7 +44,7 @@ _ROUND: Final = 8  # counts jobs; its lower half is the word that helpers sleep 
 _SLEEPERS: Final = 16
 _NEXT: Final = 24  # the first output that nobody has taken
 _INSIDE: Final = 32  # helpers that have entered a round and not left it
-_JOB: Final = 40  # kind, size, packed, weight, bias, out, rows, outputs, width, chunk
+_JOB: Final = 40  # kind, size, packed, weight, bias, out, rows, outputs, width, chunk, address
 _END: Final = 56
 
 _LOOKS: Final = 4000  # so often a helper looks at the round before it sleeps: some 50 µs
@@ -116,20 +117,45 @@ def _job_of(state: int) -> Job:
     at = _place(state, _JOB)
     return (
         _load(at), _load(at + 8), _load(at + 16), _load(at + 24), _load(at + 32),
-        _load(at + 40), _load(at + 48), _load(at + 56), _load(at + 64), _load(at + 72),
+        _load(at + 40), _load(at + 48), _load(at + 56), _load(at + 64), _load(at + 72), _load(at + 80),
     )  # fmt: skip
 
 
-@compiled
-def _make(job: Job, totals: int, first: int, last: int) -> None:
-    """The outputs from `first` to `last` of a job."""
-    kind, size, packed, weight, bias, out, rows, outs, width, _ = job
+def _make(
+    kind: int, size: int, packed: int, weight: int, bias: int, out: int, totals: int,
+    rows: int, outs: int, width: int, first: int, last: int,
+) -> None:  # fmt: skip
     if kind == 0:
         outputs(np.float32(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
     elif kind == 1:
         outputs(np.uint16(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
     else:
         outputs(np.int16(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+
+
+MAKE: Final = Callback(_make, 12)
+"""Makes the outputs from one to another of a product of any type."""
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _called_at(typing: Any, address: Any, given: Any) -> Any:
+    """A call of the function of int64 at an address."""
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        address, given = arguments
+        numbers = [b.extract_value(given, i) for i in range(len(signature.args[1]))]
+        form = ir.FunctionType(ir.VoidType(), [_INT] * len(numbers))
+        b.call(b.inttoptr(address, form.as_pointer()), numbers)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, given), code
+
+
+@compiled
+def _make_some(job: Job, totals: int, first: int, last: int) -> None:
+    """The outputs from `first` to `last` of a job."""
+    kind, size, packed, weight, bias, out, rows, outs, width, _, make = job
+    _called_at(make, (kind, size, packed, weight, bias, out, totals, rows, outs, width, first, last))
 
 
 @compiled
@@ -141,7 +167,7 @@ def _take_chunks(state: int, totals: int) -> None:
         first = _add(_place(state, _NEXT), chunk)
         if first >= num_outs:
             return
-        _make(job, totals, first, min(first + chunk, num_outs))
+        _make_some(job, totals, first, min(first + chunk, num_outs))
 
 
 @compiled
@@ -176,7 +202,7 @@ def _ask(state: int, job: Job, totals: int) -> bool:
     """Make all outputs with the team; False, with nothing done, if another thread has it."""
     if _swap(_place(state, _BUSY), 1) == 1:
         return False
-    for i in range(10):
+    for i in range(11):
         _store(_place(state, _JOB + i), job[i])
     _store(_place(state, _NEXT), 0)
     _add(_place(state, _ROUND), 1)
@@ -196,11 +222,14 @@ def _ask(state: int, job: Job, totals: int) -> bool:
 
 
 @compiled
-def _product(
-    state: int, kind: int, size: int, x: int, weight: int, bias: int, out: int, room: int,
+def product(
+    state: int, make: int, kind: int, size: int, x: int, weight: int, bias: int, out: int, room: int,
     rows: int, outs: int, width: int,
 ) -> None:  # fmt: skip
-    """Products of rows [R, K] with weights [N, K], by their addresses; with the team whose state is not 0."""
+    """Products of rows [R, K] with weights [N, K], by their addresses; with the team whose state is not 0.
+
+    `make` is the address of `MAKE`.
+    """
     packed = room + 4 * ROOM
     if kind == 0:
         pack(np.float32(0), x, packed, rows, width)
@@ -209,10 +238,10 @@ def _product(
     else:
         pack(np.int16(0), x, packed, rows, width)
     chunk = max(1, _CHUNK_BYTES // (width * size * GROUP)) * GROUP
-    job = (kind, size, packed, weight, bias, out, rows, outs, width, chunk)
+    job = (kind, size, packed, weight, bias, out, rows, outs, width, chunk, make)
     if state != 0 and outs * width * size >= _WORTHWHILE_BYTES and _ask(state, job, room):
         return
-    _make(job, room, 0, outs)
+    _make_some(job, room, 0, outs)
 
 
 @compiled
@@ -250,6 +279,12 @@ def num_threads() -> int:
     return number
 
 
+def team_state() -> int:
+    """The state of the team that makes products of the current thread; 0 if it makes them alone."""
+    threads = num_threads()
+    return 0 if threads == 1 else _team(threads - 1).state
+
+
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Products [..., N] of rows [..., K] with weights [N, K] and a bias [N], all contiguous and of one type of `KINDS`.
 
@@ -262,9 +297,8 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     room: Tensor | None = getattr(_local, "room", None)
     if room is None or len(room) < needed:
         room = _local.room = torch.empty(needed)
-    threads = num_threads()
-    _product(
-        0 if threads == 1 else _team(threads - 1).state, KINDS[x.dtype], x.element_size(), x.data_ptr(),
+    product(
+        team_state(), MAKE.address, KINDS[x.dtype], x.element_size(), x.data_ptr(),
         weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(), room.data_ptr(),
         num_rows, num_outs, width,
     )  # fmt: skip

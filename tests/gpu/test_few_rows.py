@@ -132,7 +132,7 @@ def test_helpers_work_and_end() -> None:
     out = x.new_zeros(1, 20_000)
     room = torch.empty(cpu_team.ROOM + 1024 + 16)
     for _ in range(20):
-        cpu_team._product(
+        cpu_team.product(
             team.state, 0, 4, x.data_ptr(), weight.data_ptr(), 0, out.data_ptr(), room.data_ptr(), 1, 20_000, 1024
         )
     assert torch.equal(out, few_rows_linear(x, weight))

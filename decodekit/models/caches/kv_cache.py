@@ -24,11 +24,15 @@ import mmap
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from decodekit.products.cpu_products import KINDS
+from decodekit.products.step_code import INT8
 
 MAX_KEPT: Final = 1 << 26
 """Numbers of the masks of blocks of queries that a pass keeps for its next layers; what is more is made by each."""
@@ -71,6 +75,7 @@ class Step:
     windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
     hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
     given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
+    recording: Any = None  # writes attention down in place of running it; see `step_program.Writer`
     carried: Sequence[Tensor] = ()  # what came to the device with the rest, see `RaggedCache.begin`
     num_rows: int = field(init=False)
     end: int = field(init=False)  # slots [0, end) are read
@@ -217,6 +222,7 @@ class RaggedCache:
         return keys, values
 
     def _allocate(self) -> None:
+        self._seen: NDArray[np.int64] | None = None  # the planes in numbers
         planes: dict[PlaneShape, list[tuple[int, int]]] = {}  # shape -> (layer, place) of its planes
         self._planes: dict[int, list[Tensor]] = {}  # layer -> planes, as `planes_of` says
         for index, layer in self._layers.items():
@@ -318,18 +324,32 @@ class RaggedCache:
         parts = zip(self._planes[layer], self.encoded(keys, values), strict=True)
         return self.decoded([_append(plane, new, step) for plane, new in parts], keys.dtype)
 
-    def slots_of(self, step: Step) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """The slots that `append` writes and reads, for steps whose rows are consecutive.
+    def places_of(self, step: Step) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Where a step of a cache on a CPU writes and reads.
 
         Returns:
-            rows int64 [R, 1] and slots int64 [R or 1, T] of the new tokens, relative to the planes; the planes
-            [R, H, capacity + 1, D] of each layer, as `planes_of` says; views [R, H, S, D] of them that are read.
+            The rows [R] of the planes; the slots [R, T] of the new tokens; their positions [R, T].
         """
-        planes = [plane for pair in self._planes.values() for plane in pair]
-        if step.row_slice is not None:
-            planes = [plane.narrow(0, *step.row_slice) for plane in planes]
-        slots = step.positions if step.write_slots is None else step.write_slots
-        return self._row_numbers[: step.num_rows], slots, planes, [plane.narrow(2, 0, step.end) for plane in planes]
+        size = step.num_rows, step.num_new
+        positions = step.positions.expand(size).contiguous().numpy()
+        slots = positions
+        if step.write_slots is not None:
+            slots = step.write_slots.expand(size).contiguous().numpy()
+        if step.row_index is not None:
+            return step.row_index.contiguous().numpy(), slots, positions
+        first = 0 if step.row_slice is None else step.row_slice[0]
+        return np.arange(first, first + step.num_rows), slots, positions
+
+    def planes_now(self) -> NDArray[np.int64]:
+        """The planes of all layers as `products.step_code` sees them, int64 [P, NUM_PLACES]."""
+        if self._seen is None:
+            found = list[tuple[int, ...]]()
+            for planes in self._planes.values():
+                for plane in planes:
+                    kind = INT8 if plane.dtype is torch.int8 else KINDS[plane.dtype]
+                    found.append((plane.data_ptr(), *plane.stride()[:3], kind, len(found) + 2))  # scales come after both
+            self._seen = np.array(found, np.int64)
+        return self._seen
 
     def commit(self, step: Step, rows: Sequence[int] | None) -> None:
         """Advance the lengths of the rows by what the step wrote."""

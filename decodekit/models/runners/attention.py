@@ -141,6 +141,8 @@ def ragged_attention(
     is_plain = softcap is None and s_aux is None
     num_rows, num_heads, num_new, _ = query.shape
     num_skipped = step.num_new - num_new  # layers that read an earlier layer's keys may run for the last tokens alone
+    if step.recording is not None:
+        return step.recording.attend(query, key, value, scaling, window, softcap, s_aux, num_skipped), None
     if step.given_mask is not None:
         mask = step.given_mask[:, :, num_skipped:]
         if is_plain:  # the same mask for every head of a group; the queries of a head are neighbours

@@ -110,7 +110,7 @@ class RaggedModel:
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
             runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
-            self._replays = Replays(self._module, runs, self._layers, self._windows)
+            self._replays = Replays(self._module, runs, self._layers)
         self._long: RaggedModel | None = None
         """The runner of rows of a rectangle beyond the limit of LongRoPE; None if there is no such limit."""
         if long_module is not None:

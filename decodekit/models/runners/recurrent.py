@@ -256,7 +256,7 @@ class RecurrentModel(RaggedModel):
         """Recorded steps of a token after a state, on a CPU; not where the modules hold their state themselves."""
         if self._device.type != "cpu" or self._holders or self.is_spread:
             return None
-        return Replays(self._module, {"next": self._run_next}, self._layers, self._windows)
+        return Replays(self._module, {"next": self._run_next}, self._layers)
 
     def _find_layers(self, shared: SharedInputs | None = None) -> dict[int, LayerShape]:
         with torch.inference_mode():

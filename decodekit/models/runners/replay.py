@@ -1,77 +1,77 @@
-"""Decoding steps on a CPU without Python: a step is recorded as a TorchScript graph and replayed from then on.
+"""Decoding steps on a CPU without Python: a step is written down as instructions, and run from then on.
 
-A step of a small model is mostly the Python of its modules: for the bundled model half of the time at batch 1. The
-graph calls the same kernels in the same order, so its logits are bit for bit those of the modules; that is proven first
-(`proof`), and a recording whose code looked at the value of a tensor, or at the number of slots, is never used.
+A step of a model that fits a CPU is mostly the Python of its modules and the overhead of hundreds of operations of
+torch. `step_program` writes down what the modules do, `products.step_code` does it in one call of compiled code.
 
-A recording holds for one number of rows and of new tokens in each, with or without a mask. The slots that are written
-and read are its inputs, so that lengths and capacity may change. A step of a few tokens (a draft, forced tokens) is
-recorded, too: run by its modules it would cost twice what a recorded step of one token costs, and drafts would not pay.
-This is for a CPU what a captured CUDA graph is for a GPU.
+A program holds for one number of rows and of new tokens in each, for one kind of cache. Where rows lie in the cache,
+how long they are and how many slots there are may change. Steps of up to `MAX_ROWS` tokens are run by a program from
+the first one on, and every row of them comes to the same numbers whatever rows stand beside it: those of a draft are
+those of its tokens one by one. A step of more tokens multiplies by torch, and is written down once it has been seen
+`WRITE_AFTER` times.
+
+A program rounds in other places than the modules do. Its first outputs are compared with theirs (`proof`); one that
+differs by more than rounding is never used. This is for a CPU what a captured CUDA graph is for a GPU.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
-from decodekit.models.modules.shared_copy import WeightPlaces, shared_copy
-from decodekit.models.runners import attention
-from decodekit.models.runners.proof import Proof
+from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
+from decodekit.models.modules.shared_copy import WeightPlaces
+from decodekit.models.runners.proof import Proof, tolerance_of
+from decodekit.models.runners.step_program import Call, StepProgram, View, Writer
+from decodekit.products.cpu_products import MAX_ROWS, ROOM
+from decodekit.products.cpu_team import MAKE, team_state
+from decodekit.products.step_code import SCRATCH, run
 
-RECORD_AFTER: Final = 48
-"""Steps of one kind before it is recorded: recording costs about as much as 100 steps save."""
+WRITE_AFTER: Final = 16
+"""Steps of more than `MAX_ROWS` tokens before one of their kind is written down."""
 MAX_WIDTH: Final = 16
-"""Most new tokens of a row in a step that is recorded; in longer ones arithmetic is most of the time."""
+"""Most new tokens of a row in a step that is written down; in longer ones arithmetic is most of the time."""
 
-_DUMMY_SLOTS: Final = 8
-
-_MANY_SLOTS: Final = 1 << 14
-"""Slots of a second recording where a model compares shapes: with as many it has to come to the same operations."""
+_LENGTH: Final = 8  # of the rows of a step that is written down
 
 Run = Callable[[nn.Module, Tensor, Step, Any, Sequence[Tensor]], list[Tensor]]
 """Logits of `module(tokens [R, T], step, store)`, and the states that it leaves, if it begins with some."""
 
-READS: Final = frozenset({"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2"})
-"""Operations that give Python the value of a tensor, or a shape that follows from it."""
-
 
 @dataclass(slots=True)
-class _Recording:
-    """The state of one kind of step: seen, recorded or refused."""
+class _Kind:
+    """One kind of step: seen, written down or refused.
 
+    Attributes:
+        frames: memory of runs that have ended, for the next ones.
+    """
+
+    proof: Proof
     num_seen: int = 0
-    graph: Callable[..., list[Tensor]] | None = None
-    proof: Proof = field(default_factory=lambda: Proof(_DUMMY_SLOTS))
+    program: StepProgram | None = None
+    frames: list[_Frame] = field(default_factory=list)
 
 
 class Replays:
-    """The recorded decoding steps of one model. Threads may share it.
+    """The decoding steps of one model that have been written down. Threads may share it.
 
     Args:
         module: the model with decodekit's attention function, on a CPU.
         runs: how the module is called, by the name of what is wanted.
-        windows: every sliding window that a layer uses.
+        layers: what each layer stores.
     """
 
-    def __init__(
-        self, module: nn.Module, runs: dict[str, Run], layers: dict[int, LayerShape], windows: frozenset[int]
-    ) -> None:
+    def __init__(self, module: nn.Module, runs: dict[str, Run], layers: dict[int, LayerShape]) -> None:
         self._module = module
         self._runs = runs
         self._layers = layers
-        self._windows = windows
-        self._recordings: dict[Hashable, _Recording] = {}
+        self._kinds: dict[Hashable, _Kind] = {}
         self._places = WeightPlaces(module)
+        self._tolerance = tolerance_of(next(module.parameters()).dtype)
 
     def step(
         self,
@@ -82,7 +82,7 @@ class Replays:
         eager: Callable[[], list[Tensor]],
         states: Sequence[Tensor] = (),
     ) -> list[Tensor]:
-        """Logits of one decoding step, and states: replayed where the recording is proven, else from `eager`.
+        """Logits of one decoding step, and states: by a program where it is trusted, else from `eager`.
 
         Args:
             tokens: int64 [R, T] with T up to `MAX_WIDTH`.
@@ -91,159 +91,127 @@ class Replays:
                 twice.
             states: that the step begins with, [R, ...]; it may write into them.
         """
-        # Scattered rows are copied after the write; a masked window moves its slice with the lengths.
-        if step.row_index is not None or (self._windows and not step.is_uniform):
+        key = (type(cache), wanted, step.num_rows, step.num_new)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds.setdefault(key, _Kind(Proof(_LENGTH, self._tolerance)))
+        if kind.proof.is_refused:
             return eager()
-        crossed = tuple(window for window in self._windows if step.end > window)
-        key = (type(cache), wanted, step.num_rows, step.num_new, step.is_uniform, step.positions.shape[0], crossed)
-        recording = self._recordings.setdefault(key, _Recording())
-        if recording.proof.is_refused:
-            return eager()
-        if recording.graph is None:
-            recording.num_seen += 1
-            if recording.num_seen < RECORD_AFTER:
+        if kind.program is None:
+            kind.num_seen += 1
+            if step.num_rows * step.num_new > MAX_ROWS and kind.num_seen < WRITE_AFTER:
                 return eager()
             try:
-                recording.graph = self._record(step, wanted, type(cache), states)
-            except Exception:  # whatever a model does that cannot be recorded; then its modules go on running it
-                recording.proof.is_refused = True
+                kind.program = self._written(step, wanted, type(cache), states)
+            except Exception:  # whatever a model does that cannot be written down; then its modules go on running it
+                kind.proof.is_refused = True
                 return eager()
-        if self._places.have_changed():  # the graph has the old ones
-            self._recordings = {}
+        if self._places.have_changed():  # the program has the old ones
+            self._kinds = {}
             return eager()
-        graph, arguments = recording.graph, self._arguments(tokens, step, cache)
-        if recording.proof.is_proven:
-            return graph(*arguments, *states)
+        if kind.proof.is_proven:
+            return self._run(kind, tokens, step, cache, states)
         copies = [state.clone() for state in states]  # the modules begin with the states, too
-        return recording.proof.output(lambda: graph(*arguments, *copies), eager, step.end)
+        return kind.proof.output(lambda: self._run(kind, tokens, step, cache, copies), eager, step.end)
 
     def num_replayable(self) -> int:
-        """How many kinds of steps are recorded and proven."""
-        return sum(recording.proof.is_proven for recording in list(self._recordings.values()))
+        """How many kinds of steps are written down and proven."""
+        return sum(kind.proof.is_proven for kind in list(self._kinds.values()))
 
-    def _arguments(self, tokens: Tensor, step: Step, cache: RaggedCache) -> tuple[Tensor, ...]:
-        rows, slots, planes, reads = cache.slots_of(step)
-        return (tokens, step.positions, rows, slots, self._mask(step), *planes, *reads)
+    def _run(
+        self, kind: _Kind, tokens: Tensor, step: Step, cache: RaggedCache, states: Sequence[Tensor]
+    ) -> list[Tensor]:
+        program = kind.program
+        assert program is not None
+        frame = kind.frames.pop() if kind.frames else _Frame(program)
+        try:
+            return frame.run(tokens, step, cache, states)
+        finally:
+            kind.frames.append(frame)
 
-    def _mask(self, step: Step) -> Tensor:
-        """The mask of a step [R or 1, 1, T, S]; empty if the step needs none."""
-        if step.is_uniform or not self._layers:
-            return torch.empty(0)
-        dtype = next(iter(self._layers.values())).key.dtype
-        return step.mask(None, 1, dtype, torch.device("cpu"))[2]
-
-    def _record(
+    def _written(
         self, step: Step, wanted: str, kind: type[RaggedCache], states: Sequence[Tensor] = ()
-    ) -> Callable[..., list[Tensor]]:
-        """Trace a step like this one over a few dummy slots.
+    ) -> StepProgram:
+        """Write a step like this one down, over rows of zeros.
 
         Raises:
-            RuntimeError: the model looks at the value of a tensor, or does something else for more slots.
+            NotWritableError: the model looks at the value of a tensor, or does something of its own with its cache.
         """
-        module = _without_gradients(self._module)
-        shapes = {layer: kind.planes_of(shape) for layer, shape in self._layers.items()}
-        num_planes = {layer: len(planes) for layer, planes in shapes.items()}
-        num_tensors = 2 * sum(num_planes.values())
-
-        def run(
-            tokens: Tensor, positions: Tensor, rows: Tensor, slots: Tensor, mask: Tensor, *rest: Tensor
-        ) -> tuple[Tensor, ...]:
-            store = _Slots(kind, num_planes, (rows, slots), rest[:num_tensors])
-            like = Step(step.starts, step.row_ends, step.num_new, None, None, rows, slots, positions)
-            like.is_fresh = False
-            if not step.is_uniform:
-                like.given_mask = mask
-            return tuple(self._runs[wanted](module, tokens, like, store, rest[num_tensors:]))
-
-        planes = [plane for of_layer in shapes.values() for plane in of_layer]
-        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            with _NoReads():
-                run(*self._dummies(step, planes, _DUMMY_SLOTS, states))
-            graph = _traced(run, self._dummies(step, planes, _DUMMY_SLOTS, states))
-            own = attention.__file__
-            # The attention function asks for numbers of heads, which are constants of the model.
-            others = [one for one in seen if issubclass(one.category, TracerWarning) and one.filename != own]
-            if others:
-                # Shapes, since no value was read: those of a model are constants, but the number of slots is none.
-                longer = _traced(run, self._dummies(step, planes, _MANY_SLOTS, states))
-                if _operations(longer) != _operations(graph):
-                    told = others[0]
-                    raise RuntimeError(f"{told.filename}:{told.lineno}: {told.message}")
-        return lambda *arguments: list(graph(*arguments))
-
-    def _dummies(
-        self, step: Step, planes: Sequence[PlaneShape], num_slots: int, states: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Arguments for a recording, which reads so many slots and writes to the last of `_DUMMY_SLOTS`."""
-        num_rows, num_new, num_positions = step.num_rows, step.num_new, step.positions.shape[0]
-        written = [
-            torch.zeros(num_rows, one.num_heads, _DUMMY_SLOTS + 1, one.head_dim, dtype=one.dtype) for one in planes
-        ]
-        reads = [plane.narrow(2, 0, _DUMMY_SLOTS) for plane in written]
-        if num_slots != _DUMMY_SLOTS:  # without memory
-            reads = [plane[:, :, :1].expand(-1, -1, num_slots, -1) for plane in written]
-        mask = torch.empty(0)
-        if not step.is_uniform and self._layers:
-            dtype = next(iter(self._layers.values())).key.dtype
-            mask = torch.zeros(num_positions, 1, num_new, num_slots, dtype=dtype)
-        last = torch.full((num_positions, num_new), _DUMMY_SLOTS - 1)
-        tokens, rows = torch.zeros(num_rows, num_new, dtype=torch.int64), torch.arange(num_rows)[:, None]
-        copies = [state.clone() for state in states]
-        return [tokens, last, rows, last.clone(), mask, *written, *reads, *copies]
+        num_planes = [len(kind.planes_of(shape)) for shape in self._layers.values()]
+        firsts = dict(zip(self._layers, np.cumsum([0, *num_planes]).tolist(), strict=False))
+        size = step.num_rows, step.num_new
+        with torch.inference_mode(False), torch.no_grad():
+            tokens = torch.zeros(size, dtype=torch.int64)
+            positions = torch.full(size, _LENGTH - 1)
+            copies = [state.clone() for state in states]
+            writer = Writer(self._module, firsts, [tokens, positions, *copies])
+            like = Step(step.starts, step.row_ends, step.num_new, None, None, None, None, positions)
+            like.is_fresh, like.recording = False, writer
+            with writer:
+                return writer.program(self._runs[wanted](self._module, tokens, like, writer, copies))
 
 
-def _traced(run: Callable[..., tuple[Tensor, ...]], arguments: Sequence[Tensor]) -> Any:
-    return torch.jit.trace(run, tuple(arguments), check_trace=False)  # type: ignore[no-untyped-call]
+class _Frame:
+    """The memory of runs of one program, one at a time."""
+
+    def __init__(self, program: StepProgram) -> None:
+        self._program = program
+        self._arena = torch.empty(program.arena_bytes + 64, dtype=torch.uint8)
+        skipped = -self._arena.data_ptr() % 64
+        self._arena = self._arena[skipped : skipped + program.arena_bytes]
+        num_bases = 2 + program.num_inputs + len(program.outputs)
+        self._bases = np.zeros(num_bases, np.int64)
+        self._bases[1] = self._arena.data_ptr()
+        self._room = torch.empty(0)
+        self._views: dict[int, Tensor] = {}
+
+    def run(self, tokens: Tensor, step: Step, cache: RaggedCache, states: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a step; keys, values and states are written."""
+        program, size = self._program, tokens.shape
+        rows, slots, positions = cache.places_of(step)
+        inputs = [tokens.contiguous(), torch.from_numpy(positions), *(state.contiguous() for state in states)]
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
+        given = [*inputs, *outputs]
+        self._bases[2:] = [one.data_ptr() for one in given]
+        needed = SCRATCH + ROOM + max(program.room, program.per_slot * step.end)
+        if len(self._room) < needed:
+            self._room = torch.empty(2 * needed)
+        arguments = self._bases, cache.planes_now(), rows, slots, positions, self._room.data_ptr(), team_state(), MAKE.address
+        codes, floats, first = program.codes, program.floats, 0
+        for at, call in program.calls:
+            run(codes, floats, first, at, *arguments)
+            self._call(call, given)
+            first = at + 1
+        run(codes, floats, first, len(codes), *arguments)
+        return outputs
+
+    def _call(self, call: Call, given: Sequence[Tensor]) -> None:
+        outs = [self._viewed(one, given) for one in call.outs]
+        args, kwargs = self._viewed(call.args, given), self._viewed(call.kwargs, given)
+        if call.is_given_out:
+            call.function(*args, **kwargs, out=outs[0])
+            return
+        found = call.function(*args, **kwargs)
+        for out, one in zip(outs, [found] if isinstance(found, Tensor) else found, strict=False):
+            if out.data_ptr() != one.data_ptr():
+                out.copy_(one)
+
+    def _viewed(self, value: Any, given: Sequence[Tensor]) -> Any:
+        """Arguments of a call with the tensors of this run."""
+        if isinstance(value, View):
+            if value.base == 1:
+                view = self._views.get(id(value))
+                if view is None:
+                    view = self._views[id(value)] = _as_view(self._arena, value)
+                return view
+            return _as_view(given[value.base - 2], value)
+        if type(value) in (list, tuple):
+            return type(value)([self._viewed(one, given) for one in value])
+        if type(value) is dict:
+            return {key: self._viewed(one, given) for key, one in value.items()}
+        return value
 
 
-def _operations(graph: Any) -> str:
-    """The operations of a recording, less the shapes that it was recorded with."""
-    bare = graph.graph.copy()
-    torch._C._jit_pass_erase_shape_information(bare)
-    return str(bare)
-
-
-class _NoReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses to hand values of tensors to Python."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.name.partition("::")[2] in READS:
-            raise RuntimeError(f"the model looks at the value of a tensor: {func}")
-        return func(*args, **(kwargs or {}))
-
-
-class _Slots:
-    """The cache as a recorded step sees it: writes to planes and reads views of them, all inputs of the graph."""
-
-    def __init__(
-        self,
-        kind: type[RaggedCache],
-        num_planes: Mapping[int, int],
-        index: tuple[Tensor, Tensor],
-        kv: Sequence[Tensor],
-    ) -> None:
-        self._kind = kind
-        ends = list(accumulate(num_planes.values()))
-        self._slices = {layer: slice(end - num_planes[layer], end) for layer, end in zip(num_planes, ends, strict=True)}
-        self._index, self._planes, self._views = index, kv[: len(kv) // 2], kv[len(kv) // 2 :]
-
-    def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
-        own = self._slices[layer]
-        for plane, new in zip(self._planes[own], self._kind.encoded(keys, values), strict=True):
-            plane.transpose(1, 2).index_put_(self._index, new.transpose(1, 2))
-        return self._kind.decoded(self._views[own], keys.dtype)
-
-
-def _without_gradients(module: nn.Module) -> nn.Module:
-    """A structural copy over the same storage whose parameters need no gradient: a graph may hold only such."""
-    twin = shared_copy(module)
-    for part in twin.modules():
-        part._parameters = {
-            name: None if weight is None else nn.Parameter(weight.detach(), requires_grad=False)
-            for name, weight in part._parameters.items()
-        }
-    return twin
+def _as_view(memory: Tensor, view: View) -> Tensor:
+    flat = memory.reshape(-1).view(torch.uint8).view(view.dtype)
+    return flat.as_strided(view.shape, view.strides, view.offset // flat.element_size())
