@@ -74,7 +74,6 @@ class Step:
     is_strict: bool = False  # refuse arguments of attention whose meaning is unknown
     windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
     hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
-    given_mask: Tensor | None = None  # the mask of all layers over the slots they are handed; see `replay`
     recording: Any = None  # writes attention down in place of running it; see `step_program.Writer`
     carried: Sequence[Tensor] = ()  # what came to the device with the rest, see `RaggedCache.begin`
     num_rows: int = field(init=False)
@@ -271,6 +270,17 @@ class RaggedCache:
         starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
         return [start + count for start, count in zip(starts, num_tokens, strict=True)]
 
+    def reserve(self, num_tokens: Sequence[int], rows: Sequence[int]) -> tuple[list[int], list[int]]:
+        """See that there are slots for new tokens [R]; the lengths of the rows now, and with them."""
+        starts = [self._lengths[row] for row in rows]
+        ends = [start + count for start, count in zip(starts, num_tokens, strict=True)]
+        width, end = max(num_tokens), max(ends)
+        if end > self.capacity:
+            self.grow(max(end, 2 * self.capacity))
+        for row, start in zip(rows, starts, strict=True):
+            self._written[row] = max(self._written[row], min(start + width, self.capacity))
+        return starts, ends
+
     def begin(self, num_tokens: Sequence[int], rows: Sequence[int] | None, carried: Sequence[Tensor] = ()) -> Step:
         """Plan the writing and reading of one forward pass; grows the cache if a row would run out of slots.
 
@@ -282,14 +292,9 @@ class RaggedCache:
         Returns:
             The step; lengths change only when it is given to `commit`.
         """
-        starts = list(self._lengths) if rows is None else [self._lengths[row] for row in rows]
-        row_ends = self.ends(num_tokens, rows)
-        width, end = max(num_tokens), max(row_ends)
-        if end > self.capacity:
-            self.grow(max(end, 2 * self.capacity))
         chosen = range(self.num_rows) if rows is None else rows
-        for row, start in zip(chosen, starts, strict=True):
-            self._written[row] = max(self._written[row], min(start + width, self.capacity))
+        starts, row_ends = self.reserve(num_tokens, chosen)
+        width = max(num_tokens)
         # Rows that are consecutive are read without a copy.
         is_next = rows is None or all(row == rows[0] + i for i, row in enumerate(rows))
         row_slice = (rows[0], len(rows)) if rows is not None and is_next else None
@@ -324,22 +329,6 @@ class RaggedCache:
         parts = zip(self._planes[layer], self.encoded(keys, values), strict=True)
         return self.decoded([_append(plane, new, step) for plane, new in parts], keys.dtype)
 
-    def places_of(self, step: Step) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Where a step of a cache on a CPU writes and reads.
-
-        Returns:
-            The rows [R] of the planes; the slots [R, T] of the new tokens; their positions [R, T].
-        """
-        size = step.num_rows, step.num_new
-        positions = step.positions.expand(size).contiguous().numpy()
-        slots = positions
-        if step.write_slots is not None:
-            slots = step.write_slots.expand(size).contiguous().numpy()
-        if step.row_index is not None:
-            return step.row_index.contiguous().numpy(), slots, positions
-        first = 0 if step.row_slice is None else step.row_slice[0]
-        return np.arange(first, first + step.num_rows), slots, positions
-
     def planes_now(self) -> NDArray[np.int64]:
         """The planes of all layers as `products.step_code` sees them, int64 [P, NUM_PLACES]."""
         if self._seen is None:
@@ -351,10 +340,10 @@ class RaggedCache:
             self._seen = np.array(found, np.int64)
         return self._seen
 
-    def commit(self, step: Step, rows: Sequence[int] | None) -> None:
-        """Advance the lengths of the rows by what the step wrote."""
-        for i, row in enumerate(range(self.num_rows) if rows is None else rows):
-            self._lengths[row] = step.row_ends[i]
+    def commit(self, row_ends: Sequence[int], rows: Sequence[int] | None) -> None:
+        """Advance the lengths of the rows to where what was written ends."""
+        for row, end in zip(range(self.num_rows) if rows is None else rows, row_ends, strict=True):
+            self._lengths[row] = end
         self._lengths_on_device = None
 
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:

@@ -143,12 +143,6 @@ def ragged_attention(
     num_skipped = step.num_new - num_new  # layers that read an earlier layer's keys may run for the last tokens alone
     if step.recording is not None:
         return step.recording.attend(query, key, value, scaling, window, softcap, s_aux, num_skipped), None
-    if step.given_mask is not None:
-        mask = step.given_mask[:, :, num_skipped:]
-        if is_plain:  # the same mask for every head of a group; the queries of a head are neighbours
-            group = query.shape[1] // key.shape[1]
-            mask = mask.expand(-1, -1, group, -1) if mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
-        return _attend(query, key, value, mask, False, scaling, softcap, s_aux), None
     if step.is_uniform:
         if window is not None and step.end > window:
             key, value = key[:, :, -window:], value[:, :, -window:]

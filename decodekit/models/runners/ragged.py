@@ -27,7 +27,7 @@ from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_c
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
-from decodekit.models.runners.replay import MAX_WIDTH, Replays, Run
+from decodekit.models.runners.replay import MAX_TOKENS, Replays
 from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.cpu_team import one_torch_thread
 
@@ -109,8 +109,7 @@ class RaggedModel:
                 self.paged.read_long_rows_by(long_module, limit)
         self._replays: Replays | None = None
         if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
-            runs: dict[str, Run] = {"last": self._run_last, "every": self._run_every}
-            self._replays = Replays(self._module, runs, self._layers)
+            self._replays = Replays(self._module, self._run_last, self._layers)
         self._long: RaggedModel | None = None
         """The runner of rows of a rectangle beyond the limit of LongRoPE; None if there is no such limit."""
         if long_module is not None:
@@ -146,12 +145,6 @@ class RaggedModel:
     ) -> list[Tensor]:
         """Logits [R, V] of the last of equally many new tokens per row."""
         return [self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()]
-
-    def _run_every(
-        self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
-    ) -> list[Tensor]:
-        """Logits [R, T, V] of all new tokens, padding too."""
-        return [self._run(tokens, step, _transformers_cache(store, step), None, module).float()]
 
     def _run(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
@@ -298,6 +291,37 @@ class RaggedModel:
         hidden: list[Tensor] | None,
     ) -> Tensor:
         """A pass over rows of a rectangle."""
+        if self._can_replay(num_tokens, cache, logits, hidden):
+            assert self._replays is not None
+            return self._replays.logits(
+                tokens,
+                num_tokens,
+                cache,
+                rows,
+                logits,
+                lambda: self._by_modules(tokens, num_tokens, cache, rows, logits, hidden),
+            )
+        out = self._by_modules(tokens, num_tokens, cache, rows, logits, hidden)
+        cache.commit(cache.ends(num_tokens, rows), rows)
+        return out
+
+    def _can_replay(
+        self, num_tokens: Sequence[int], cache: RaggedCache, logits: LogitsKind, hidden: list[Tensor] | None
+    ) -> bool:
+        if self._replays is None or logits == "all" or hidden is not None or self.is_strict:
+            return False
+        return sum(num_tokens) <= MAX_TOKENS and max(cache.row_lengths) > 0
+
+    def _by_modules(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Rows,
+        logits: LogitsKind,
+        hidden: list[Tensor] | None,
+    ) -> Tensor:
+        """Logits of a pass; the lengths of the rows stay."""
         width = max(num_tokens)
         wanted = self._wanted(num_tokens, width, logits)
         if tokens.shape[1] != width:
@@ -309,13 +333,10 @@ class RaggedModel:
             out = self._run(tokens, step, _transformers_cache(cache, step), None)
         elif logits != "last":
             out = self._run_counts(tokens, num_tokens, logits, step, cache, wanted)
-        elif self._can_replay(step) and min(num_tokens) == width:
-            out = self._replayed("last", tokens, step, cache)
         elif min(num_tokens) == width:
             [out] = self._run_last(self._module, tokens, step, cache)
         else:
             out = self._run_ragged_last(tokens, step, _transformers_cache(cache, step), wanted)
-        cache.commit(step, rows)
         return out.float()
 
     def _wanted(self, num_tokens: Sequence[int], width: int, logits: LogitsKind) -> list[Tensor]:
@@ -331,14 +352,6 @@ class RaggedModel:
         columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, logits, strict=True)])
         starts = ends - max(logits)
         return [rows, columns, columns - starts[rows], (starts[:, None] + torch.arange(max(logits))).clamp_min(0)]
-
-    def _can_replay(self, step: Step) -> bool:
-        return self._replays is not None and step.num_new <= MAX_WIDTH and not step.is_fresh and step.hidden is None
-
-    def _replayed(self, wanted: str, tokens: Tensor, step: Step, cache: RaggedCache) -> Tensor:
-        assert self._replays is not None
-        run = self._run_last if wanted == "last" else self._run_every
-        return self._replays.step(tokens, step, cache, wanted, lambda: run(self._module, tokens, step, cache))[0]
 
     def _run_ragged_last(self, tokens: Tensor, step: Step, past: Any, wanted: Sequence[Tensor]) -> Tensor:
         """[R, V] logits at each row's own last token, with as little of the output projection as the model allows.
@@ -370,14 +383,11 @@ class RaggedModel:
         """
         width, most = max(num_tokens), max(counts)
         past = _transformers_cache(cache, step)
-        is_replayed = self._can_replay(step) and len(counts) * width <= 2 * sum(counts)
-        if len(counts) == 1 and not is_replayed:
+        if len(counts) == 1:
             return self._run(tokens, step, past, most)[0, -most:]
         first = min(count - own for count, own in zip(num_tokens, counts, strict=True))
         rows, columns, among_last, last = wanted
-        if is_replayed:
-            out = self._replayed("every", tokens, step, cache)
-        elif 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
+        if 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
             columns = among_last
             out = self._run(tokens, step, past, last)
         else:

@@ -256,7 +256,7 @@ class RecurrentModel(RaggedModel):
         """Recorded steps of a token after a state, on a CPU; not where the modules hold their state themselves."""
         if self._device.type != "cpu" or self._holders or self.is_spread:
             return None
-        return Replays(self._module, {"next": self._run_next}, self._layers)
+        return Replays(self._module, self._run_next, self._layers)
 
     def _find_layers(self, shared: SharedInputs | None = None) -> dict[int, LayerShape]:
         with torch.inference_mode():
@@ -428,9 +428,9 @@ class RecurrentModel(RaggedModel):
         if self._replays is not None and width == 1 and not is_fresh and hidden is None:
             out, *found = self._replays.step(
                 tokens,
-                step,
+                rows,
+                begins,
                 cache.kv,
-                "next",
                 lambda: self._run_next(self._module, tokens, step, cache.kv, given),
                 given,
             )
@@ -438,7 +438,7 @@ class RecurrentModel(RaggedModel):
             out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, num_kept)
             found = self._states_in(left)
         cache.put(rows, given, found)
-        cache.kv.commit(step, None if is_all else rows)
+        cache.kv.commit(step.row_ends, None if is_all else rows)
         for row, own in zip(rows, widths, strict=True):
             cache.read[row] += own
         if is_padded:

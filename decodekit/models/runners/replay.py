@@ -3,11 +3,16 @@
 A step of a model that fits a CPU is mostly the Python of its modules and the overhead of hundreds of operations of
 torch. `step_program` writes down what the modules do, `products.step_code` does it in one call of compiled code.
 
-A program holds for one number of rows and of new tokens in each, for one kind of cache. Where rows lie in the cache,
-how long they are and how many slots there are may change. Steps of up to `MAX_ROWS` tokens are run by a program from
-the first one on, and every row of them comes to the same numbers whatever rows stand beside it: those of a draft are
-those of its tokens one by one. A step of more tokens multiplies by torch, and is written down once it has been seen
-`WRITE_AFTER` times.
+A program is for a number of tokens. Which of them belong to one row does not matter: a row with a draft of two is three
+rows of one token in the same row of the cache, which write their keys before any of them attends:
+
+    row 4 reads "the", "cat"; row 7 reads "on"      tokens     the  cat  on
+    row 4 holds 20 tokens, row 7 holds 31           rows         4    4   7
+                                                    positions   20   21  31
+
+Steps of up to `MAX_ROWS` tokens are run by a program from the first one on, and every token comes to the same numbers
+whatever stands beside it: those of a draft are those of its tokens one by one. A step of more tokens multiplies by
+torch, and is written down once it has been seen `WRITE_AFTER` times.
 
 A program rounds in other places than the modules do. Its first outputs are compared with theirs (`proof`); one that
 differs by more than rounding is never used. This is for a CPU what a captured CUDA graph is for a GPU.
@@ -21,9 +26,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
+from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.runners.proof import Proof, tolerance_of
 from decodekit.models.runners.step_program import Call, StepProgram, View, Writer
@@ -31,15 +38,15 @@ from decodekit.products.cpu_products import MAX_ROWS, ROOM
 from decodekit.products.cpu_team import MAKE, team_state
 from decodekit.products.step_code import SCRATCH, run
 
-WRITE_AFTER: Final = 16
+MAX_TOKENS: Final = 128
+"""Most tokens of a step that is written down; with more, arithmetic is most of the time."""
+WRITE_AFTER: Final = 8
 """Steps of more than `MAX_ROWS` tokens before one of their kind is written down."""
-MAX_WIDTH: Final = 16
-"""Most new tokens of a row in a step that is written down; in longer ones arithmetic is most of the time."""
 
 _LENGTH: Final = 8  # of the rows of a step that is written down
 
 Run = Callable[[nn.Module, Tensor, Step, Any, Sequence[Tensor]], list[Tensor]]
-"""Logits of `module(tokens [R, T], step, store)`, and the states that it leaves, if it begins with some."""
+"""Logits of `module(tokens [M, 1], step, store)`, and the states that it leaves, if it begins with some."""
 
 
 @dataclass(slots=True)
@@ -61,48 +68,87 @@ class Replays:
 
     Args:
         module: the model with decodekit's attention function, on a CPU.
-        runs: how the module is called, by the name of what is wanted.
+        run: how the module is called.
         layers: what each layer stores.
     """
 
-    def __init__(self, module: nn.Module, runs: dict[str, Run], layers: dict[int, LayerShape]) -> None:
+    def __init__(self, module: nn.Module, run: Run, layers: dict[int, LayerShape]) -> None:
         self._module = module
-        self._runs = runs
+        self._run_modules = run
         self._layers = layers
         self._kinds: dict[Hashable, _Kind] = {}
         self._places = WeightPlaces(module)
         self._tolerance = tolerance_of(next(module.parameters()).dtype)
 
+    def logits(
+        self,
+        tokens: Tensor,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Rows,
+        wanted: LogitsKind,
+        eager: Callable[[], Tensor],
+    ) -> Tensor:
+        """Logits [P, V] of a pass, whose tokens the cache holds then; see `causal_lm.CausalLM.forward`.
+
+        Args:
+            tokens: int64 [R, T], padded on the right.
+            wanted: "last", or how many of the last tokens of each row.
+            eager: makes them with the modules.
+        """
+        chosen = list(range(cache.num_rows)) if rows is None else list(rows)
+        starts, ends = cache.reserve(num_tokens, chosen)
+        width = max(num_tokens)
+        if width == 1:
+            flat, places = tokens[:, :1], None
+        elif min(num_tokens) == width:
+            flat = tokens[:, :width].reshape(-1, 1)
+        else:
+            is_token = np.arange(width) < np.array(num_tokens)[:, None]
+            flat = torch.from_numpy(tokens.numpy()[:, :width][is_token])[:, None]
+        if width > 1:
+            chosen = np.repeat(chosen, num_tokens).tolist()
+            starts = [start + i for start, count in zip(starts, num_tokens, strict=True) for i in range(count)]
+            counts = [1] * len(num_tokens) if wanted == "last" else wanted
+            places = None if [*counts] == [*num_tokens] else _last_of(num_tokens, counts)
+        [out] = self.step(flat, chosen, starts, cache, lambda: [eager()], places=places)
+        cache.commit(ends, rows)
+        return out
+
     def step(
         self,
         tokens: Tensor,
-        step: Step,
+        rows: Sequence[int],
+        positions: Sequence[int],
         cache: RaggedCache,
-        wanted: str,
         eager: Callable[[], list[Tensor]],
         states: Sequence[Tensor] = (),
+        places: Tensor | None = None,
     ) -> list[Tensor]:
-        """Logits of one decoding step, and states: by a program where it is trusted, else from `eager`.
+        """Logits after some tokens, and states: by a program where it is trusted, else from `eager`.
 
         Args:
-            tokens: int64 [R, T] with T up to `MAX_WIDTH`.
-            step: not the first one of its rows.
-            eager: makes the wanted run with the modules; float32. Running a step twice writes the same keys and values
-                twice.
-            states: that the step begins with, [R, ...]; it may write into them.
+            tokens: int64 [M, 1].
+            rows, positions: [M], where they are in the cache, which has slots for them.
+            eager: makes what is wanted with the modules. Running a step twice writes the same keys and values twice.
+            states: that the step begins with, [M, ...]; it may write into them.
+            places: int64, of which tokens logits are wanted; None for all.
         """
-        key = (type(cache), wanted, step.num_rows, step.num_new)
+        num_tokens = len(rows)
+        if num_tokens > MAX_ROWS and not states:
+            num_tokens = -(-num_tokens // MAX_ROWS) * MAX_ROWS  # few kinds: what is added goes where nothing is read
+        key = type(cache), num_tokens
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds.setdefault(key, _Kind(Proof(_LENGTH, self._tolerance)))
+            kind = self._kinds.setdefault(key, _Kind(Proof(0, self._tolerance)))
         if kind.proof.is_refused:
             return eager()
         if kind.program is None:
             kind.num_seen += 1
-            if step.num_rows * step.num_new > MAX_ROWS and kind.num_seen < WRITE_AFTER:
+            if num_tokens > MAX_ROWS and kind.num_seen < WRITE_AFTER:
                 return eager()
             try:
-                kind.program = self._written(step, wanted, type(cache), states)
+                kind.program = self._written(num_tokens, type(cache), states)
             except Exception:  # whatever a model does that cannot be written down; then its modules go on running it
                 kind.proof.is_refused = True
                 return eager()
@@ -110,45 +156,74 @@ class Replays:
             self._kinds = {}
             return eager()
         if kind.proof.is_proven:
-            return self._run(kind, tokens, step, cache, states)
+            return self._run(kind, tokens, rows, positions, cache, states, places)
         copies = [state.clone() for state in states]  # the modules begin with the states, too
-        return kind.proof.output(lambda: self._run(kind, tokens, step, cache, copies), eager, step.end)
+        return kind.proof.output(
+            lambda: self._run(kind, tokens, rows, positions, cache, copies, places), eager, max(positions) + 1
+        )
 
     def num_replayable(self) -> int:
         """How many kinds of steps are written down and proven."""
         return sum(kind.proof.is_proven for kind in list(self._kinds.values()))
 
     def _run(
-        self, kind: _Kind, tokens: Tensor, step: Step, cache: RaggedCache, states: Sequence[Tensor]
+        self,
+        kind: _Kind,
+        tokens: Tensor,
+        rows: Sequence[int],
+        positions: Sequence[int],
+        cache: RaggedCache,
+        states: Sequence[Tensor],
+        places: Tensor | None,
     ) -> list[Tensor]:
         program = kind.program
         assert program is not None
+        num_tokens = len(rows)
+        num_added = program.outputs[0][0][0] - num_tokens
+        at, slots = np.array(positions)[:, None], np.array(positions)[:, None]
+        if num_added:
+            tokens = torch.cat([tokens, tokens.new_zeros(num_added, 1)])
+            rows = [*rows, *[rows[0]] * num_added]
+            at = np.concatenate([at, np.zeros((num_added, 1), np.int64)])
+            slots = np.concatenate([slots, np.full((num_added, 1), cache.capacity)])
         frame = kind.frames.pop() if kind.frames else _Frame(program)
         try:
-            return frame.run(tokens, step, cache, states)
+            out, *left = frame.run(tokens, np.array(rows), slots, at, cache, states)
         finally:
             kind.frames.append(frame)
+        if places is not None:
+            out = out[places]
+        elif num_added:
+            out = out[:num_tokens]
+        return [out, *left]
 
-    def _written(
-        self, step: Step, wanted: str, kind: type[RaggedCache], states: Sequence[Tensor] = ()
-    ) -> StepProgram:
-        """Write a step like this one down, over rows of zeros.
+    def _written(self, num_tokens: int, kind: type[RaggedCache], states: Sequence[Tensor] = ()) -> StepProgram:
+        """Write a step of so many tokens down, over rows of zeros.
 
         Raises:
             NotWritableError: the model looks at the value of a tensor, or does something of its own with its cache.
         """
         num_planes = [len(kind.planes_of(shape)) for shape in self._layers.values()]
         firsts = dict(zip(self._layers, np.cumsum([0, *num_planes]).tolist(), strict=False))
-        size = step.num_rows, step.num_new
         with torch.inference_mode(False), torch.no_grad():
-            tokens = torch.zeros(size, dtype=torch.int64)
-            positions = torch.full(size, _LENGTH - 1)
+            tokens = torch.zeros(num_tokens, 1, dtype=torch.int64)
+            positions = torch.full((num_tokens, 1), _LENGTH - 1)
             copies = [state.clone() for state in states]
             writer = Writer(self._module, firsts, [tokens, positions, *copies])
-            like = Step(step.starts, step.row_ends, step.num_new, None, None, None, None, positions)
-            like.is_fresh, like.recording = False, writer
+            lengths = [_LENGTH] * num_tokens
+            like = Step([_LENGTH - 1] * num_tokens, lengths, 1, None, None, None, None, positions)
+            like.recording = writer
             with writer:
-                return writer.program(self._runs[wanted](self._module, tokens, like, writer, copies))
+                return writer.program(self._run_modules(self._module, tokens, like, writer, copies))
+
+
+def _last_of(num_tokens: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Where the last tokens of rows are among all of theirs."""
+    places, end = list[int](), 0
+    for num, count in zip(num_tokens, counts, strict=True):
+        end += num
+        places += range(end - count, end)
+    return torch.tensor(places)
 
 
 class _Frame:
@@ -165,18 +240,26 @@ class _Frame:
         self._room = torch.empty(0)
         self._views: dict[int, Tensor] = {}
 
-    def run(self, tokens: Tensor, step: Step, cache: RaggedCache, states: Sequence[Tensor]) -> list[Tensor]:
+    def run(
+        self,
+        tokens: Tensor,
+        rows: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        cache: RaggedCache,
+        states: Sequence[Tensor],
+    ) -> list[Tensor]:
         """The outputs of a step; keys, values and states are written."""
-        program, size = self._program, tokens.shape
-        rows, slots, positions = cache.places_of(step)
+        program = self._program
         inputs = [tokens.contiguous(), torch.from_numpy(positions), *(state.contiguous() for state in states)]
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
         given = [*inputs, *outputs]
         self._bases[2:] = [one.data_ptr() for one in given]
-        needed = SCRATCH + ROOM + max(program.room, program.per_slot * step.end)
+        needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
         if len(self._room) < needed:
             self._room = torch.empty(2 * needed)
-        arguments = self._bases, cache.planes_now(), rows, slots, positions, self._room.data_ptr(), team_state(), MAKE.address
+        room, state = self._room.data_ptr(), team_state()
+        arguments = self._bases, cache.planes_now(), rows, slots, positions, room, state, MAKE.address
         codes, floats, first = program.codes, program.floats, 0
         for at, call in program.calls:
             run(codes, floats, first, at, *arguments)
@@ -213,5 +296,6 @@ class _Frame:
 
 
 def _as_view(memory: Tensor, view: View) -> Tensor:
-    flat = memory.reshape(-1).view(torch.uint8).view(view.dtype)
-    return flat.as_strided(view.shape, view.strides, view.offset // flat.element_size())
+    flat = memory if memory.dtype is view.dtype else memory.view(view.dtype)
+    first = flat.storage_offset() + view.offset // flat.element_size()
+    return flat.as_strided(view.shape, view.strides, first)
