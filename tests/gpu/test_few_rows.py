@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.few_row_layers import FewRowsLinear, quicker_here, with_few_rows
-from decodekit.models.runners import replay
+from decodekit.models.programs import replay
 from decodekit.products import cpu_team, few_rows
 from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.few_rows import few_rows_linear
@@ -185,7 +185,6 @@ def test_only_plain_layers_become_others() -> None:
 
 
 def test_steps_use_them_recorded_or_not_and_the_model_stays(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "RECORD_AFTER", 3)
     model = build("llama")
     kinds = [type(module) for module in model.modules()]
     num_layers = kinds.count(nn.Linear)

@@ -52,7 +52,7 @@ def largest_difference(
         if start:
             step = cache.begin([start], [row])
             cache.append(0, keys[row][None], values[row][None], step)
-            cache.commit(step, [row])
+            cache.commit(step.row_ends, [row])
     step = cache.begin(num_tokens, rows)
     step.is_strict = True
     width = max(num_tokens)

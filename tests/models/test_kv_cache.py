@@ -25,7 +25,7 @@ def test_a_cache_takes_memory_for_what_is_written() -> None:
     step = cache.begin([8] * 32, None)
     for layer in range(8):
         cache.append(layer, new, new, step)
-    cache.commit(step, None)
+    cache.commit(step.row_ends, None)
     cache.grow(1023)
     written = 8 * 32 * cache.num_bytes // (32 * 1024)
     assert cache.num_bytes == 256 << 20 and written == 2 << 20
@@ -70,7 +70,7 @@ class Pair:
                     twin.append(row, [self.kept(new[i][n, :, t]) for t in range(num_tokens[n])])
                     expected = torch.stack(twin.rows[row], dim=1)  # [H, length, D]
                     assert torch.equal(stored[i][n, :, : expected.shape[1]], expected)
-        self.cache.commit(step, rows)
+        self.cache.commit(step.row_ends, rows)
         for n, ends in enumerate(step.row_ends):
             positions = step.positions.expand(len(chosen), -1)[n]
             assert positions[: num_tokens[n]].tolist() == list(range(ends - num_tokens[n], ends))
@@ -131,7 +131,7 @@ def test_lengths_change_at_commit_only() -> None:
     cache = RaggedCache(LAYERS, 2, 4, CPU)
     step = cache.begin([2, 1], None)
     assert cache.row_lengths == (0, 0)
-    cache.commit(step, None)
+    cache.commit(step.row_ends, None)
     assert cache.row_lengths == (2, 1)
 
 
@@ -140,11 +140,11 @@ def test_reset_removes_nan() -> None:
     cache = RaggedCache(LAYERS, 2, 4, CPU)
     step = cache.begin([3, 3], None)
     cache.append(0, torch.full((2, 2, 3, 4), torch.nan), torch.full((2, 2, 3, 4), torch.nan), step)
-    cache.commit(step, None)
+    cache.commit(step.row_ends, None)
     cache.truncate([1, 1])
     cache.reset([1])
     step = cache.begin([1], [1])
-    cache.commit(step, [1])
+    cache.commit(step.row_ends, [1])
     # Slot 1 and 2 of row 1 are behind the mask, and must hold numbers all the same.
     step = cache.begin([1, 1], None)
     ones = torch.ones(2, 2, 1, 4)
@@ -162,7 +162,7 @@ def test_an_order_of_all_rows_is_copied_in_place() -> None:
     new[2, :, 1:] = torch.nan
     step = cache.begin([1, 2, 1], None)
     cache.append(0, new[:, :, :2], new[:, :, :2], step)
-    cache.commit(step, None)
+    cache.commit(step.row_ends, None)
     cache.reorder(torch.tensor([2, 1, 0]))
     keys = cache._planes[0][0]
     assert keys.untyped_storage().data_ptr() == storage
@@ -209,7 +209,7 @@ def test_what_two_rows_share_is_not_copied_again() -> None:
 @torch.inference_mode()
 def test_consecutive_rows_are_read_without_a_copy() -> None:
     cache = RaggedCache(LAYERS, 3, 8, CPU)
-    cache.commit(cache.begin([1, 2, 3], None), None)
+    cache.commit(cache.begin([1, 2, 3], None).row_ends, None)
     step = cache.begin([1, 1], [1, 2])
     new = torch.ones(2, 2, 1, 4)
     keys, _ = cache.append(0, new, new, step)
@@ -220,7 +220,7 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         RaggedCache(LAYERS, 0, 4, CPU)
     cache = RaggedCache(LAYERS, 2, 4, CPU)
-    cache.commit(cache.begin([2, 2], None), None)
+    cache.commit(cache.begin([2, 2], None).row_ends, None)
     for lengths in ([3, 2], [-1, 2], [1]):
         with pytest.raises(ValueError, match=r"truncated|lengths given"):
             cache.truncate(lengths)

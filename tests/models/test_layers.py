@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from decodekit.errors import ModelError
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.layers import EarlyExits, Exit, HiddenStates, decoder_layers
-from decodekit.models.runners.replay import RECORD_AFTER
 from tests.models import architectures
 from tests.models.architectures import tokens
 from tests.models.test_huggingface import longrope_model
@@ -92,7 +91,7 @@ def test_logits_of_an_exit_equal_those_of_a_model_that_ends_there(name: str) -> 
 def test_steps_that_show_layers_are_not_replayed() -> None:
     """A recorded step has no layers to show; recorded and other steps alternate on one cache."""
     lm = model("llama")
-    row = tokens(3, 2 * RECORD_AFTER)
+    row = tokens(3, 24)
     expected = hidden_states(lm.model, row)
     reference = plain_logits(lm.model, row)
     cache = lm.new_cache(1, len(row))

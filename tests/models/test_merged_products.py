@@ -14,7 +14,7 @@ from decodekit.models import loading
 from decodekit.models.modules import merged_products
 from decodekit.models.modules.merged_products import MergedLinear, SharedInputs, lay_together, merge_products
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.runners import replay
+from decodekit.models.programs import replay
 from decodekit.models.runners.paged import Variant
 from decodekit.models.runners.ragged import RaggedModel
 from decodekit.models.runners.step_state import StepState
@@ -205,7 +205,6 @@ def test_a_step_on_a_cpu_multiplies_once_for_layers_with_one_input(
         return multiply(*arguments)
 
     monkeypatch.setattr(cpu_team, "multiply", counted)
-    monkeypatch.setattr(replay, "RECORD_AFTER", 4)
     logits = {}
     for is_together in (False, True):
         model: Any = build("llama").eval()
@@ -226,7 +225,6 @@ def test_a_step_on_a_cpu_multiplies_once_for_layers_with_one_input(
 
 def test_other_weights_reach_layers_that_multiply_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written in place, given another memory, replaced; without the look at where they lie old ones stay (control)."""
-    monkeypatch.setattr(replay, "RECORD_AFTER", 4)
 
     def last(runner: RaggedModel) -> Tensor:
         cache: Any = runner.new_cache(1, 16)

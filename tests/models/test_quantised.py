@@ -18,9 +18,8 @@ import decodekit as dk
 from decodekit.models.checks.known import state_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
-from decodekit.models.runners import replay
+from decodekit.models.programs import replay
 from decodekit.models.runners.proof import NUM_PROOFS
-from decodekit.models.runners.replay import RECORD_AFTER
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
@@ -140,12 +139,12 @@ def test_steps_are_recorded_or_left_alone(kind: str) -> None:
     lm = HuggingFaceLM(MAKERS[kind]("llama"))
     cache, run = lm.new_cache(2, 8), lm._runner
     lm.forward(torch.tensor([[3, 4], [5, 6]]), [2, 2], cache)
-    for _ in range(RECORD_AFTER + NUM_PROOFS + 2):
+    for _ in range(NUM_PROOFS + 3):
         out = lm.forward(torch.tensor([[7], [8]]), [1, 1], cache)
     assert run._replays.num_replayable() == (1 if kind == "modules" else 0)  # type: ignore[union-attr]
     rows = [[3, 4], [5, 6]]
     for row, token in zip(rows, (7, 8), strict=True):
-        row += [token] * (RECORD_AFTER + NUM_PROOFS + 2)
+        row += [token] * (NUM_PROOFS + 3)
     expected = torch.stack([lm.model(input_ids=torch.tensor([row])).logits[0, -1] for row in rows])
     torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 

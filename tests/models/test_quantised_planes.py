@@ -69,7 +69,7 @@ def _depends_on_neighbours(kind: type[RaggedCache]) -> bool:
         step = pieces.begin([count], None)
         part = new[:1, :, begin : begin + count]
         last = pieces.append(0, part, part, step)[0]
-        pieces.commit(step, None)
+        pieces.commit(step.row_ends, None)
     return not (torch.equal(keys[:1], own) and torch.equal(last, own))
 
 

@@ -1,8 +1,9 @@
-"""Recorded decoding steps give the modules' logits bit for bit, or are not used."""
+"""Decoding steps that are run as programs: the logits of the modules, and of a token alone whatever stands beside it."""
 
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -10,67 +11,178 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.runners import replay
+from decodekit.models.programs import replay, step_program
+from decodekit.products.cpu_products import MAX_ROWS
+from decodekit.products.step_code import Op
 from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
 from tests.sizes import thinned
 
-NUM_STEPS = 24
+NUM_STEPS = 16
+ROUNDING = 1e-4
+"""Largest difference of logits, in their deviations, that comes from rounding in other places."""
+EIGHT_BITS = 2e-2
+"""The same over keys in eight bits, where rounding may lead to the neighbouring code."""
 
 
-@pytest.fixture(autouse=True)
-def _record_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "RECORD_AFTER", 3)
-
-
-def decoded(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int = NUM_STEPS) -> list[Tensor]:
-    """Logits [R, V] of single-token steps after prompts of these lengths, from a cache that grows on the way."""
-    num_rows, longest = len(prompt_lengths), max(prompt_lengths)
-    cache = lm.new_cache(num_rows, longest + 2)
-    prompt = torch.stack([torch.tensor(tokens(row, longest)) for row in range(num_rows)])
-    lm.forward(prompt, prompt_lengths, cache)
-    steps = torch.tensor([tokens(100 + row, num_steps) for row in range(num_rows)])
-    return [lm.forward(steps[:, t : t + 1], [1] * num_rows, cache).clone() for t in range(num_steps)]
+def loaded(name: str, **options: Any) -> tuple[HuggingFaceLM, HuggingFaceLM]:
+    """A model whose steps are programs, and one that is run by its modules alone."""
+    model = build(name)
+    lm, plain = HuggingFaceLM(model, **options), HuggingFaceLM(copy.deepcopy(model), **options)
+    runner(plain)._replays = None
+    return lm, plain
 
 
 def runner(lm: HuggingFaceLM) -> Any:
     return lm._runner
 
 
-@thinned("name", RAGGED, keep=["gemma2", "mistral", "opt", "gpt_oss"])
-def test_replayed_logits_equal_the_modules_bit_for_bit(name: str) -> None:
-    model = build(name)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
-    runner(plain)._replays = None
+def prompted(lm: HuggingFaceLM, prompt_lengths: list[int]) -> Any:
+    """A cache that has read prompts of these lengths, and grows in the next step but one."""
+    longest = max(prompt_lengths)
+    cache = lm.new_cache(len(prompt_lengths), longest + 2)
+    prompt = torch.stack([torch.tensor(tokens(row, longest)) for row in range(len(prompt_lengths))])
+    lm.forward(prompt, prompt_lengths, cache)
+    return cache
+
+
+def decoded(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int = NUM_STEPS) -> list[Tensor]:
+    """Logits [R, V] of steps of one token after prompts of these lengths."""
+    cache, num_rows = prompted(lm, prompt_lengths), len(prompt_lengths)
+    steps = torch.tensor([tokens(100 + row, num_steps) for row in range(num_rows)])
+    return [lm.forward(steps[:, t : t + 1], [1] * num_rows, cache).clone() for t in range(num_steps)]
+
+
+def drafted(lm: HuggingFaceLM, prompt_lengths: list[int], width: int, wanted: Any) -> list[Tensor]:
+    """Logits of steps of `width` tokens in every row, all but one of them rejected each time."""
+    cache, num_rows = prompted(lm, prompt_lengths), len(prompt_lengths)
+    steps = torch.tensor([tokens(100 + row, 12 + width) for row in range(num_rows)])
+    out = []
+    for t in range(12):
+        kind = wanted if isinstance(wanted, str) else [wanted] * num_rows
+        out.append(lm.forward(steps[:, t : t + width], [width] * num_rows, cache, logits=kind).clone())
+        cache.truncate([length + t + 1 for length in prompt_lengths])
+    return out
+
+
+def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference, in deviations."""
+    return max(float((one - other).abs().max() / other.std()) for one, other in zip(ours, theirs, strict=True))
+
+
+def programs(lm: HuggingFaceLM) -> list[step_program.StepProgram]:
+    kinds = runner(lm)._replays._kinds.values()
+    return [kind.program for kind in kinds if kind.program is not None and not kind.proof.is_refused]
+
+
+@thinned("name", [*RAGGED, *SHARING], keep=["gemma2", "mistral", "opt", "gpt_oss", "gemma3n"])
+@pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
+def test_programs_come_to_the_logits_of_the_modules(name: str, options: dict[str, Any]) -> None:
+    lm, plain = loaded(name, **options)
+    most = EIGHT_BITS if options else ROUNDING
     for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
-        for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
-            assert torch.equal(ours, theirs)
+        assert apart(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths)) < most
+    for prompt_lengths, width, wanted in (([5], 4, 4), ([3, 9], 3, 3), ([7], 3, "last"), ([7], 5, 2)):
+        asked = prompt_lengths, width, wanted
+        assert apart(drafted(lm, *asked), drafted(plain, *asked)) < most
+    is_written = name != "deepseek_v3"  # which multiplies what its cache holds before it attends
+    assert runner(lm)._replays.num_replayable() == 6 * is_written
+    assert len(programs(lm)) == 6 * is_written
 
 
-@thinned("name", RAGGED, keep=["gemma2"])
-def test_steps_over_eight_bits_are_replayed_bit_for_bit(name: str) -> None:
-    """The recordings of one model hold for one kind of cache each: plain steps come between."""
-    model = build(name)
-    lm, plain = HuggingFaceLM(model, cache_dtype="int8"), HuggingFaceLM(copy.deepcopy(model), cache_dtype="int8")
+@thinned("name", list(RECURRENT), keep=["mamba", "lfm2", "qwen3_next"])
+def test_programs_of_states(name: str) -> None:
+    """One row, level rows and uneven ones, and states that are put back between them."""
+    lm, plain = loaded(name)
+    for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
+        assert apart(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths)) < ROUNDING
+        assert apart(*(drafted(one, prompt_lengths, 3, "all") for one in (lm, plain))) < ROUNDING
+    assert runner(lm)._replays.num_replayable() == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt_neox"])
+def test_programs_of_short_types(name: str, dtype: torch.dtype) -> None:
+    """Rounded where torch rounds: as near to float64 as the modules are."""
+    model = build(name).double()
+    exact = HuggingFaceLM(copy.deepcopy(model))
+    lm, plain = HuggingFaceLM(copy.deepcopy(model).to(dtype)), HuggingFaceLM(copy.deepcopy(model).to(dtype))
     runner(plain)._replays = None
-    for prompt_lengths in ([5], [3, 9, 6]):
-        decoded(HuggingFaceLM(model), prompt_lengths)
-        for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
-            assert torch.equal(ours, theirs)
-    assert runner(lm)._replays.num_replayable() >= 2
+    wanted = [one.float() for one in decoded(exact, [3, 9, 6])]
+    ours, theirs = decoded(lm, [3, 9, 6]), decoded(plain, [3, 9, 6])
+    assert runner(lm)._replays.num_replayable() == 1
+    assert apart(ours, wanted) < 1.5 * apart(theirs, wanted) + 1e-3
 
 
-@pytest.mark.parametrize(("name", "kinds"), [("llama", 3), ("gpt2", 3), ("opt", 3), ("mistral", 2)])
-def test_what_is_expected_to_replay_does(name: str, kinds: int) -> None:
-    # llama: one row, two level rows, three ragged rows. mistral: one row before and after its window is crossed.
-    lm = HuggingFaceLM(build(name), tier="ragged")
-    for prompt_lengths in ([5], [4, 4], [3, 9, 6]) if kinds == 3 else ([2], [9]):
-        decoded(lm, prompt_lengths)
-    assert runner(lm)._replays.num_replayable() >= kinds
+# What decodes by instructions alone; the experts of others are called.
+_ALONE = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "gpt_neox", "olmo2", "granite", "gemma4"]
 
 
-def test_a_replayed_step_runs_no_module() -> None:
-    model = build("llama")
-    lm = HuggingFaceLM(model, tier="ragged")
+@thinned("name", _ALONE, keep=["llama", "gemma3"])
+@pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
+def test_a_token_is_the_same_whatever_stands_beside_it(name: str, options: dict[str, Any]) -> None:
+    """Bit for bit: alone and in a batch, as a draft and one by one, in rows of the cache that do not follow another."""
+    lm, _ = loaded(name, **options)
+    decoded(lm, [3, 9, 6, 5, 4])  # all numbers of tokens below are proven
+    for count in range(1, MAX_ROWS + 1):
+        drafted(lm, [5], count, count)
+    together, cache = _by_rows(lm, [3, 9, 6], 6)
+    for row, length in enumerate([3, 9, 6]):
+        alone, _ = _by_rows(lm, [length], 6, first=row)
+        assert torch.equal(alone[0], together[row])
+    # A draft of four in the first and last rows, from the same caches as before.
+    cache.truncate([3, 9, 6])
+    steps = torch.tensor([tokens(200 + row, 6)[:4] for row in (0, 2)])
+    found = lm.forward(steps, [4, 4], cache, [0, 2], logits=[4, 4]).view(2, 4, -1)
+    assert torch.equal(found, together[[0, 2], :4])
+    assert all(not program.calls for program in programs(lm))
+
+
+def test_the_modules_are_not_that_exact() -> None:
+    """Negative control."""
+    _, plain = loaded("llama")
+    together, _ = _by_rows(plain, [3, 9, 6], 6)
+    alone = torch.cat([_by_rows(plain, [length], 6, first=row)[0] for row, length in enumerate([3, 9, 6])])
+    assert not torch.equal(alone, together)
+    torch.testing.assert_close(alone, together, atol=1e-4, rtol=1e-4)
+
+
+def _by_rows(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int, first: int = 0) -> tuple[Tensor, Any]:
+    """Logits [R, T, V] of tokens one by one after prompts that were read one by one, too; and the cache."""
+    num_rows = len(prompt_lengths)
+    cache = lm.new_cache(num_rows, 24)
+    for row, length in enumerate(prompt_lengths):
+        lm.forward(torch.tensor([tokens(first + row, length)]), [length], cache, [row])
+    steps = torch.tensor([tokens(200 + first + row, num_steps) for row in range(num_rows)])
+    out = [lm.forward(steps[:, t : t + 1], [1] * num_rows, cache).clone() for t in range(num_steps)]
+    return torch.stack(out, dim=1), cache
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tokens than `MAX_ROWS`, padded to a multiple of it: what is added goes where nothing is read."""
+    monkeypatch.setattr(replay, "WRITE_AFTER", 2)
+    lm, plain = loaded(name)
+    for prompt_lengths, width in (([3, 9, 6], 4), ([5, 5], 5)):
+        assert apart(*(drafted(one, prompt_lengths, width, width) for one in (lm, plain))) < ROUNDING
+    assert {key[1] for key in runner(lm)._replays._kinds} == {16}
+    assert runner(lm)._replays.num_replayable() == 1 and programs(lm)[0].calls
+
+
+def test_uneven_rows_and_rows_out_of_order() -> None:
+    lm, plain = loaded("qwen3")
+    found = []
+    for one in (lm, plain):
+        cache, out = prompted(one, [3, 9, 6, 5]), list[Tensor]()
+        for t in range(8):
+            steps = torch.tensor([tokens(300 + t, 2), tokens(400 + t, 2), tokens(500 + t, 2)])
+            out.append(one.forward(steps, [1, 2, 1], cache, [3, 0, 2], logits=[1, 2, 1]).clone())
+            out.append(one.forward(steps, [2, 1, 2], cache, [1, 3, 0]).clone())
+        found.append(out)
+    assert apart(*found) < ROUNDING and runner(lm)._replays.num_replayable() == 2
+
+
+def test_a_program_runs_no_module() -> None:
+    lm, _ = loaded("llama")
     decoded(lm, [5])
     calls = 0
 
@@ -89,8 +201,26 @@ def test_a_replayed_step_runs_no_module() -> None:
     assert calls == 0
 
 
+def test_threads_may_share_programs() -> None:
+    lm, _ = loaded("llama")
+    decoded(lm, [5])
+    expected = {length: decoded(lm, [length], 40) for length in (5, 6, 7, 8)}
+    found: dict[int, list[Tensor]] = {}
+
+    def go(length: int) -> None:
+        found[length] = decoded(lm, [length], 40)
+
+    threads = [threading.Thread(target=go, args=(length,)) for length in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for length, logits in expected.items():
+        assert all(torch.equal(one, other) for one, other in zip(found[length], logits, strict=True))
+
+
 class _DependsOnValues(nn.Module):
-    """Wraps an MLP with a branch on the value of a tensor, which a recording cannot see."""
+    """Wraps an MLP with a branch on the value of a tensor, which cannot be written down."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -101,88 +231,60 @@ class _DependsOnValues(nn.Module):
         return out if bool(x.isfinite().all()) else out * 0
 
 
-def test_a_model_that_looks_at_values_is_not_recorded() -> None:
+class _Counts(nn.Module):
+    """Wraps an MLP with a factor that changes from pass to pass: a program has one of them."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.count, self.is_on = inner, 0, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += self.is_on
+        out: Tensor = self.inner(x) * (1 + self.count % 7)
+        return out
+
+
+@pytest.mark.parametrize("kind", [_DependsOnValues, _Counts])
+def test_what_cannot_be_written_down_is_run_by_the_modules(kind: type[nn.Module]) -> None:
     model: Any = build("llama")
-    for layer in model.model.layers:
-        layer.mlp = _DependsOnValues(layer.mlp)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
-    runner(plain)._replays = None
+    model.model.layers[0].mlp = kind(model.model.layers[0].mlp)
+    lm = HuggingFaceLM(model, tier="ragged")
+    for module in runner(lm)._module.modules():
+        vars(module).update({"is_on": True} if type(module) is _Counts else {})
+    out = decoded(lm, [5])
+    assert runner(lm)._replays.num_replayable() == 0 and len(out) == NUM_STEPS
+    assert all(kind.proof.is_refused for kind in runner(lm)._replays._kinds.values())
+
+
+@pytest.mark.parametrize(("name", "place"), [("llama", 0), ("lfm2", 0), ("lfm2", 1)])
+def test_a_program_that_differs_is_refused(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logits, or the state that it leaves."""
+    lm, plain = loaded(name)
+    run = replay.Frame.run
+
+    def wrong(self: Any, *given: Any) -> list[Tensor]:
+        return [one * (1 + 1e-2 * (i == place)) for i, one in enumerate(run(self, *given))]
+
+    monkeypatch.setattr(replay.Frame, "run", wrong)
     for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
         assert torch.equal(ours, theirs)
     assert runner(lm)._replays.num_replayable() == 0
 
 
-def test_a_recording_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = HuggingFaceLM(build("llama"), tier="ragged")
-    plain = HuggingFaceLM(copy.deepcopy(lm.model), tier="ragged")
-    runner(plain)._replays = None
-    replays = runner(lm)._replays
-    record = replays._record
-    monkeypatch.setattr(replays, "_record", lambda *kind: lambda *given: [one + 1e-6 for one in record(*kind)(*given)])
-    for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
-        assert torch.equal(ours, theirs)
-    assert replays.num_replayable() == 0
-
-
-def test_a_branch_on_the_number_of_slots_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: what a model compares are shapes, but one that grows."""
-    append = replay._Slots.append
+def test_a_branch_on_the_number_of_slots_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = step_program.Writer.append
 
     def branching(self: Any, layer: int, keys: Tensor, values: Tensor, step: Any) -> tuple[Tensor, Tensor]:
-        found = append(self, layer, keys, values, step)
-        return (found[0] * 2, found[1]) if found[0].shape[2] > 1000 else found
+        found = append(self, layer, keys * 2 if self.num_slots > 1000 else keys, values, step)
+        return found
 
-    monkeypatch.setattr(replay._Slots, "append", branching)
-    lm = HuggingFaceLM(build("llama"), tier="ragged")
+    monkeypatch.setattr(step_program.Writer, "append", branching)
+    lm, _ = loaded("llama")
     decoded(lm, [5])
     assert runner(lm)._replays.num_replayable() == 0
 
 
-@pytest.mark.parametrize("name", SHARING)
-def test_comparisons_of_constant_shapes_are_recorded(name: str) -> None:
-    model = build(name)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
-    runner(plain)._replays = None
-    for ours, theirs in zip(decoded(lm, [9]), decoded(plain, [9]), strict=True):
-        assert torch.equal(ours, theirs)
-    assert runner(lm)._replays.num_replayable() == 1
-
-
-@thinned("name", RECURRENT, keep=["mamba", "lfm2"])
-def test_steps_after_a_state_are_replayed_bit_for_bit(name: str) -> None:
-    """One row, level rows and ragged ones, and states that are put back between them."""
-    model = build(name)
-    lm, plain = HuggingFaceLM(model), HuggingFaceLM(copy.deepcopy(model))
-    runner(plain)._replays = None
-    for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
-        for ours, theirs in zip(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths), strict=True):
-            assert torch.equal(ours, theirs)
-        for ours, theirs in zip(*(drafted(one, prompt_lengths, 3, "all") for one in (lm, plain)), strict=True):
-            assert torch.equal(ours, theirs)
-    replays = runner(lm)._replays
-    assert any(recording.graph is not None for recording in replays._recordings.values())
-    # On some processors a recording of mamba differs in a last bit; its proof refuses it then.
-    assert replays.num_replayable() >= (name not in ("mamba", "jamba"))
-
-
-def test_a_recording_that_leaves_another_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: the logits of the step are right, and those of the next one would not be."""
-    lm, plain = HuggingFaceLM(build("lfm2")), HuggingFaceLM(build("lfm2"))
-    runner(plain)._replays = None
-    replays = runner(lm)._replays
-    record = replays._record
-
-    def wrong(*kind: Any) -> Any:
-        graph = record(*kind)
-        return lambda *given: [one + 1e-6 * (place == 1) for place, one in enumerate(graph(*given))]
-
-    monkeypatch.setattr(replays, "_record", wrong)
-    for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
-        assert torch.equal(ours, theirs)
-    assert replays.num_replayable() == 0
-
-
-def test_new_weights_reach_the_replays() -> None:
+def test_new_weights_reach_the_programs() -> None:
     model: Any = build("llama")
     lm = HuggingFaceLM(model, tier="ragged")
     decoded(lm, [5])
@@ -195,40 +297,20 @@ def test_new_weights_reach_the_replays() -> None:
     torch.testing.assert_close(decoded(lm, [5], 2)[-1], before)
 
 
-def drafted(lm: HuggingFaceLM, prompt_lengths: list[int], width: int, wanted: Any) -> list[Tensor]:
-    """Logits of steps of `width` tokens in every row, all but one of them rejected each time."""
-    num_rows, longest = len(prompt_lengths), max(prompt_lengths)
-    cache = lm.new_cache(num_rows, longest + 2)
-    prompt = torch.stack([torch.tensor(tokens(row, longest)) for row in range(num_rows)])
-    lm.forward(prompt, prompt_lengths, cache)
-    steps = torch.tensor([tokens(100 + row, 12 + width) for row in range(num_rows)])
-    out = []
-    for t in range(12):
-        kind = wanted if isinstance(wanted, str) else [wanted] * num_rows
-        out.append(lm.forward(steps[:, t : t + width], [width] * num_rows, cache, logits=kind).clone())
-        cache.truncate([length + t + 1 for length in prompt_lengths])
-    return out
+def test_a_norm_is_six_instructions_and_its_views_are_none() -> None:
+    """The example at the head of `step_code`."""
+    lm, _ = loaded("llama")
+    decoded(lm, [5], 6)
+    [program] = programs(lm)
+    ops = [Op(code) for code in program.codes[:, 0]]
+    num_layers = len(runner(lm)._layers)
+    assert ops.count(Op.MEAN) == ops.count(Op.RSQRT) == 2 * num_layers + 1
+    assert ops.count(Op.ATTEND) == num_layers and ops.count(Op.STORE) == 2 * num_layers
+    assert set(ops[:4]) & {Op.GATHER} and Op.CALL not in ops
+    assert len(ops) < 40 * num_layers + 20
 
 
-@thinned("name", ["llama", "qwen3", "opt", "gemma2", "deepseek_v3"], keep=["qwen3", "gemma2"])
-def test_steps_of_several_tokens_too(name: str) -> None:
-    """Drafts and forced tokens, level rows and ragged ones, all logits and the last ones."""
-    model = build(name)
-    lm, plain = HuggingFaceLM(model, tier="ragged"), HuggingFaceLM(copy.deepcopy(model), tier="ragged")
-    runner(plain)._replays = None
-    for prompt_lengths, width, wanted in (([5], 4, 4), ([3, 9], 3, 3), ([7], 3, "last"), ([7], 5, 2)):
-        ours = drafted(lm, prompt_lengths, width, wanted)
-        theirs = drafted(plain, prompt_lengths, width, wanted)
-        for one, other in zip(ours, theirs, strict=True):
-            if isinstance(wanted, int) and wanted < width:  # the modules alone compute fewer logits
-                torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
-            else:
-                torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
-    if name in ("llama", "qwen3", "opt"):
-        assert runner(lm)._replays.num_replayable() >= 3
-
-
-def test_long_steps_are_not_recorded() -> None:
-    lm = HuggingFaceLM(build("llama"), tier="ragged")
-    drafted(lm, [5], replay.MAX_WIDTH + 1, replay.MAX_WIDTH + 1)
-    assert runner(lm)._replays.num_replayable() == 0
+def test_long_steps_are_run_by_the_modules() -> None:
+    lm, _ = loaded("llama")
+    drafted(lm, [5], replay.MAX_TOKENS + 1, replay.MAX_TOKENS + 1)
+    assert runner(lm)._replays._kinds == {}

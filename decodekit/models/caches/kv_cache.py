@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.products.cpu_products import KINDS
-from decodekit.products.step_code import INT8
+from decodekit.products.step_code import INT8, NUM_PLACES
 
 MAX_KEPT: Final = 1 << 26
 """Numbers of the masks of blocks of queries that a pass keeps for its next layers; what is more is made by each."""
@@ -337,7 +337,7 @@ class RaggedCache:
                 for plane in planes:
                     kind = INT8 if plane.dtype is torch.int8 else KINDS[plane.dtype]
                     found.append((plane.data_ptr(), *plane.stride()[:3], kind, len(found) + 2))  # scales come after both
-            self._seen = np.array(found, np.int64)
+            self._seen = np.array(found, np.int64).reshape(-1, NUM_PLACES)
         return self._seen
 
     def commit(self, row_ends: Sequence[int], rows: Sequence[int] | None) -> None:

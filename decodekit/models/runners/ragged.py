@@ -27,7 +27,7 @@ from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_c
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
-from decodekit.models.runners.replay import MAX_TOKENS, Replays
+from decodekit.models.programs.replay import MAX_TOKENS, Replays
 from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.cpu_team import one_torch_thread
 
@@ -291,7 +291,7 @@ class RaggedModel:
         hidden: list[Tensor] | None,
     ) -> Tensor:
         """A pass over rows of a rectangle."""
-        if self._can_replay(num_tokens, cache, logits, hidden):
+        if self._can_replay(num_tokens, cache, rows, logits, hidden):
             assert self._replays is not None
             return self._replays.logits(
                 tokens,
@@ -306,11 +306,18 @@ class RaggedModel:
         return out
 
     def _can_replay(
-        self, num_tokens: Sequence[int], cache: RaggedCache, logits: LogitsKind, hidden: list[Tensor] | None
+        self,
+        num_tokens: Sequence[int],
+        cache: RaggedCache,
+        rows: Rows,
+        logits: LogitsKind,
+        hidden: list[Tensor] | None,
     ) -> bool:
+        """Whether a pass is a step: rows that have begun read a few tokens."""
         if self._replays is None or logits == "all" or hidden is not None or self.is_strict:
             return False
-        return sum(num_tokens) <= MAX_TOKENS and max(cache.row_lengths) > 0
+        lengths = cache.row_lengths
+        return sum(num_tokens) <= MAX_TOKENS and min(lengths if rows is None else [lengths[row] for row in rows]) > 0
 
     def _by_modules(
         self,

@@ -31,7 +31,7 @@ from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step, chec
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.runners.ragged import RaggedModel, Recorder, past_key_values_class
-from decodekit.models.runners.replay import Replays
+from decodekit.models.programs.replay import Replays
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""

@@ -35,6 +35,12 @@ from decodekit.products.step_code import BOOL, INT64, NO_OPERAND, NUM_FLOATS, Fi
 
 READS: Final = frozenset({"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2"})
 """Operations that give Python the value of a tensor, or a shape that follows from it."""
+_BY_VALUES: Final = frozenset({"index", "index_put_", "index_put", "repeat_interleave", "bincount", "unique_dim"})
+"""Operations that do so if what they are given last is of truth values, or counts."""
+
+FEW_SLOTS: Final = 8
+MANY_SLOTS: Final = 1 << 14
+"""Slots of what stands for a cache: with many, a model has to come to the same instructions."""
 
 _KINDS: Final = {**KINDS, torch.int64: INT64, torch.bool: BOOL}
 _OTHER: Final = -1  # a type that no instruction reads
@@ -155,6 +161,15 @@ class StepProgram:
     per_slot: int
     kept: tuple[Tensor, ...]
 
+    def is_like(self, other: StepProgram) -> bool:
+        """Whether another one does the same, though its constants may lie elsewhere."""
+        if self.codes.shape != other.codes.shape or not np.array_equal(self.floats, other.floats):
+            return False
+        alike = self.codes == other.codes
+        for place in (Field.OUT, Field.A, Field.B, Field.C):
+            alike[:, place + 1] |= (self.codes[:, place] == _ABSOLUTE) & (other.codes[:, place] == _ABSOLUTE)
+        return bool(alike.all())
+
 
 class _Marked(NamedTuple):
     """A tensor among the arguments of a call, until its place is known."""
@@ -170,10 +185,14 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         module: whose weights are read where they lie.
         layers: the number of the first plane of each layer; its values are in the next one.
         inputs: tensors that are others in each run, contiguous.
+        num_slots: of what stands for a cache.
     """
 
-    def __init__(self, module: nn.Module, layers: Mapping[int, int], inputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, module: nn.Module, layers: Mapping[int, int], inputs: Sequence[Tensor], num_slots: int = FEW_SLOTS
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.num_slots = num_slots
         self._layers = layers
         self._memory: list[_Memory] = []
         self._number_of: dict[int, int] = {}  # of storages
@@ -196,8 +215,11 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name.partition("::")[2]
         if name in READS:
             raise NotWritableError(f"the model looks at the value of a tensor: {func}")
-        out = func(*args, **kwargs)
         given = _tensors((args, kwargs))
+        is_index = name.startswith("index")
+        if name in _BY_VALUES and (not is_index or any(one.dtype in (torch.bool, torch.uint8) for one in given[1:])):
+            raise NotWritableError(f"a shape follows from the value of a tensor: {func}")
+        out = func(*args, **kwargs)
         made = _tensors(out)
         if not any(self._is_known(one) for one in given):
             self._alive += made
@@ -344,7 +366,8 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise NotWritableError(f"heads of {new.shape[-1]} numbers of {new.dtype}")
             self.write(Op.STORE, tuple(new.shape), a=operand, more={Field.KEYS: plane})
             with _paused():
-                stands = torch.zeros(new.shape[0], new.shape[1], _NUM_SLOTS, new.shape[3], dtype=new.dtype)
+                one_slot = torch.zeros(new.shape[0], new.shape[1], 1, new.shape[3], dtype=new.dtype)
+                stands = one_slot.expand(-1, -1, self.num_slots, -1)  # without memory
             self._note(stands, _Memory(is_slots=True))
             self._slots[id(stands)] = plane
             found.append(stands)
@@ -507,8 +530,6 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield tensor
 
 
-_NUM_SLOTS: Final = 8
-"""Slots of what stands for a cache."""
 MOST_WIDE: Final = 512
 """Numbers of a head, at most."""
 
@@ -601,7 +622,7 @@ def _power(writer: Writer, name: str, out: Tensor, a: Any, exponent: Any) -> Non
     elif isinstance(a, Tensor) and exponent == -0.5:
         writer.elementwise(Op.RSQRT, out, a)
     elif isinstance(a, Tensor) and exponent == 3:
-        squares = writer.fresh(a.shape, out.dtype)
+        squares = writer.fresh(a.shape, torch.float32)
         writer.elementwise(Op.MUL, squares, a, a)
         writer.elementwise(Op.MUL, out, squares, a)
     else:
@@ -710,12 +731,12 @@ def _normed(
 ) -> None:
     if len(shape) != 1 or not a.is_floating_point():
         raise _NoInstructionError
-    normed = out[0]
-    writer.reduced(Op.CENTRE, normed, a, eps)
-    if weight is not None:
-        writer.elementwise(Op.MUL, normed, normed, weight)
-    if bias is not None:
-        writer.elementwise(Op.ADD, normed, normed, bias)
+    normed, by = out[0], [one for one in ((Op.MUL, weight), (Op.ADD, bias)) if one[1] is not None]
+    here = writer.fresh(a.shape, torch.float32) if by else normed  # rounded once, at the end
+    writer.reduced(Op.CENTRE, here, a, eps)
+    for i, (op, other) in enumerate(by):
+        to = normed if i == len(by) - 1 else here
+        writer.elementwise(op, to, here, other)
 
 
 def _flat(writer: Writer, tensor: Tensor) -> Operand:
@@ -725,6 +746,7 @@ def _flat(writer: Writer, tensor: Tensor) -> Operand:
 _RULES: Final[dict[str, Callable[..., None]]] = {
     "add": _binary(Op.ADD),
     "sub": _binary(Op.ADD, -1.0),
+    "rsub": _binary(Op.ADD, -1.0, turned=True),
     "mul": _binary(Op.MUL),
     "div": _binary(Op.DIV),
     "maximum": _binary(Op.MAXIMUM),

@@ -26,24 +26,20 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.runners.proof import Proof, tolerance_of
-from decodekit.models.runners.step_program import Call, StepProgram, View, Writer
-from decodekit.products.cpu_products import MAX_ROWS, ROOM
-from decodekit.products.cpu_team import MAKE, team_state
-from decodekit.products.step_code import SCRATCH, run
+from decodekit.models.programs.step_frame import Frame, Places
+from decodekit.models.programs.step_program import FEW_SLOTS, MANY_SLOTS, NotWritableError, StepProgram, Writer
+from decodekit.products.cpu_products import MAX_ROWS
 
 MAX_TOKENS: Final = 128
 """Most tokens of a step that is written down; with more, arithmetic is most of the time."""
 WRITE_AFTER: Final = 8
 """Steps of more than `MAX_ROWS` tokens before one of their kind is written down."""
-
-_LENGTH: Final = 8  # of the rows of a step that is written down
 
 Run = Callable[[nn.Module, Tensor, Step, Any, Sequence[Tensor]], list[Tensor]]
 """Logits of `module(tokens [M, 1], step, store)`, and the states that it leaves, if it begins with some."""
@@ -60,7 +56,7 @@ class _Kind:
     proof: Proof
     num_seen: int = 0
     program: StepProgram | None = None
-    frames: list[_Frame] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
 
 
 class Replays:
@@ -78,6 +74,7 @@ class Replays:
         self._layers = layers
         self._kinds: dict[Hashable, _Kind] = {}
         self._places = WeightPlaces(module)
+        self._is_written = False  # whether a program holds for any number of slots
         self._tolerance = tolerance_of(next(module.parameters()).dtype)
 
     def logits(
@@ -158,9 +155,12 @@ class Replays:
         if kind.proof.is_proven:
             return self._run(kind, tokens, rows, positions, cache, states, places)
         copies = [state.clone() for state in states]  # the modules begin with the states, too
-        return kind.proof.output(
-            lambda: self._run(kind, tokens, rows, positions, cache, copies, places), eager, max(positions) + 1
-        )
+        try:
+            out = self._run(kind, tokens, rows, positions, cache, copies, places)
+        except Exception:  # a shape that was right for zeros alone
+            kind.proof.is_refused = True
+            return eager()
+        return kind.proof.output(lambda: out, eager, max(positions) + 1)
 
     def num_replayable(self) -> int:
         """How many kinds of steps are written down and proven."""
@@ -174,7 +174,7 @@ class Replays:
         positions: Sequence[int],
         cache: RaggedCache,
         states: Sequence[Tensor],
-        places: Tensor | None,
+        wanted: Tensor | None,
     ) -> list[Tensor]:
         program = kind.program
         assert program is not None
@@ -186,13 +186,14 @@ class Replays:
             rows = [*rows, *[rows[0]] * num_added]
             at = np.concatenate([at, np.zeros((num_added, 1), np.int64)])
             slots = np.concatenate([slots, np.full((num_added, 1), cache.capacity)])
-        frame = kind.frames.pop() if kind.frames else _Frame(program)
+        frame = kind.frames.pop() if kind.frames else Frame(program)
         try:
-            out, *left = frame.run(tokens, np.array(rows), slots, at, cache, states)
+            places = Places(np.array(rows), slots, at, cache.planes_now())
+            out, *left = frame.run([tokens, torch.from_numpy(at), *states], places)
         finally:
             kind.frames.append(frame)
-        if places is not None:
-            out = out[places]
+        if wanted is not None:
+            out = out[wanted]
         elif num_added:
             out = out[:num_tokens]
         return [out, *left]
@@ -205,16 +206,26 @@ class Replays:
         """
         num_planes = [len(kind.planes_of(shape)) for shape in self._layers.values()]
         firsts = dict(zip(self._layers, np.cumsum([0, *num_planes]).tolist(), strict=False))
-        with torch.inference_mode(False), torch.no_grad():
+
+        def written(num_slots: int) -> StepProgram:
             tokens = torch.zeros(num_tokens, 1, dtype=torch.int64)
-            positions = torch.full((num_tokens, 1), _LENGTH - 1)
+            positions = torch.full((num_tokens, 1), FEW_SLOTS - 1)
             copies = [state.clone() for state in states]
-            writer = Writer(self._module, firsts, [tokens, positions, *copies])
-            lengths = [_LENGTH] * num_tokens
-            like = Step([_LENGTH - 1] * num_tokens, lengths, 1, None, None, None, None, positions)
+            writer = Writer(self._module, firsts, [tokens, positions, *copies], num_slots)
+            starts, ends = [FEW_SLOTS - 1] * num_tokens, [FEW_SLOTS] * num_tokens
+            like = Step(starts, ends, 1, None, None, None, None, positions)
             like.recording = writer
             with writer:
                 return writer.program(self._run_modules(self._module, tokens, like, writer, copies))
+
+        with torch.inference_mode(False), torch.no_grad():
+            program = written(FEW_SLOTS)
+            if not self._is_written:  # a model that does something else for many slots does it in every kind of step
+                longer = written(MANY_SLOTS)
+                self._is_written = program.is_like(longer)
+                if not self._is_written:
+                    raise NotWritableError("the model does something else where there are many slots")
+            return program
 
 
 def _last_of(num_tokens: Sequence[int], counts: Sequence[int]) -> Tensor:
@@ -224,78 +235,3 @@ def _last_of(num_tokens: Sequence[int], counts: Sequence[int]) -> Tensor:
         end += num
         places += range(end - count, end)
     return torch.tensor(places)
-
-
-class _Frame:
-    """The memory of runs of one program, one at a time."""
-
-    def __init__(self, program: StepProgram) -> None:
-        self._program = program
-        self._arena = torch.empty(program.arena_bytes + 64, dtype=torch.uint8)
-        skipped = -self._arena.data_ptr() % 64
-        self._arena = self._arena[skipped : skipped + program.arena_bytes]
-        num_bases = 2 + program.num_inputs + len(program.outputs)
-        self._bases = np.zeros(num_bases, np.int64)
-        self._bases[1] = self._arena.data_ptr()
-        self._room = torch.empty(0)
-        self._views: dict[int, Tensor] = {}
-
-    def run(
-        self,
-        tokens: Tensor,
-        rows: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        cache: RaggedCache,
-        states: Sequence[Tensor],
-    ) -> list[Tensor]:
-        """The outputs of a step; keys, values and states are written."""
-        program = self._program
-        inputs = [tokens.contiguous(), torch.from_numpy(positions), *(state.contiguous() for state in states)]
-        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
-        given = [*inputs, *outputs]
-        self._bases[2:] = [one.data_ptr() for one in given]
-        needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
-        if len(self._room) < needed:
-            self._room = torch.empty(2 * needed)
-        room, state = self._room.data_ptr(), team_state()
-        arguments = self._bases, cache.planes_now(), rows, slots, positions, room, state, MAKE.address
-        codes, floats, first = program.codes, program.floats, 0
-        for at, call in program.calls:
-            run(codes, floats, first, at, *arguments)
-            self._call(call, given)
-            first = at + 1
-        run(codes, floats, first, len(codes), *arguments)
-        return outputs
-
-    def _call(self, call: Call, given: Sequence[Tensor]) -> None:
-        outs = [self._viewed(one, given) for one in call.outs]
-        args, kwargs = self._viewed(call.args, given), self._viewed(call.kwargs, given)
-        if call.is_given_out:
-            call.function(*args, **kwargs, out=outs[0])
-            return
-        found = call.function(*args, **kwargs)
-        for out, one in zip(outs, [found] if isinstance(found, Tensor) else found, strict=False):
-            if out.data_ptr() != one.data_ptr():
-                out.copy_(one)
-
-    def _viewed(self, value: Any, given: Sequence[Tensor]) -> Any:
-        """Arguments of a call with the tensors of this run."""
-        if isinstance(value, View):
-            if value.base == 1:
-                view = self._views.get(id(value))
-                if view is None:
-                    view = self._views[id(value)] = _as_view(self._arena, value)
-                return view
-            return _as_view(given[value.base - 2], value)
-        if type(value) in (list, tuple):
-            return type(value)([self._viewed(one, given) for one in value])
-        if type(value) is dict:
-            return {key: self._viewed(one, given) for key, one in value.items()}
-        return value
-
-
-def _as_view(memory: Tensor, view: View) -> Tensor:
-    flat = memory if memory.dtype is view.dtype else memory.view(view.dtype)
-    first = flat.storage_offset() + view.offset // flat.element_size()
-    return flat.as_strided(view.shape, view.strides, first)
