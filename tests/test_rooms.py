@@ -39,6 +39,7 @@ INSIDE: dict[str, list[set[str]]] = {
     "models": [
         {"causal_lm", "encoding", "modules"},
         {"caches"},
+        {"programs"},
         {"runners"},
         {"checks"},
         {"layers"},

@@ -16,7 +16,7 @@ from decodekit.errors import ModelError
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.runners.proof import tolerance_of
+from decodekit.models.programs.proof import tolerance_of
 
 
 @runtime_checkable

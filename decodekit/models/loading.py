@@ -20,9 +20,6 @@ BUNDLED = ("tiny", "tiny-draft")
 # How long the first question to the hub may take; after it, downloads have their own limits.
 _HUB_TIMEOUT_S = 10.0
 
-_MOST_LAID_TOGETHER = 1 << 30
-"""Bytes of a model on a CPU whose products are joined: of larger ones they take so long that a call more is nothing."""
-
 
 def load(
     name_or_path: str | os.PathLike[str],
@@ -78,7 +75,7 @@ def load(
     tokenizer = _load_tokenizer(source, shared)
     if target is not None:
         model = model.to(target)
-        if target.type == "cuda" or (target.type == "cpu" and model.get_memory_footprint() <= _MOST_LAID_TOGETHER):
+        if target.type == "cuda":
             lay_together(model)  # what could not be is told by `PagedModel.not_merged`
     lm = HuggingFaceLM(model, cache_dtype=cache_dtype, compile_layers=compile_layers)
     check_tokenizer(lm, tokenizer)

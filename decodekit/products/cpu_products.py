@@ -95,7 +95,9 @@ class Callback:
         """Compiled when it is first wanted, and kept on disk where one can write."""
         if self._compiled is None:
             signature = types.void(*[types.int64] * self._num_arguments)
-            found = CFunc(self._function, (signature.args, signature.return_type), {}, {"nopython": True})
+            found: Any = CFunc(
+                self._function, (signature.args, signature.return_type), {}, {"nopython": True, "error_model": "numpy"}
+            )
             on_disk = None
             with suppress(RuntimeError):  # no folder can be written
                 found.enable_caching()
@@ -123,6 +125,7 @@ def widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
 
 
 def multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
+    """The code of x y + z, rounded once, of vectors or of numbers."""
     name = f"llvm.fma.v{LANES}f32" if x.type == VECTOR else "llvm.fma.f32"
     function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(x.type, [x.type] * 3), name)
     return b.call(function, [x, y, z])
@@ -319,10 +322,10 @@ def _add_block(
     while n < outs:
         at = weight + n * line
         place = n * num_rows + row
-        if rows == 4 and outs - n >= 3:
+        if IS_WIDE and rows == 4 and outs - n >= 3:
             _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length, 3 * line))
             n += 3
-        elif rows == 4:
+        elif IS_WIDE and rows == 4:
             _add(totals, place, num_rows, 4, _one_by_four(mark, at, x, width, length, line))
             n += 1
         elif rows == 2 and outs - n >= 3:

@@ -28,15 +28,27 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import types
+from numba import typeof, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from decodekit.products.cpu_products import GROUP, KINDS, LANES, ROOM, Callback, compiled, outputs, pack
+from decodekit.products.cpu_products import (
+    GROUP,
+    KIND_OF,
+    KINDS,
+    LANES,
+    MARKS,
+    ROOM,
+    SIZES,
+    Callback,
+    compiled,
+    outputs,
+    pack,
+)  # fmt: skip
 
 Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
 """Kind and size of the weights' type; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk;
-and the address of `MAKE`."""
+and the address of their `MAKERS`."""
 
 # Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
 _BUSY: Final = 0  # 1 while a thread has the team
@@ -121,20 +133,20 @@ def _job_of(state: int) -> Job:
     )  # fmt: skip
 
 
-def _make(
-    kind: int, size: int, packed: int, weight: int, bias: int, out: int, totals: int,
-    rows: int, outs: int, width: int, first: int, last: int,
-) -> None:  # fmt: skip
-    if kind == 0:
-        outputs(np.float32(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
-    elif kind == 1:
-        outputs(np.uint16(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
-    else:
-        outputs(np.int16(0), size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+def _maker(mark: Any) -> Callback:
+    size = SIZES[KIND_OF[typeof(mark)]]
+
+    def make(
+        packed: int, weight: int, bias: int, out: int, totals: int,
+        rows: int, outs: int, width: int, first: int, last: int,
+    ) -> None:  # fmt: skip
+        outputs(mark, size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+
+    return Callback(make, 10)
 
 
-MAKE: Final = Callback(_make, 12)
-"""Makes the outputs from one to another of a product of any type."""
+MAKERS: Final = tuple(map(_maker, MARKS.values()))
+"""For each type of weights, the function that makes the outputs from one to another of a product."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -154,8 +166,8 @@ def _called_at(typing: Any, address: Any, given: Any) -> Any:
 @compiled
 def _make_some(job: Job, totals: int, first: int, last: int) -> None:
     """The outputs from `first` to `last` of a job."""
-    kind, size, packed, weight, bias, out, rows, outs, width, _, make = job
-    _called_at(make, (kind, size, packed, weight, bias, out, totals, rows, outs, width, first, last))
+    _, _, packed, weight, bias, out, rows, outs, width, _, make = job
+    _called_at(make, (packed, weight, bias, out, totals, rows, outs, width, first, last))
 
 
 @compiled
@@ -228,7 +240,7 @@ def product(
 ) -> None:  # fmt: skip
     """Products of rows [R, K] with weights [N, K], by their addresses; with the team whose state is not 0.
 
-    `make` is the address of `MAKE`.
+    `make` is the address of their `MAKERS`.
     """
     packed = room + 4 * ROOM
     if kind == 0:
@@ -297,8 +309,9 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     room: Tensor | None = getattr(_local, "room", None)
     if room is None or len(room) < needed:
         room = _local.room = torch.empty(needed)
+    kind = KINDS[x.dtype]
     product(
-        team_state(), MAKE.address, KINDS[x.dtype], x.element_size(), x.data_ptr(),
+        team_state(), MAKERS[kind].address, kind, x.element_size(), x.data_ptr(),
         weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(), room.data_ptr(),
         num_rows, num_outs, width,
     )  # fmt: skip

@@ -30,7 +30,18 @@ from numba import types
 from numba.extending import intrinsic
 
 from decodekit.products.cpu_products import (
-    KIND_OF, LANES, ROOM, SINGLE, VECTOR, compiled, four_by_one, multiply_add, one_by_one, read, widened, write,
+    KIND_OF,
+    LANES,
+    ROOM,
+    SINGLE,
+    VECTOR,
+    compiled,
+    four_by_one,
+    multiply_add,
+    one_by_one,
+    read,
+    widened,
+    write,
 )  # fmt: skip
 from decodekit.products.cpu_team import product
 
@@ -310,7 +321,7 @@ def _one(op: int, out: int, a: int, n: int) -> None:
 
 
 @compiled
-def _total(a: int, n: int, sums: int) -> float:
+def _total(a: int, n: int, sums: int) -> Any:
     """The sum of n float32 numbers: of every 16th, then of these."""
     for j in range(_SUMS):
         write(SINGLE, sums, j, np.float32(0))
@@ -327,7 +338,7 @@ def _total(a: int, n: int, sums: int) -> float:
 
 
 @compiled
-def _largest(a: int, n: int) -> float:
+def _largest(a: int, n: int) -> Any:
     best = np.float32(-np.inf)
     for i in range(n):
         v = read(SINGLE, a, i)
@@ -337,7 +348,7 @@ def _largest(a: int, n: int) -> float:
 
 
 @compiled
-def _peak(a: int, n: int, peaks: int) -> float:
+def _peak(a: int, n: int, peaks: int) -> Any:
     """The largest of n numbers that is not NaN."""
     for j in range(_SUMS):
         write(SINGLE, peaks, j, np.float32(-np.inf))
@@ -403,7 +414,7 @@ def _elementwise(code: Any, floats: Any, bases: Any, scratch: int) -> None:
 
 @compiled
 def _reduced(code: Any, floats: Any, bases: Any, scratch: int, room: int) -> None:
-    """What needs the whole last dimension; `room` has twice its length."""
+    """Operations along the whole last dimension; `room` has twice its length."""
     op, n3 = code[Field.OP], code[Field.DIMS + 3]
     out, a = Field.OUT, Field.A
     to, from_a = bases[code[out]] + code[out + 1], bases[code[a]] + code[a + 1]
@@ -477,7 +488,9 @@ def _stored(code: Any, bases: Any, planes: Any, rows: Any, slots: Any, scratch: 
                 found = _widened(code[a + 2], source, first, code[a + 6], width, scratch)
                 if plane[4] == INT8:
                     scales = planes[plane[5]]
-                    _quantised(found, width, plane[0] + at, scales[0], rows[r] * scales[1] + h * scales[2] + slots[r, t])
+                    _quantised(
+                        found, width, plane[0] + at, scales[0], rows[r] * scales[1] + h * scales[2] + slots[r, t]
+                    )
                 else:
                     _rounded(plane[4], plane[0], at, 1, width, found)
 
@@ -499,7 +512,9 @@ def _quantised(numbers: int, width: int, codes: int, scales: int, place: int) ->
 
 
 @compiled
-def _restored(plane: Any, scales: Any, row: int, head: int, first: int, last: int, width: int, kind: int, out: int) -> None:
+def _restored(
+    plane: Any, scales: Any, row: int, head: int, first: int, last: int, width: int, kind: int, out: int
+) -> None:
     """The numbers [last - first, width] of some slots, as they are in the type of the model."""
     for s in range(first, last):
         at = plane[0] + row * plane[1] + head * plane[2] + s * plane[3]
@@ -549,9 +564,9 @@ def _score_slots(kind: int, keys: int, stride: int, query: int, width: int, firs
 def _mix(num_vectors: int) -> Any:
     """The function that adds up so many neighbouring vectors of the values of slots, times their weights.
 
-    Its arguments are a mark of the values' type, the address of the first slot's numbers, how many numbers further those
-    of the next slot are, the addresses of the weights and of the result, and the number of slots. A sum stays in its
-    register, and takes one slot after the other.
+    Its arguments are a mark of the values' type, the address of the first slot's numbers, how many numbers further
+    those of the next slot are, the addresses of the weights and of the result, and the number of slots. A sum stays in
+    its register, and takes one slot after the other.
     """
 
     def emitted(b: Any, kind: int, values: Any, stride: Any, weights: Any, out: Any, num_slots: Any) -> None:
@@ -564,7 +579,9 @@ def _mix(num_vectors: int) -> Any:
         b.position_at_end(body)
         weight = widened(b, 0, weights, s, 1)
         many = b.insert_element(ir.Constant(VECTOR, ir.Undefined), weight, _INT32(0))
-        many = b.shuffle_vector(many, ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
+        many = b.shuffle_vector(
+            many, ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES)
+        )
         at = b.mul(s, stride)
         added = [
             multiply_add(b, many, widened(b, kind, values, b.add(at, _INT(i * LANES)), LANES), one)
@@ -696,7 +713,7 @@ def _attended_by_one(
 @compiled
 def run(
     codes: Any, floats: Any, first: int, last: int, bases: Any, planes: Any, rows: Any, slots: Any, positions: Any,
-    room: int, state: int, make: int,
+    room: int, state: int, makers: Any,
 ) -> None:  # fmt: skip
     """Run the instructions from `first` to `last`.
 
@@ -707,7 +724,8 @@ def run(
         rows: int64 [R], the row of the cache of each row.
         slots, positions: int64 [R, T] of the new tokens.
         room: address of float32 numbers: `SCRATCH`, then as many as a row of attention or of a product needs.
-        state: of the team that makes products, and `make`, the address of `cpu_team.MAKE`.
+        state: of the team that makes products; see `cpu_team`.
+        makers: int64, the addresses of its functions by type, of those that the program needs.
     """
     more = room + 4 * SCRATCH
     for i in range(first, last):
@@ -723,7 +741,7 @@ def run(
                 bias = bases[code[Field.C]] + code[Field.C + 1]
             kind = code[Field.A + 2]
             product(
-                state, make, kind, _size_of(kind), bases[code[Field.A]] + code[Field.A + 1],
+                state, makers[kind], kind, _size_of(kind), bases[code[Field.A]] + code[Field.A + 1],
                 bases[code[Field.B]] + code[Field.B + 1], bias, bases[code[Field.OUT]] + code[Field.OUT + 1], more,
                 code[Field.DIMS + 1], code[Field.DIMS + 2], code[Field.DIMS + 3],
             )  # fmt: skip

@@ -171,12 +171,13 @@ def test_a_known_model_is_not_checked_again() -> None:
         llm = dk.LLM(model, TOKENIZER)
     with counted() as fourth:
         llm.generate("the", **OPTIONS)
-    assert second == fourth and len(second) <= 2  # the prompt and the first of two tokens
+    # The prompt, and the first of two tokens where its program is still compared with the modules.
+    assert second[:1] == fourth[:1] and max(len(second), len(fourth)) <= 2
     assert third == [] and len(first) > len(second) + 4
     model.train()
     with counted() as in_training:
         generated(model)
-    assert in_training == second and model.training
+    assert in_training[:1] == second[:1] and len(in_training) <= 2 and model.training
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *SWITCHES], ids=lambda change: change.__name__)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.models.runners.proof import NUM_PROOFS, Proof
+from decodekit.models.programs.proof import NUM_PROOFS, Proof
 
 
 class Step:

@@ -19,7 +19,7 @@ from decodekit.models.checks.known import state_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
 from decodekit.models.programs import replay
-from decodekit.models.runners.proof import NUM_PROOFS
+from decodekit.models.programs.proof import NUM_PROOFS
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer

@@ -1,4 +1,4 @@
-"""Decoding steps that are run as programs: the logits of the modules, and of a token alone whatever stands beside it."""
+"""Decoding steps as programs: the logits of the modules, and of a token alone whatever stands beside it."""
 
 from __future__ import annotations
 
@@ -260,12 +260,12 @@ def test_what_cannot_be_written_down_is_run_by_the_modules(kind: type[nn.Module]
 def test_a_program_that_differs_is_refused(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its logits, or the state that it leaves."""
     lm, plain = loaded(name)
-    run = replay.Frame.run
+    run = replay.StepFrame.run
 
     def wrong(self: Any, *given: Any) -> list[Tensor]:
         return [one * (1 + 1e-2 * (i == place)) for i, one in enumerate(run(self, *given))]
 
-    monkeypatch.setattr(replay.Frame, "run", wrong)
+    monkeypatch.setattr(replay.StepFrame, "run", wrong)
     for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
         assert torch.equal(ours, theirs)
     assert runner(lm)._replays.num_replayable() == 0
@@ -275,8 +275,7 @@ def test_a_branch_on_the_number_of_slots_is_not_written_down(monkeypatch: pytest
     append = step_program.Writer.append
 
     def branching(self: Any, layer: int, keys: Tensor, values: Tensor, step: Any) -> tuple[Tensor, Tensor]:
-        found = append(self, layer, keys * 2 if self.num_slots > 1000 else keys, values, step)
-        return found
+        return append(self, layer, keys * 2 if self.num_slots > 1000 else keys, values, step)
 
     monkeypatch.setattr(step_program.Writer, "append", branching)
     lm, _ = loaded("llama")

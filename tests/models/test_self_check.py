@@ -18,8 +18,8 @@ from decodekit.models.checks import known, self_check
 from decodekit.models.checks.self_check import Plain, SelfCheck, largest_error, small_windows
 from decodekit.models.checks.shrinking import twin_of
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.programs.proof import tolerance_of
 from decodekit.models.runners.attention import ragged_attention
-from decodekit.models.runners.proof import tolerance_of
 from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH

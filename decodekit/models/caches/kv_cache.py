@@ -336,7 +336,9 @@ class RaggedCache:
             for planes in self._planes.values():
                 for plane in planes:
                     kind = INT8 if plane.dtype is torch.int8 else KINDS[plane.dtype]
-                    found.append((plane.data_ptr(), *plane.stride()[:3], kind, len(found) + 2))  # scales come after both
+                    found.append(
+                        (plane.data_ptr(), *plane.stride()[:3], kind, len(found) + 2)
+                    )  # scales come after both
             self._seen = np.array(found, np.int64).reshape(-1, NUM_PLACES)
         return self._seen
 

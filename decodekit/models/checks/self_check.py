@@ -28,7 +28,7 @@ from decodekit.gpu.paged_attention import PROMPT_TOKENS
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.checks.shrinking import WINDOW, WINDOWS, twin_of
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.runners.proof import tolerance_of
+from decodekit.models.programs.proof import tolerance_of
 from decodekit.models.runners.ragged import RaggedModel
 from decodekit.models.runners.rowwise import RowwiseModel
 

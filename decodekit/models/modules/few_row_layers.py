@@ -26,16 +26,11 @@ def with_few_rows(model: nn.Module) -> nn.Module:
     Args:
         model: a copy (see `shared_copy`): its modules are changed, its weights are not.
     """
-    from transformers.pytorch_utils import Conv1D
-
-    from decodekit.models.modules.transposed_linear import TransposedLinear
-
-    replacements = {nn.Linear: FewRowsLinear, Conv1D: TransposedLinear}
     for module in model.modules():
-        if type(module) in replacements and "forward" not in vars(module):
+        if type(module) is nn.Linear and "forward" not in vars(module):
             weight = module.weight
             if type(weight) is nn.Parameter and weight.dtype in KINDS and weight.device.type == "cpu":
-                module.__class__ = replacements[type(module)]
+                module.__class__ = FewRowsLinear
     return model
 
 

@@ -175,8 +175,8 @@ class MergedLinear(nn.Linear):
 
     @property
     def num_outs(self) -> int:
-        """Outputs; a compiler takes the shape of a parameter as it is, a recording a plain number."""
-        return self.weight.shape[0] if torch.compiler.is_compiling() else self.out_features
+        """Outputs; the shape of a parameter is a constant to a compiler."""
+        return self.weight.shape[0]
 
 
 def merge_products(model: nn.Module, shared: SharedInputs) -> list[str]:

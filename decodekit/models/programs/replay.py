@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.modules.shared_copy import WeightPlaces
-from decodekit.models.runners.proof import Proof, tolerance_of
-from decodekit.models.programs.step_frame import Frame, Places
+from decodekit.models.programs.proof import Proof, tolerance_of
+from decodekit.models.programs.step_frame import StepFrame, StepPlaces
 from decodekit.models.programs.step_program import FEW_SLOTS, MANY_SLOTS, NotWritableError, StepProgram, Writer
 from decodekit.products.cpu_products import MAX_ROWS
 
@@ -46,7 +46,7 @@ Run = Callable[[nn.Module, Tensor, Step, Any, Sequence[Tensor]], list[Tensor]]
 
 
 @dataclass(slots=True)
-class _Kind:
+class _StepKind:
     """One kind of step: seen, written down or refused.
 
     Attributes:
@@ -56,7 +56,7 @@ class _Kind:
     proof: Proof
     num_seen: int = 0
     program: StepProgram | None = None
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[StepFrame] = field(default_factory=list)
 
 
 class Replays:
@@ -72,7 +72,7 @@ class Replays:
         self._module = module
         self._run_modules = run
         self._layers = layers
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: dict[Hashable, _StepKind] = {}
         self._places = WeightPlaces(module)
         self._is_written = False  # whether a program holds for any number of slots
         self._tolerance = tolerance_of(next(module.parameters()).dtype)
@@ -90,7 +90,7 @@ class Replays:
 
         Args:
             tokens: int64 [R, T], padded on the right.
-            wanted: "last", or how many of the last tokens of each row.
+            wanted: "last", or how many of the last tokens of each row; not "all".
             eager: makes them with the modules.
         """
         chosen = list(range(cache.num_rows)) if rows is None else list(rows)
@@ -106,9 +106,9 @@ class Replays:
         if width > 1:
             chosen = np.repeat(chosen, num_tokens).tolist()
             starts = [start + i for start, count in zip(starts, num_tokens, strict=True) for i in range(count)]
-            counts = [1] * len(num_tokens) if wanted == "last" else wanted
+            counts: Sequence[int] = [1] * len(num_tokens) if isinstance(wanted, str) else wanted
             places = None if [*counts] == [*num_tokens] else _last_of(num_tokens, counts)
-        [out] = self.step(flat, chosen, starts, cache, lambda: [eager()], places=places)
+        [out] = self.step(flat, chosen, starts, cache, lambda _: [eager()], places=places)
         cache.commit(ends, rows)
         return out
 
@@ -118,7 +118,7 @@ class Replays:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: RaggedCache,
-        eager: Callable[[], list[Tensor]],
+        eager: Callable[[Sequence[Tensor]], list[Tensor]],
         states: Sequence[Tensor] = (),
         places: Tensor | None = None,
     ) -> list[Tensor]:
@@ -127,7 +127,8 @@ class Replays:
         Args:
             tokens: int64 [M, 1].
             rows, positions: [M], where they are in the cache, which has slots for them.
-            eager: makes what is wanted with the modules. Running a step twice writes the same keys and values twice.
+            eager: makes what is wanted with the modules, of states. Running a step twice writes the same keys and
+                values twice.
             states: that the step begins with, [M, ...]; it may write into them.
             places: int64, of which tokens logits are wanted; None for all.
         """
@@ -137,30 +138,32 @@ class Replays:
         key = type(cache), num_tokens
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds.setdefault(key, _Kind(Proof(0, self._tolerance)))
+            kind = self._kinds.setdefault(key, _StepKind(Proof(0, self._tolerance)))
         if kind.proof.is_refused:
-            return eager()
+            return eager(states)
         if kind.program is None:
             kind.num_seen += 1
             if num_tokens > MAX_ROWS and kind.num_seen < WRITE_AFTER:
-                return eager()
+                return eager(states)
             try:
                 kind.program = self._written(num_tokens, type(cache), states)
             except Exception:  # whatever a model does that cannot be written down; then its modules go on running it
                 kind.proof.is_refused = True
-                return eager()
+                return eager(states)
         if self._places.have_changed():  # the program has the old ones
             self._kinds = {}
-            return eager()
+            return eager(states)
         if kind.proof.is_proven:
             return self._run(kind, tokens, rows, positions, cache, states, places)
-        copies = [state.clone() for state in states]  # the modules begin with the states, too
+        expected = eager([state.clone() for state in states])
         try:
-            out = self._run(kind, tokens, rows, positions, cache, copies, places)
+            out = self._run(kind, tokens, rows, positions, cache, [state.clone() for state in states], places)
         except Exception:  # a shape that was right for zeros alone
             kind.proof.is_refused = True
-            return eager()
-        return kind.proof.output(lambda: out, eager, max(positions) + 1)
+        # What the program has come to is taken, so that a text does not depend on what was decoded before it.
+        if not kind.proof.is_refused and kind.proof.compare(out, expected, max(positions) + 1):
+            return out
+        return eager(states)  # anew: the cache has what the program wrote
 
     def num_replayable(self) -> int:
         """How many kinds of steps are written down and proven."""
@@ -168,7 +171,7 @@ class Replays:
 
     def _run(
         self,
-        kind: _Kind,
+        kind: _StepKind,
         tokens: Tensor,
         rows: Sequence[int],
         positions: Sequence[int],
@@ -186,9 +189,9 @@ class Replays:
             rows = [*rows, *[rows[0]] * num_added]
             at = np.concatenate([at, np.zeros((num_added, 1), np.int64)])
             slots = np.concatenate([slots, np.full((num_added, 1), cache.capacity)])
-        frame = kind.frames.pop() if kind.frames else Frame(program)
+        frame = kind.frames.pop() if kind.frames else StepFrame(program)
         try:
-            places = Places(np.array(rows), slots, at, cache.planes_now())
+            places = StepPlaces(np.array(rows), slots, at, cache.planes_now())
             out, *left = frame.run([tokens, torch.from_numpy(at), *states], places)
         finally:
             kind.frames.append(frame)

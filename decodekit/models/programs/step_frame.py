@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decodekit.models.programs.step_program import Call, StepProgram, View
+from decodekit.models.programs.step_program import ArenaView, StepProgram, TorchCall
 from decodekit.products.cpu_products import ROOM
-from decodekit.products.cpu_team import MAKE, team_state
-from decodekit.products.step_code import SCRATCH, run
+from decodekit.products.cpu_team import MAKERS, team_state
+from decodekit.products.step_code import SCRATCH, Field, Op, run
 
 
-class Places(NamedTuple):
+class StepPlaces(NamedTuple):
     """Where a step reads and writes in a cache, int64.
 
     Attributes:
@@ -32,7 +32,7 @@ class Places(NamedTuple):
     planes: NDArray[np.int64]
 
 
-class Frame:
+class StepFrame:
     """The memory of runs of one program, one at a time.
 
     Args:
@@ -48,9 +48,11 @@ class Frame:
         self._bases = np.zeros(num_bases, np.int64)
         self._bases[1] = self._arena.data_ptr()
         self._room = torch.empty(0)
+        kinds = {int(code[Field.A + 2]) for code in program.codes if code[Field.OP] == Op.LINEAR}
+        self._makers = np.array([one.address if i in kinds else 0 for i, one in enumerate(MAKERS)], np.int64)
         self._views: dict[int, Tensor] = {}
 
-    def run(self, inputs: Sequence[Tensor], places: Places) -> list[Tensor]:
+    def run(self, inputs: Sequence[Tensor], places: StepPlaces) -> list[Tensor]:
         """The outputs of a program; the cache is written, and inputs may be.
 
         Args:
@@ -65,7 +67,7 @@ class Frame:
             self._room = torch.empty(2 * needed)
         rows, slots, positions, planes = places
         room, state = self._room.data_ptr(), team_state()
-        arguments = self._bases, planes, rows, slots, positions, room, state, MAKE.address
+        arguments = self._bases, planes, rows, slots, positions, room, state, self._makers
         codes, floats, first = program.codes, program.floats, 0
         for at, call in program.calls:
             run(codes, floats, first, at, *arguments)
@@ -74,7 +76,7 @@ class Frame:
         run(codes, floats, first, len(codes), *arguments)
         return outputs
 
-    def _call(self, call: Call, given: Sequence[Tensor]) -> None:
+    def _call(self, call: TorchCall, given: Sequence[Tensor]) -> None:
         outs = [self._viewed(one, given) for one in call.outs]
         args, kwargs = self._viewed(call.args, given), self._viewed(call.kwargs, given)
         if call.is_given_out:
@@ -89,7 +91,7 @@ class Frame:
 
     def _viewed(self, value: Any, given: Sequence[Tensor]) -> Any:
         """Arguments of a call with the tensors of this run."""
-        if isinstance(value, View):
+        if isinstance(value, ArenaView):
             if value.base == 1:
                 view = self._views.get(id(value))
                 if view is None:
@@ -103,7 +105,7 @@ class Frame:
         return value
 
 
-def _as_view(memory: Tensor, view: View) -> Tensor:
+def _as_view(memory: Tensor, view: ArenaView) -> Tensor:
     flat = memory if memory.dtype is view.dtype else memory.view(view.dtype)
     first = flat.storage_offset() + view.offset // flat.element_size()
     return flat.as_strided(view.shape, view.strides, first)

@@ -74,7 +74,7 @@ class Operand(NamedTuple):
 
 @dataclass(slots=True)
 class _Memory:
-    """What one number of memory is: an input (its place among them), memory of torch, or a result."""
+    """One number of memory: an input (its place among them), memory of torch, or a result."""
 
     input: int | None = None
     address: int | None = None
@@ -92,7 +92,7 @@ class _Instruction:
     c: Operand | None = None
     floats: tuple[float, ...] = ()
     more: Mapping[Field, int] = field(default_factory=dict)
-    call: Call | None = None
+    call: TorchCall | None = None
 
     @property
     def reads(self) -> list[Operand]:
@@ -106,7 +106,7 @@ class _Instruction:
         return [*(self.call.outs if self.call is not None else [self.out] if self.out is not None else [])]
 
 
-class View(NamedTuple):
+class ArenaView(NamedTuple):
     """A tensor over the memory of a run: see `Operand`, whose place is final here."""
 
     base: int
@@ -117,12 +117,12 @@ class View(NamedTuple):
 
 
 @dataclass(slots=True)
-class Call:
+class TorchCall:
     """An operation of torch that is called as it is.
 
     Attributes:
         function: the operation.
-        args, kwargs: with a `View` where a tensor is another one in each run.
+        args, kwargs: with a `ArenaView` where a tensor is another one in each run.
         outs: what it writes.
         is_given_out: whether it takes what it writes as `out`; otherwise its results are copied there.
         reads: the operands among the arguments.
@@ -153,7 +153,7 @@ class StepProgram:
 
     codes: NDArray[np.int64]
     floats: NDArray[np.float64]
-    calls: tuple[tuple[int, Call], ...]
+    calls: tuple[tuple[int, TorchCall], ...]
     arena_bytes: int
     outputs: tuple[tuple[tuple[int, ...], torch.dtype], ...]
     num_inputs: int
@@ -275,9 +275,10 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Where a tensor lies. What nothing has written is kept, and read where it is."""
         if not self._is_known(tensor):
             self._note(tensor, _Memory(address=tensor.untyped_storage().data_ptr()))
-        offset = tensor.storage_offset() * tensor.element_size()
+        offset = int(tensor.storage_offset()) * tensor.element_size()
         kind = _KINDS.get(tensor.dtype, _OTHER)
-        return Operand(self._number(tensor), offset, kind, tuple(tensor.shape), tuple(tensor.stride()))
+        strides = tuple(int(stride) for stride in tensor.stride())
+        return Operand(self._number(tensor), offset, kind, tuple(tensor.shape), strides)
 
     def _numbers(self, tensor: Tensor) -> Operand:
         """The operand of an instruction."""
@@ -306,7 +307,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         args, kwargs = placed(args), placed(kwargs)
         marked = [_Marked(self.operand(one), one.dtype) for one in outs]
-        call = Call(function, args, kwargs, [one.operand for one in marked], is_given_out, tuple(reads))
+        call = TorchCall(function, args, kwargs, [one.operand for one in marked], is_given_out, tuple(reads))
         self._instructions.append(_Instruction(Op.CALL, call=call))
         self._marked[id(call)] = marked
 
@@ -414,8 +415,8 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def program(self, outputs: Sequence[Tensor]) -> StepProgram:
         """The instructions of these results, in order."""
         returned: dict[int, int] = {}
-        for i, one in enumerate(outputs):
-            returned[self._own(one, returned)] = _INPUTS + self._num_inputs + i
+        for i, tensor in enumerate(outputs):
+            returned[self._own(tensor, returned)] = _INPUTS + self._num_inputs + i
         kept = self._needed(returned)
         offsets, arena_bytes = self._arena(kept, returned)
 
@@ -426,20 +427,22 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def viewed(value: Any) -> Any:
             if isinstance(value, _Marked):
                 operand, dtype = value
-                return View(*placed(operand), dtype, operand.shape, operand.strides)
+                return ArenaView(*placed(operand), dtype, operand.shape, operand.strides)
             if type(value) in (list, tuple):
                 return type(value)(map(viewed, value))
             return {key: viewed(one) for key, one in value.items()} if isinstance(value, dict) else value
 
         codes = np.zeros((len(kept), Field.END), np.int64)
         floats = np.zeros((len(kept), NUM_FLOATS))
-        room, calls = 0, list[tuple[int, Call]]()
+        room, calls = 0, list[tuple[int, TorchCall]]()
         for i, one in enumerate(kept):
             code = codes[i]
             code[Field.OP] = one.op
             if one.call is not None:
-                args, kwargs, outs = (viewed(part) for part in (one.call.args, one.call.kwargs, self._marked[id(one.call)]))
-                calls.append((i, Call(one.call.function, args, kwargs, outs, one.call.is_given_out)))
+                args, kwargs, outs = (
+                    viewed(part) for part in (one.call.args, one.call.kwargs, self._marked[id(one.call)])
+                )
+                calls.append((i, TorchCall(one.call.function, args, kwargs, outs, one.call.is_given_out)))
                 continue
             code[Field.DIMS : Field.DIMS + 4] = _four(one.dims, 1)
             for place, operand in ((Field.OUT, one.out), (Field.A, one.a), (Field.B, one.b), (Field.C, one.c)):
@@ -456,7 +459,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 room = max(room, one.dims[0] * (one.dims[2] + _LINE))
             elif one.op in _REDUCTIONS:
                 room = max(room, 2 * one.dims[-1])
-        shapes = tuple((tuple(one.shape), one.dtype) for one in outputs)
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in outputs)
         kept_tensors = tuple(self._kept(kept))
         return StepProgram(
             codes, floats, tuple(calls), arena_bytes, shapes, self._num_inputs, room, self._per_slot, kept_tensors

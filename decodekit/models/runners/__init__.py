@@ -1,1 +1,1 @@
-"""Tiers: the ways to run a model over a cache, from recorded steps over pages to one row at a time."""
+"""Tiers: the ways to run a model over a cache, from captured steps over pages to one row at a time."""

@@ -42,9 +42,9 @@ from decodekit.models.causal_lm import LogitsKind, forward_apart, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.modules.shared_copy import WeightPlaces
+from decodekit.models.programs.proof import NUM_PROOFS, Proof, tolerance_of
 from decodekit.models.runners.captured import PassLock, Run, StepCapture, bucket
 from decodekit.models.runners.paged_step import LayerProbe, PagedStep
-from decodekit.models.runners.proof import NUM_PROOFS, Proof, tolerance_of
 from decodekit.models.runners.step_state import StepState
 
 ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)

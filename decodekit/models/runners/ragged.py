@@ -22,12 +22,12 @@ from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
 from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_row_layers import with_few_rows
-from decodekit.models.modules.merged_products import SharedInputs, merge_products
+from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
+from decodekit.models.programs.replay import MAX_TOKENS, Replays
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
-from decodekit.models.programs.replay import MAX_TOKENS, Replays
 from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.cpu_team import one_torch_thread
 
@@ -98,8 +98,6 @@ class RaggedModel:
         except attention.StepNotHandedOnError:
             self._sets_step = True
             self._layers = self._find_layers(shared)
-        if self._device.type == "cpu" and not use_pages and not self.is_spread:
-            merge_products(self._module, shared)  # those over pages are merged where they are compiled
         self.paged: PagedModel | None = None
         if use_pages:
             if self.is_spread:

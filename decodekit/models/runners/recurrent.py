@@ -30,8 +30,8 @@ from torch.nn.utils.rnn import pad_sequence
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step, checked_order, shortened
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.modules.merged_products import SharedInputs
-from decodekit.models.runners.ragged import RaggedModel, Recorder, past_key_values_class
 from decodekit.models.programs.replay import Replays
+from decodekit.models.runners.ragged import RaggedModel, Recorder, past_key_values_class
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""
@@ -431,7 +431,7 @@ class RecurrentModel(RaggedModel):
                 rows,
                 begins,
                 cache.kv,
-                lambda: self._run_next(self._module, tokens, step, cache.kv, given),
+                lambda states: self._run_next(self._module, tokens, step, cache.kv, states),
                 given,
             )
         else:

@@ -22,7 +22,7 @@ from decodekit.models.checks.self_check import small_windows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.runners.proof import tolerance_of
+from decodekit.models.programs.proof import tolerance_of
 
 _NUM_TOKENS: Final = 12
 
