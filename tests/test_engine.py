@@ -129,9 +129,8 @@ def test_rows_of_a_model_are_read_together(llm: LLM) -> None:
     assert limits[0].kin is limits[1].kin is not plans[1].settings.kin
 
 
-@pytest.mark.parametrize("is_fed", [False, True])
-def test_rows_that_nobody_waits_for_are_closed_up(llm: LLM, is_fed: bool) -> None:
-    """Texts that go on move into the rows of those that ended, unless these get other requests at once."""
+def test_texts_stay_in_their_rows(llm: LLM) -> None:
+    """What a cache holds of a text is not moved when others have ended."""
     model, last_rows = ToyLM(), list[Any]()
     forward = model.forward
 
@@ -145,9 +144,9 @@ def test_rows_that_nobody_waits_for_are_closed_up(llm: LLM, is_fed: bool) -> Non
         plan = llm.plan(GenerateOptions.of(max_new_tokens=limit), [])
         scheduler.add(Ticket(i, llm.request("abca"[i], plan), policy, plan.settings))
     while not scheduler.is_idle:
-        scheduler.step(is_fed=is_fed)
+        scheduler.step()
     assert last_rows[0] == [0, 1, 2, 3]
-    assert last_rows[-1] == ([1, 3] if is_fed else [0, 1])
+    assert last_rows[-1] == [1, 3]
 
 
 def test_streams_and_results(llm: LLM) -> None:

@@ -16,13 +16,9 @@ On Linux alone; elsewhere there is a team of one.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -285,16 +281,10 @@ class Team:
             thread.join()
 
 
-def num_threads() -> int:
-    """How many threads a product of the current thread may have: as many as torch had before `one_torch_thread`."""
-    number: int = getattr(_local, "num_threads", 0) or torch.get_num_threads()
-    return number
-
-
 def team_state() -> int:
     """The state of the team that makes products of the current thread; 0 if it makes them alone."""
-    threads = num_threads()
-    return 0 if threads == 1 else _team(threads - 1).state
+    threads = torch.get_num_threads()
+    return 0 if threads == 1 or not _HAS_HELPERS else _team(threads - 1).state
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -318,46 +308,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch compute with one thread in passes of the current thread, and products with all that it had.
-
-    The threads that torch keeps for its own operations spin for a while after each, on the cores that helpers need.
-    What is small is quicker without them; what is large in a pass of few rows are its products.
-    """
-    before = torch.get_num_threads()
-    if before == 1 or _TORCH is None:
-        yield
-        return
-    _local.num_threads = before
-    _set_torch_threads(1)
-    try:
-        yield
-    finally:
-        _set_torch_threads(before)
-        del _local.num_threads
-
-
-def _set_torch_threads(number: int) -> None:
-    """As `torch.set_num_threads`, for the current thread alone: other threads may begin at any time."""
-    assert _TORCH is not None
-    _TORCH.omp_set_num_threads(number)
-    if hasattr(_TORCH, "MKL_Set_Num_Threads_Local"):
-        _TORCH.MKL_Set_Num_Threads_Local(number)
-
-
-def _torch_library() -> Any:
-    """The library whose OpenMP torch uses; None where helpers are not to be had."""
-    if sys.platform != "linux" or os.uname().machine not in _SYSCALLS:
-        return None
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    except OSError:
-        return None
-    return library if hasattr(library, "omp_set_num_threads") else None
-
-
-_TORCH: Final = _torch_library()
+_HAS_HELPERS: Final = sys.platform == "linux" and os.uname().machine in _SYSCALLS
 _local: Final = threading.local()
 _teams: Final[dict[int, Team]] = {}
 _lock: Final = threading.Lock()

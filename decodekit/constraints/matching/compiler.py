@@ -6,7 +6,6 @@ grammar stays usable: new matchers rebuild their states, existing matchers keep 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from typing import Any, Final, Protocol, runtime_checkable
@@ -19,7 +18,6 @@ from decodekit.constraints.engine.automaton import Automaton, begin_epoch, share
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.token_masks import Masks
-from decodekit.constraints.matching import saved
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.matching.verdicts import Verdicts
@@ -109,32 +107,6 @@ class CompiledGrammar:
             ResourceLimitError: no text was found within bounds.
         """
         return len(self.matcher().completion(left_out))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the constraint as JSON, with the fingerprint of the vocabulary; no masks (see the module `saved`).
-
-        Raises:
-            UnsupportedSchemaError: the constraint holds Python objects, or is of a class that has no form in a file.
-            OSError: the file cannot be written.
-        """
-        saved.save(self.constraint, self.vocabulary, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str], tokenizer: Any) -> CompiledGrammar:
-        """The grammar that `save` wrote, compiled; the same object as that of an equal constraint.
-
-        Args:
-            path: the file.
-            tokenizer: as in `compile`; one with an equal vocabulary.
-
-        Raises:
-            NameNotFoundError: there is no such file.
-            InvalidConstraintError: the file is none that `save` wrote.
-            VocabularyMismatchError: it was saved for another vocabulary.
-            ConstraintError: what `compile` raises.
-        """
-        vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
-        return compile(saved.load(path, vocabulary), vocabulary)
 
     def most_tokens(self) -> int | None:
         """The most tokens of a text of the language, every byte a token; None if there is no bound.

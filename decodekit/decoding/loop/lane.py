@@ -183,22 +183,17 @@ class Lane(Generic[G]):
         self.store.clear()
 
     @torch.inference_mode()
-    def step(self, *, is_refilled: bool) -> list[tuple[G, Update]]:
+    def step(self) -> list[tuple[G, Update]]:
         """Read a part of what there is of prompts, bring all other groups on, and tell what is new.
 
         Memory may run out where a cache grows. Then the youngest group leaves its rows, and the step goes on without
         it; its text so far stays, and is read again when there is room. A group that is alone and has no room fails.
-
-        Args:
-            is_refilled: whether free rows will be taken at once by other groups.
         """
         rows = self.rows
         assert rows is not None
         updates = self._prefill(rows)
         if self.running:
             self.running.sort(key=lambda group: group.rows[0])  # neighbouring rows are read in place
-            if not is_refilled and self.policy.num_rows == 1:
-                self._close_holes(rows)
             updates += self._advance(self.running, rows)
         return updates + self._ended([group for group in self.groups if group.is_done])
 
@@ -416,31 +411,3 @@ class Lane(Generic[G]):
         update = self.policy.update(group)
         self.leave(group, is_sound=False)
         return update
-
-    def _close_holes(self, rows: CacheRows) -> None:
-        """Move the last groups into free rows before them.
-
-        A cache reads neighbouring rows in place and must copy scattered ones at every step. A cache of pages need not:
-        it says so by `copies_scattered_rows`.
-        """
-        if not getattr(rows.cache, "copies_scattered_rows", True) or self.reading:
-            return
-        taken = [group.rows[0] for group in self.running]
-        first = min(taken)
-        if taken == list(range(first, first + len(taken))):
-            return
-        assert self.shared is not None
-        holes = [row for row in range(len(taken)) if row not in set(taken)]
-        movers = [group for group in self.running if group.rows[0] >= len(taken)]
-        order = list(range(rows.cache.num_rows))
-        for hole, group in zip(holes, movers, strict=True):
-            source = group.rows[0]
-            order[hole] = source
-            self.shared.make_room(hole)
-            self._free[self._free.index(hole)] = source
-            group.rows = [hole]
-            group.sequence.row = hole
-        rows.cache.reorder(torch.tensor(order))
-        if rows.table is not None:
-            rows.table.reorder(order)
-        self.running.sort(key=lambda group: group.rows[0])

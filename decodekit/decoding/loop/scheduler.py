@@ -286,13 +286,11 @@ class Scheduler:
         self._finished[{"DK711": "cancelled", "DK712": "timeout"}.get(str(code), result.finish_reason)] += 1
 
     @decoding()
-    def step(self, *, expects_more: bool = True, is_fed: bool = False) -> list[Update]:
+    def step(self, *, expects_more: bool = True) -> list[Update]:
         """Admit what there is room for, and bring every lane on by a step; what is new.
 
         Args:
             expects_more: whether more requests may come; if not, caches are no larger than what waits.
-            is_fed: whether a request is added for every free row before the next step, so that rows need not be moved
-                together.
         """
         updates = self._expire()
         self._make_way()
@@ -301,8 +299,7 @@ class Scheduler:
         for lane in list(self._lanes.values()):
             if not lane.reading and not lane.running:
                 continue
-            is_refilled = is_fed or bool(self._waiting.get(id(lane.policy)))
-            for group, update in lane.step(is_refilled=is_refilled):
+            for group, update in lane.step():
                 updates += self._handed_out(self._tickets[update.index], group, update)
         self._drop_idle_lanes()
         return updates
@@ -604,7 +601,7 @@ def run(
                     break
                 scheduler.add(Ticket(*entry, policy, settings, num_samples))
                 num_free -= num_samples
-            yield from scheduler.step(expects_more=not is_exhausted, is_fed=not is_exhausted)
+            yield from scheduler.step(expects_more=not is_exhausted)
             if is_exhausted and scheduler.is_idle:
                 return
     finally:

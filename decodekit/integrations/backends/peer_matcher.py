@@ -13,7 +13,6 @@ A shortest completion is what no peer has: ``on_length="close"`` is refused.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NoReturn
@@ -74,12 +73,6 @@ class PeerGrammar(CompiledGrammar):
     def most_tokens(self) -> int | None:
         """None: not known."""
         return None
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Not possible: raises `UnsupportedSchemaError`."""
-        raise UnsupportedSchemaError(
-            f"a grammar of {self._peer.name} cannot be saved", hint="compile(...).save(path) without a backend"
-        )
 
     def __repr__(self) -> str:
         return f"PeerGrammar({self.constraint!r:.200}, {self.vocabulary!r})"

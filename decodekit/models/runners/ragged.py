@@ -28,8 +28,6 @@ from decodekit.models.programs.replay import MAX_TOKENS, Replays
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
-from decodekit.products.cpu_products import MAX_ROWS
-from decodekit.products.cpu_team import one_torch_thread
 
 
 class RaggedModel:
@@ -274,9 +272,6 @@ class RaggedModel:
             if min(ends) > limit and self._long is not None:
                 self._long.is_strict = self.is_strict
                 return self._long.forward(tokens, num_tokens, cache, rows, logits, hidden)
-        if not self._is_cuda and sum(num_tokens) <= MAX_ROWS:
-            with one_torch_thread():
-                return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
         return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
 
     def _forward(

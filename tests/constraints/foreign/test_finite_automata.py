@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-from pathlib import Path
 
 import interegular
 import pytest
@@ -15,7 +14,7 @@ import decodekit as dk
 from decodekit.constraints import as_constraint
 from decodekit.constraints.fingerprint import described
 from decodekit.constraints.foreign.finite_automata import FiniteAutomaton
-from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
+from decodekit.errors import InvalidConstraintError, UnsatisfiableError
 from decodekit.testing import check_language, check_matcher
 from tests.reference.vocabularies import byte_vocabulary
 
@@ -116,12 +115,6 @@ def test_equal_automata_are_equal() -> None:
     assert one == other and hash(one) == hash(other) and one != as_constraint(interegular.parse_pattern("(ab)*"))
     assert pickle.loads(pickle.dumps(one)) == one
     assert described(one) == described(other) and "0x" not in str(described(one))
-
-
-def test_saving_is_refused_by_name(tmp_path: Path) -> None:
-    grammar = dk.compile(interegular.parse_pattern("(é|b)+"), byte_vocabulary())
-    with pytest.raises(UnsupportedSchemaError, match="a FiniteAutomaton cannot be saved"):
-        grammar.save(tmp_path / "g")
 
 
 @pytest.mark.parametrize(
