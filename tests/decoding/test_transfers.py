@@ -22,7 +22,8 @@ from decodekit import LLM
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.samples import Texts
 from decodekit.models.huggingface import HuggingFaceLM
-from decodekit.models.runners import paged, proof
+from decodekit.models.programs import proof
+from decodekit.models.runners import paged
 from tests.decoding.test_device_drafts import Knows, knowing
 from tests.decoding.test_run_ahead import PROMPTS, SCHEMA, be_captured
 from tests.models import architectures

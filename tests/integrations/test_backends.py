@@ -116,8 +116,6 @@ def test_what_a_peer_does_not_know_is_refused() -> None:
     constraint = dk.backend(OwnPeer())(dk.Regex("a+"))
     with pytest.raises(UnsupportedSchemaError, match='on_length="close" cannot be kept'):
         toy_llm().generate("Q: ", constraint=constraint, on_length="close")
-    with pytest.raises(UnsupportedSchemaError, match="cannot be saved"):
-        dk.compile(constraint, VOCABULARY).save("grammar.json")
 
 
 def test_a_backend_is_never_inside_of_another_constraint() -> None:
