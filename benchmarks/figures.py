@@ -61,16 +61,20 @@ def loop() -> str:
     rows = [
         [
             f"{row['model']}, {row['strategy']}",
+            f"{row['dtype']}, {row['num_threads']}",
             f"{row['batch_size']}",
             f"{row['decodekit']:,.0f}",
             f"{row['generate']:,.0f}",
             f"{row['ratio_generate']:.2f}, {' to '.join(f'{end:.2f}' for end in row['ratio_generate_p10_p90'])}",
             f"{row['ratio_bare']:.2f}" if "ratio_bare" in row else "",
-            f"{row['ratio_generate_batch']:.1f}",
+            f"{row['ratio_generate_batch']:.1f}" if "ratio_generate_batch" in row else "",
         ]
         for row in load("loop")["rows"]
     ]
-    heads = "weights", "rows", "tokens per second", "`generate`", "ratio, 10 % to 90 %", "bare loop", "`generate_batch`"
+    heads = (
+        "weights", "type, threads", "rows", "tokens per second", "`generate`", "ratio, 10 % to 90 %", "bare loop",
+        "`generate_batch`",
+    )  # fmt: skip
     return table(heads, rows) + source("loop")
 
 

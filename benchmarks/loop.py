@@ -1,6 +1,7 @@
 """Tokens per second of the loop on a CPU: decodekit beside transformers, in one process, in turns.
 
-    python -m benchmarks.loop [--repeats 9] [--sizes 2 9 52 tiny] [--batch 1] [--tokens 128]
+    python -m benchmarks.loop [--repeats 9] [--sizes 2 9 52 tiny] [--dtypes float32 bfloat16] [--threads 1 2]
+        [--batch 1 8] [--tokens 128]
 
 The sides, over one model with the same prompts and limits:
 
@@ -14,8 +15,9 @@ has the same length; ``tiny`` is the bundled model on sample documents. Strategi
 processors (temperature, top-k, top-p, min-p). Runs take turns, so that whatever else the machine does falls on all
 sides: a figure is the median over the repeats, a ratio the median of the ratios of neighbouring runs. On a machine that
 others use, ratios of processor time tell more than those of seconds; with one thread (``OMP_NUM_THREADS=1``) they are
-what a quiet machine would show. Greedy runs must give the same tokens on all sides, or the script fails: a speed of
-wrong text is not reported.
+what a quiet machine would show. Greedy runs in float32 must give the same tokens on all sides, or the script fails: a
+speed of wrong text is not reported. In shorter types sums that are added in another order come to other roundings, so
+the share of equal texts stands beside the figures.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import functools
 import itertools
 import json
 import logging
+import operator
 import os
 import statistics
 import time
@@ -79,7 +82,7 @@ class Setup:
         return self.llm.vocabulary.eos_token_ids
 
 
-def random_model(name: str, num_prompts: int, max_new_tokens: int) -> Setup:
+def random_model(name: str, dtype: torch.dtype, num_prompts: int, max_new_tokens: int) -> Setup:
     """A Llama with random weights, and a tokenizer of as many made-up tokens."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -96,7 +99,7 @@ def random_model(name: str, num_prompts: int, max_new_tokens: int) -> Setup:
         eos_token_id=None,
         pad_token_id=0,
     )
-    module = AutoModelForCausalLM.from_config(config).eval()
+    module = AutoModelForCausalLM.from_config(config).to(dtype).eval()
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(256, shape["vocab_size"], (num_prompts, PROMPT_TOKENS), generator=generator).tolist()
     llm = dk.LLM(module, tokenizer_of(shape["vocab_size"]))
@@ -119,9 +122,9 @@ def tokenizer_of(size: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def bundled(name: str, num_prompts: int, max_new_tokens: int) -> Setup:
+def bundled(name: str, dtype: torch.dtype, num_prompts: int, max_new_tokens: int) -> Setup:
     """A model by its name, on sample documents."""
-    llm = dk.LLM.load(name)
+    llm = dk.LLM.load(name, dtype=dtype)
     module: Any = llm.model.model  # type: ignore[attr-defined]
     prompts = [llm.tokenizer.encode(text) for text in load_prompts(num_prompts)]
     return Setup(name, llm, module, prompts, max_new_tokens, sum(one.numel() for one in module.parameters()))
@@ -229,8 +232,8 @@ def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[
     """Medians of each side, and ratios of the first to every other; all sides take turns, in changing order."""
     warm = {name: run() for name, run in sides.items()}
     first, *others = sides
-    for name in others if is_exact else ():
-        if warm[name] != warm[first]:
+    for name in others:
+        if warm[name] != warm[first] and is_exact:
             raise SystemExit(f"greedy tokens of {first} differ from those of {name}")
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     order = list(sides)
@@ -240,6 +243,8 @@ def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[
     row: dict[str, object] = {
         name: round(statistics.median(wall for wall, _ in found), 1) for name, found in speeds.items()
     }
+    if "bare" in warm:
+        row["texts_as_bare"] = sum(map(operator.eq, warm[first], warm["bare"])) / len(warm[first])
     for name, (place, suffix) in itertools.product(others, enumerate(("", "_processor_time"))):
         pairs = zip(speeds[first], speeds[name], strict=True)
         ratios = sorted(ours[place] / theirs[place] for ours, theirs in pairs)
@@ -249,8 +254,8 @@ def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[
     return row
 
 
-def sides_of(setup: Setup, strategy: str, batch_size: int) -> dict[str, Run]:
-    """Who decodes; those that do not run here are left out."""
+def sides_of(setup: Setup, strategy: str, batch_size: int, *, has_manager: bool) -> dict[str, Run]:
+    """Who decodes; those that do not run here are left out, and continuous batching where it is not wanted."""
     options = {"do_sample": False} if strategy == "greedy" else {"do_sample": True, **SAMPLING}
     own = dk.Greedy() if strategy == "greedy" else dk.Sample(**SAMPLING, seed=1)
     sides: dict[str, Run] = {
@@ -259,6 +264,8 @@ def sides_of(setup: Setup, strategy: str, batch_size: int) -> dict[str, Run]:
     }
     if strategy == "greedy":
         sides["bare"] = functools.partial(run_bare, setup, batch_size)
+    if not has_manager:
+        return sides
     batched = functools.partial(run_generate_batch, setup, options, batch_size)
     try:
         batched()
@@ -275,6 +282,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--sizes", nargs="+", default=[*SIZES, "tiny"], metavar="SIZE")
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()])
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--prompts", type=int, default=1, help="times the batch")
     parser.add_argument("--tokens", type=int, default=128)
@@ -285,21 +294,37 @@ def main() -> None:
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     rows: list[dict[str, object]] = []
     log = Console(stderr=True)
-    for size, batch_size in itertools.product(arguments.sizes, arguments.batch):
+    worlds = itertools.product(arguments.dtypes, arguments.threads, arguments.sizes, arguments.batch)
+    for dtype, num_threads, size, batch_size in worlds:
+        torch.set_num_threads(num_threads)
         make = random_model if size in SIZES else bundled
-        setup = make(size, batch_size * arguments.prompts, arguments.tokens)
+        setup = make(size, getattr(torch, dtype), batch_size * arguments.prompts, arguments.tokens)
+        is_first = (dtype, num_threads) == (arguments.dtypes[0], arguments.threads[0])
         for strategy in arguments.strategies:
             row: dict[str, object] = {
                 "model": setup.name,
                 "num_parameters": setup.num_parameters,
+                "dtype": dtype,
+                "num_threads": num_threads,
                 "strategy": strategy,
                 "batch_size": batch_size,
             }
-            row |= compare(sides_of(setup, strategy, batch_size), arguments.repeats, is_exact=strategy == "greedy")
+            sides = sides_of(setup, strategy, batch_size, has_manager=is_first)
+            row |= compare(sides, arguments.repeats, is_exact=strategy == "greedy" and dtype == "float32")
             rows.append(row)
             log.print(json.dumps(row), highlight=False, soft_wrap=True)
     table = Table(title="tokens per second, median")
-    columns = ["model", "strategy", "batch_size", "decodekit", "generate", "generate_batch", "bare"]
+    columns = [
+        "model",
+        "dtype",
+        "num_threads",
+        "strategy",
+        "batch_size",
+        "decodekit",
+        "generate",
+        "generate_batch",
+        "bare",
+    ]
     for heading in [*columns, "ratio_generate", "ratio_generate_processor_time", "ratio_bare"]:
         table.add_column(heading.replace("_", " "), justify="right")
     for row in rows:
@@ -318,7 +343,6 @@ def main() -> None:
         num_repeats=arguments.repeats,
         max_new_tokens=arguments.tokens,
         sampling=SAMPLING,
-        num_threads=torch.get_num_threads(),
         # Above 1 before the run, other work shares the caches; that costs the faster side more, and ratios are low.
         load_average_before=round(load_before, 2),
     )

@@ -4,15 +4,17 @@ Example: two rows x of width 2,048 and a bfloat16 matrix of 512 outputs. Each nu
 x[r, k] weight[n, k], and it is always added up in the same order:
 
     blocks      k = 0 to 1,023, then 1,024 to 2,047; their sums are added one after the other
-    in a block  32 partial sums, of every 32nd product; they are halved until one is left: 16 + 16, 8 + 8, ...
+    in a block  16 partial sums, of every 16th product; they are halved until one is left: 8 + 8, 4 + 4, ...
     a product   the weight widened to float32 in a register, one fused multiply-add
 
 So a number does not depend on the rows beside it, on the number of threads, or on which thread made it; what changes
 with these is the *tile*, so many outputs by so many rows, that is added up side by side in registers:
 
-    1 x 1     one row: each weight is used once, and reading one matrix row after the other keeps what the processor
-              fetches ahead
-    3 x 4     four rows or eight: three weight vectors and one of x for twelve multiply-adds
+    4 x 1     one row: four matrix rows in turn, whose sums do not wait for one another
+    3 x 4     four rows or eight: three weight vectors and one of x for twelve multiply-adds; 3 x 2 where a processor has
+              registers of eight numbers
+
+Weights of two bytes are widened anew by each tile, or, where there are more tiles, once for all of them.
 
 The tiles are written as explicit vectors, since a compiler that vectorises a loop by itself picks another order for
 every number of rows. Rows of x are packed beforehand (block by block, 16 numbers of each row of a tile side by side):
@@ -52,11 +54,15 @@ SIZES: Final = (4, 2, 2)
 
 LANES: Final = 16
 IS_WIDE: Final = bool(llvm.get_host_cpu_features().get("avx512f"))
+"""Whether the processor has registers for tiles of four rows."""
+_FEW: Final = 4 if IS_WIDE else 2
 _SUMS: Final = LANES  # partial sums of a number
 _HALVES: Final = _SUMS // LANES
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
-ROOM: Final = GROUP * MAX_ROWS
+_WIDENED: Final = 3  # outputs whose weights are widened at a time
+ROOM: Final = GROUP * MAX_ROWS + _WIDENED * _BLOCK
+"""Float32 numbers that a product needs: totals, and weights that are widened once for many rows."""
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
 
 # Types of the intermediate code.
@@ -343,6 +349,24 @@ def _add_block(
 
 
 @compiled
+def _add_widened(
+    mark: Any, size: int, weight: int, x: int, totals: int, outs: int, num_rows: int, width: int, length: int
+) -> None:
+    """As `_add_block` for all tiles of rows: weights are widened once, and not anew for each tile."""
+    wide = totals + 4 * GROUP * MAX_ROWS
+    for n in range(0, outs, _WIDENED):
+        count = min(_WIDENED, outs - n)
+        for i in range(count):
+            for k in range(length):
+                write(SINGLE, wide, i * _BLOCK + k, read(mark, weight, (n + i) * width + k))
+        row = 0
+        while row < num_rows:
+            at = x + row * _padded(length) * 4
+            _add_block(SINGLE, 4, wide, at, totals + 4 * n * num_rows, count, row, num_rows, _BLOCK, length)
+            row += _rows_of_tile(row, num_rows)
+
+
+@compiled
 def outputs(
     mark: Any, size: int, packed: int, weight: int, bias: int, out: int, totals: int,
     num_rows: int, num_outs: int, width: int, first: int, last: int,
@@ -365,10 +389,13 @@ def outputs(
             write(SINGLE, totals, i, numba.float32(0))
         for start in range(0, width, _BLOCK):
             length = min(_BLOCK, width - start)
+            at = weight + (n * width + start) * size
+            if size != 4 and num_rows > _FEW:
+                _add_widened(mark, size, at, packed + start * num_rows * 4, totals, outs, num_rows, width, length)
+                continue
             row = 0
             while row < num_rows:
                 x = packed + (start * num_rows + row * _padded(length)) * 4
-                at = weight + (n * width + start) * size
                 _add_block(mark, size, at, x, totals, outs, row, num_rows, width, length)
                 row += _rows_of_tile(row, num_rows)
         for m in range(outs):
