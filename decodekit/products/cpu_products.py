@@ -11,8 +11,8 @@ So a number does not depend on the rows beside it, on the number of threads, or 
 with these is the *tile*, so many outputs by so many rows, that is added up side by side in registers:
 
     4 x 1     one row: four matrix rows in turn, whose sums do not wait for one another
-    3 x 4     four rows or eight: three weight vectors and one of x for twelve multiply-adds; 3 x 2 where a processor has
-              registers of eight numbers
+    3 x 4     four rows or eight: three weight vectors and one of x for twelve multiply-adds; 3 x 2 where the registers
+              of a processor hold eight numbers
 
 Weights of two bytes are widened anew by each tile, or, where there are more tiles, once for all of them.
 
