@@ -108,6 +108,7 @@ def endpoint_of_decodekit() -> Iterator[Endpoint]:
         endpoint.end()
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_asked_by_several_clients() -> None:
     import asyncio
 

@@ -182,7 +182,7 @@ def check_schemas_in_threads(seconds: float, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_json_schemas_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_schemas_in_threads(2.0, monkeypatch) >= 1
+    assert check_schemas_in_threads(0.5, monkeypatch) >= 1
 
 
 @pytest.mark.slow

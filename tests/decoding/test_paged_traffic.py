@@ -139,7 +139,7 @@ def wrong_after_a_fault(llm: LLM, options: dict[str, Any], every: int) -> list[t
     return wrong
 
 
-@sized("every", 97, slow=5)
+@sized("every", 193, slow=5)
 @pytest.mark.parametrize("options", WALKS, ids=range(len(WALKS)))
 def test_memory_that_runs_out_anywhere_changes_no_text(plain: LLM, options: dict[str, Any], every: int) -> None:
     """The younger row leaves, the step is made again, and all goes on from where it was."""

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from xml.dom import minidom
 
@@ -463,3 +464,14 @@ def test_the_rule_of_a_table_is_as_wide_as_the_table(comparison: Comparison) -> 
             body = lines[number - 1 : lines.index("", number) if "" in lines[number:] else None]
             assert len(lines[number].encode()) == len(lines[number]) == max(map(len, body))
     assert all(name in wide.table() for name in strategies)  # and nothing is cut
+
+
+def test_intervals_are_missed_below_the_least_number_of_samples_alone() -> None:
+    def notes(num_seeds: int, repeats: int) -> list[str]:
+        plan: Any = SimpleNamespace(seeds=range(num_seeds), repeats=repeats, tasks=[], measures={}, strategies=[])
+        return [note.partition(":")[0] for note in module._notes([], plan, {})]
+
+    least = module.MIN_SAMPLES
+    assert notes(least - 1, 1) == ["no intervals over seeds", "no intervals of times"]
+    assert notes(least - 1, 2) == ["no intervals over seeds"]
+    assert notes(least, 1) == []

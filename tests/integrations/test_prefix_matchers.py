@@ -122,3 +122,16 @@ def test_a_copy_of_another_process_starts_anew() -> None:
     matchers = PrefixMatchers(GRAMMAR)
     matchers.masks([of("p")])
     assert allowed(pickle.loads(pickle.dumps(matchers)).masks([of("pa")])) == [slowly(GRAMMAR, [])]
+
+
+def test_a_row_with_the_prompt_of_another_needs_no_new_matcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing behind the prompt is the same; a longer prompt needs one."""
+    calls = [("pab", 1, 1), ("pxb", 1, 1), ("pa", 1, 1), ("pab", 2, 2)]
+    expected = [slowly(GRAMMAR, of(text)[prompt_length:]) for text, prompt_length, _ in calls]
+    made: list[object] = []
+    make = type(GRAMMAR).matcher
+    monkeypatch.setattr(type(GRAMMAR), "matcher", lambda self: made.append(self) or make(self))
+    matchers = PrefixMatchers(GRAMMAR)
+    for (text, prompt_length, num_made), one in zip(calls, expected, strict=True):
+        assert allowed(matchers.masks([of(text)], prompt_lengths=[prompt_length])) == [one], text
+        assert len(made) == num_made, text

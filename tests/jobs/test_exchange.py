@@ -236,6 +236,7 @@ def test_sampling_and_constraints_of_other_kinds() -> None:
     assert body == {"model": "fake", "max_tokens": 64, "temperature": 0.7, "top_k": 5, "presence_penalty": 0.5}
     notes = " ".join(requests.notes())
     assert 'on_length="close"' in notes and "fast_forward='canonical' is not sent" in notes and "own noise" in notes
+    assert "guard of the constraint" not in notes  # a pattern has none
     with pytest.raises(UnsupportedSchemaError, match=r"OpenAI's API cannot be given Regex"):
         BatchRequests(make_settings(is_chat=True), schema)
     grammar = JobSchema("s", True, dk.Grammar('start: "a"\n'), {"grammar": "a"}, False)

@@ -249,6 +249,9 @@ def test_a_folder_of_mixed_files(tmp_path: Path, llm: FakeLLM, monkeypatch: pyte
     assert done.code == console.DONE
     assert "left out 5 files of folders that are no text files (2 .csv, 1 .zip" in done.err
     assert "what is text of them: --include '*.csv' --include '*.jsonl' --include e\n" in done.err
+    again = Result("extract", "docs", "out/results.jsonl", "-o", "out", *FIELDS)
+    assert again.code == console.DONE
+    assert "left out 1 input that the job itself has written, such as " in again.err
 
 
 # --- one document, one name -------------------------------------------------------------------------------------------

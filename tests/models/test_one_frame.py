@@ -16,7 +16,7 @@ OF_ARCHITECTURES = (
 )
 OF_SURVEY = ("cohere2", "glm4", "starcoder2", "exaone4", "olmoe", "qwen3_moe", "apertus", "codegen")
 
-KEPT = ("llama", "qwen3", "gemma3", "gpt2", "opt", "mixtral", "gpt_oss", "deepseek_v3")
+KEPT = ("llama", "gemma3", "gpt2", "mixtral", "gpt_oss", "deepseek_v3")
 
 
 @thinned("name", [*OF_ARCHITECTURES, *OF_SURVEY], keep=KEPT)

@@ -9,6 +9,7 @@ from decodekit.constraints.json_schema.strings.character_derivatives import row
 from decodekit.constraints.language import ir
 from decodekit.constraints.language import node as nodes
 from decodekit.constraints.language.node import Node
+from decodekit.constraints.slices import Unfinished
 from decodekit.errors import ResourceLimitError
 from tests.sizes import sized
 
@@ -287,3 +288,20 @@ def test_too_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
         character_search.is_empty(node)
     monkeypatch.setattr(character_search, "MAX_PARTS", 10_000)
     assert character_search.is_empty(node)
+
+
+def test_searches_that_wait_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than there is room for, and those before it begin anew."""
+
+    def unfinished() -> None:
+        raise Unfinished
+
+    monkeypatch.setattr(character_search, "MAX_BEGUN", 2)
+    monkeypatch.setattr(character_search, "spend", unfinished)
+    monkeypatch.setattr(character_search, "_begun", {})
+    waiting = []
+    for number in range(5):
+        with pytest.raises(Unfinished):
+            character_search._resumed(number, (nothing for nothing in ()))
+        waiting.append([*character_search._begun])
+    assert waiting == [[0], [0, 1], [2], [2, 3], [4]]

@@ -25,7 +25,7 @@ from decodekit.errors import OptionError
 from tests.constraints.json_schema.test_mask_oracle import compare
 from tests.reference.short_numbers import short_words
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
-from tests.sizes import thinned
+from tests.sizes import sized, thinned
 
 NUMBERS: Final[dict[str, Any]] = {
     "any": {"type": "number"},
@@ -71,7 +71,7 @@ def small_languages(depth: int) -> Iterator[Node]:
         yield ir.both(ir.repeat(ir.byte_set(b"ab")), ir.complement(first))
 
 
-@pytest.mark.parametrize("most", range(5))
+@thinned("most", range(5), keep=(0, 2, 4))
 def test_all_small_languages(most: int) -> None:
     languages = set(small_languages(2))
     longest = 9  # from any beginning at most four bytes more are needed, so all shortest ways are there
@@ -147,14 +147,15 @@ def accepts(schema: Any, text: str, **options: Any) -> bool:
 
 
 @thinned("name", NUMBERS, keep=NUMBERS.keys() - {"billionths"})
-def test_what_has_room_stays_as_it_is(name: str) -> None:
+@sized("num", 30, slow=100)
+def test_what_has_room_stays_as_it_is(name: str, num: int) -> None:
     """Every double as Python prints it, every integer of 64 bits: accepted exactly where any length is."""
     rng = random.Random(name)
-    doubles = (struct.unpack("<d", rng.randbytes(8))[0] for _ in range(300))
+    doubles = (struct.unpack("<d", rng.randbytes(8))[0] for _ in range(3 * num))
     values = [value for value in doubles if value == value and abs(value) != float("inf")]
-    values += [rng.randrange(-(2**63), 2**64) for _ in range(100)]
+    values += [rng.randrange(-(2**63), 2**64) for _ in range(num)]
     values += [-2.2250738585072014e-308, 1.7976931348623157e308, -(2**63), 2**64 - 1, 0, -0.0, 7, 0.25, 3]
-    values += [round(rng.uniform(0, 2000), 2) for _ in range(100)]
+    values += [round(rng.uniform(0, 2000), 2) for _ in range(num)]
     texts = [json.dumps(value) for value in values]
     assert max(map(len, texts)) == MAX_BYTES
     answers = [accepts(NUMBERS[name], text) for text in texts]

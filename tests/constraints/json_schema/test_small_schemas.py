@@ -20,6 +20,7 @@ from tests.constraints.json_schema import small_schemas as small
 from tests.constraints.json_schema.small_schemas import Schema
 from tests.constraints.json_schema.small_worlds import World, faults
 from tests.reference.json_network import accepts
+from tests.sizes import sized
 
 TWICE = ('{"a":0,"a":0}', '{"c":1,"c":0}')
 
@@ -85,12 +86,16 @@ def test_keywords_leave_other_types_alone() -> None:
     check([*keywords, *({"not": keyword} for keyword in keywords)], MIXED, type_=None)
 
 
-def test_two_keywords_of_objects() -> None:
-    check(small.together(small.OBJECT_KEYWORDS, 2), FEW_OBJECTS, type_="object", at_least=400)
+@sized("step", 3, slow=1)
+def test_two_keywords_of_objects(step: int) -> None:
+    schemas = every(step, small.together(small.OBJECT_KEYWORDS, 2))
+    check(schemas, FEW_OBJECTS, type_="object", at_least=400 // step)
 
 
-def test_two_keywords_of_arrays() -> None:
-    check(small.together(small.ARRAY_KEYWORDS, 2), FEW_ARRAYS, type_="array", at_least=280)
+@sized("step", 3, slow=1)
+def test_two_keywords_of_arrays(step: int) -> None:
+    schemas = every(step, small.together(small.ARRAY_KEYWORDS, 2))
+    check(schemas, FEW_ARRAYS, type_="array", at_least=280 // step)
 
 
 def test_combined_objects() -> None:
