@@ -162,10 +162,10 @@ def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatc
     """More tokens than `MAX_ROWS`, padded to a multiple of it: what is added goes where nothing is read."""
     monkeypatch.setattr(replay, "WRITE_AFTER", 2)
     lm, plain = loaded(name)
-    for prompt_lengths, width in (([3, 9, 6], 4), ([5, 5], 5)):
+    for prompt_lengths, width in (([3, 9, 6], 4), ([5, 5], 5), ([4] * 9, 8)):
         assert apart(*(drafted(one, prompt_lengths, width, width) for one in (lm, plain))) < ROUNDING
-    assert {key[1] for key in runner(lm)._replays._kinds} == {16}
-    assert runner(lm)._replays.num_replayable() == 1 and programs(lm)[0].calls
+    assert {key[1] for key in runner(lm)._replays._kinds} == {16, 96}
+    assert runner(lm)._replays.num_replayable() == 2 and programs(lm)[0].calls
 
 
 def test_uneven_rows_and_rows_out_of_order() -> None:
@@ -311,5 +311,5 @@ def test_a_norm_is_six_instructions_and_its_views_are_none() -> None:
 
 def test_long_steps_are_run_by_the_modules() -> None:
     lm, _ = loaded("llama")
-    drafted(lm, [5], replay.MAX_TOKENS + 1, replay.MAX_TOKENS + 1)
+    drafted(lm, [5], replay.MAX_WIDTH + 1, replay.MAX_WIDTH + 1)
     assert runner(lm)._replays._kinds == {}

@@ -36,8 +36,12 @@ from decodekit.models.programs.step_frame import StepFrame, StepPlaces
 from decodekit.models.programs.step_program import FEW_SLOTS, MANY_SLOTS, NotWritableError, StepProgram, Writer
 from decodekit.products.cpu_products import MAX_ROWS
 
-MAX_TOKENS: Final = 128
-"""Most tokens of a step that is written down; with more, arithmetic is most of the time."""
+MAX_TOKENS: Final = 512
+MAX_WIDTH: Final = 16
+"""Most tokens of a step that is written down, and of a row: with more, arithmetic is most of the time."""
+_FINE: Final = 64
+_COARSE: Final = 32
+"""Steps of up to `_FINE` tokens are padded to a multiple of `MAX_ROWS`, longer ones to one of `_COARSE`."""
 WRITE_AFTER: Final = 8
 """Steps of more than `MAX_ROWS` tokens before one of their kind is written down."""
 
@@ -133,8 +137,9 @@ class Replays:
             places: int64, of which tokens logits are wanted; None for all.
         """
         num_tokens = len(rows)
-        if num_tokens > MAX_ROWS and not states:
-            num_tokens = -(-num_tokens // MAX_ROWS) * MAX_ROWS  # few kinds: what is added goes where nothing is read
+        if num_tokens > MAX_ROWS and not states:  # few kinds: what is added goes where nothing is read
+            by = MAX_ROWS if num_tokens <= _FINE else _COARSE
+            num_tokens = -(-num_tokens // by) * by
         key = type(cache), num_tokens
         kind = self._kinds.get(key)
         if kind is None:

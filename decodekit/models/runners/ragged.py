@@ -24,7 +24,7 @@ from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_row_layers import with_few_rows
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
-from decodekit.models.programs.replay import MAX_TOKENS, Replays
+from decodekit.models.programs.replay import MAX_TOKENS, MAX_WIDTH, Replays
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
@@ -310,7 +310,9 @@ class RaggedModel:
         if self._replays is None or logits == "all" or hidden is not None or self.is_strict:
             return False
         lengths = cache.row_lengths
-        return sum(num_tokens) <= MAX_TOKENS and min(lengths if rows is None else [lengths[row] for row in rows]) > 0
+        if sum(num_tokens) > MAX_TOKENS or max(num_tokens) > MAX_WIDTH:
+            return False
+        return min(lengths if rows is None else [lengths[row] for row in rows]) > 0
 
     def _by_modules(
         self,
