@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from decodekit import collector
-from decodekit.decoding.loop.faults import fault_of
 from decodekit.decoding.prefixes.row_memory import FEW_ROWS
 from decodekit.decoding.request.completion import Completion
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.stats import Stats
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
 from decodekit.jobs.documents.files import needed

@@ -30,10 +30,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, Unpack
 
-from decodekit.decoding.loop.faults import fault_of
 from decodekit.decoding.loop.scheduler import Scheduler, SchedulerStats, Ticket
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import row_memory as memory
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.prompt import Prompt
 from decodekit.decoding.request.updates import Update
 from decodekit.errors import (

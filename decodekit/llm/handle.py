@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from decodekit.chat.thought import Thought
-from decodekit.decoding.loop.faults import fault_of
 from decodekit.decoding.request.completion import Chunk, Completion
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.stats import Stats
 from decodekit.decoding.request.updates import Update
 from decodekit.errors import DecodekitError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decodekit import LLM
-from decodekit.decoding.loop.run_ahead import RunAhead
+from decodekit.decoding.loop.device_pass import DevicePass
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners import paged
 from tests.models import device_law
@@ -44,14 +44,14 @@ def ahead(over_pages: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
 
 
 @pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> list[RunAhead]:
+def loops(monkeypatch: pytest.MonkeyPatch) -> list[DevicePass]:
     """The loops that are made during a test."""
-    made: list[RunAhead] = []
-    begin = RunAhead.__init__
+    made: list[DevicePass] = []
+    begin = DevicePass.__init__
 
-    def init(self: RunAhead, *args: Any, **options: Any) -> None:
+    def init(self: DevicePass, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)
         made.append(self)
 
-    monkeypatch.setattr(RunAhead, "__init__", init)
+    monkeypatch.setattr(DevicePass, "__init__", init)
     return made

@@ -13,7 +13,7 @@ import torch
 
 import decodekit as dk
 from decodekit import LLM
-from decodekit.decoding.loop.run_ahead import RunAhead
+from decodekit.decoding.loop.device_pass import DevicePass
 from decodekit.errors import NonFiniteLogitsError, ProposerError
 from decodekit.gpu import draft_match as verify
 from decodekit.gpu.draft_match import advanced
@@ -95,7 +95,7 @@ def strategy_of(options: dict[str, Any], proposer: Any) -> dict[str, Any]:
      pytest.param(True, range(7), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_drafts_of_different_lengths_give_the_texts_of_plain_decoding(
-    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
+    plain: LLM, ahead: LLM, loops: list[DevicePass], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
 ) -> None:
     if is_captured:
         be_captured(ahead, monkeypatch)
@@ -122,7 +122,7 @@ def test_a_draft_that_is_believed_changes_texts(plain: LLM, ahead: LLM, monkeypa
     assert tokens_of(ahead, strategy=dk.Greedy(speculate=proposer)) != expected
 
 
-def test_a_silent_proposer_does_not_hold_the_device(ahead: LLM, loops: list[RunAhead]) -> None:
+def test_a_silent_proposer_does_not_hold_the_device(ahead: LLM, loops: list[DevicePass]) -> None:
     """What has nothing to offer is asked while the next step runs; nothing goes up for it."""
     ahead.generate(given()[:2], strategy=dk.Greedy(speculate=Raises(-1)), max_new_tokens=24)
     [loop] = loops
@@ -166,7 +166,7 @@ def poison(llm: LLM, monkeypatch: pytest.MonkeyPatch, position: int, value: floa
                           for one in ((torch.nan, False), (-torch.inf, True), (-torch.inf, False)))],
 )  # fmt: skip
 def test_bad_logits_are_the_status_of_their_row(
-    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, value: float, is_drafted: bool
+    plain: LLM, ahead: LLM, loops: list[DevicePass], monkeypatch: pytest.MonkeyPatch, value: float, is_drafted: bool
 ) -> None:
     """In the midst of a draft, too: what comes before them stays, and the neighbours write what they write alone."""
     proposer, expected = knowing(plain)
@@ -184,7 +184,7 @@ def test_bad_logits_are_the_status_of_their_row(
     assert sum(loop.num_steps for loop in loops) > 5
 
 
-def test_a_proposer_that_raises_ends_its_row_alone(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
+def test_a_proposer_that_raises_ends_its_row_alone(plain: LLM, ahead: LLM, loops: list[DevicePass]) -> None:
     expected = tokens_of(plain)
     first = plain.tokenizer(PROMPTS[1])["input_ids"][0]
     with dk.Engine(ahead, batch_size=4) as engine:
@@ -228,7 +228,7 @@ def test_a_constraint_that_raises_ends_its_row_alone(
     assert 5 <= len(failed.token_ids) <= 7
 
 
-def test_rows_of_one_batch_have_drafts_masks_and_neither(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
+def test_rows_of_one_batch_have_drafts_masks_and_neither(plain: LLM, ahead: LLM, loops: list[DevicePass]) -> None:
     proposer, _ = knowing(plain)
     work: list[dict[str, Any]] = [
         {"strategy": dk.Greedy(speculate=proposer)},
@@ -263,7 +263,7 @@ ANYWHERE: list[Any] = [
     [(one, None) for one in ANYWHERE] + [(one, SCHEMA) for one in (*ANYWHERE, "grammar", "grammar+prompt-lookup")],
 )
 def test_every_proposer(
-    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, speculate: Any, constraint: Any
+    plain: LLM, ahead: LLM, loops: list[DevicePass], monkeypatch: pytest.MonkeyPatch, speculate: Any, constraint: Any
 ) -> None:
     sampled = dk.Sample(temperature=0.9, top_k=30, speculate=speculate)
     for is_captured in (False, True):

@@ -16,8 +16,8 @@ from decodekit.constraints import Regex, compile
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.decoding.lazy_masks import mask_pool
 from decodekit.decoding.lazy_masks.mask_pool import MaskPool, mask_key
-from decodekit.decoding.loop import run_ahead
-from decodekit.decoding.loop.run_ahead import RunAhead
+from decodekit.decoding.loop import device_pass
+from decodekit.decoding.loop.device_pass import DevicePass
 from decodekit.decoding.loop.text_row import TextRow
 from tests.decoding.test_asking import VOCABULARY
 from tests.decoding.test_run_ahead import PROMPTS, SCHEMA, texts
@@ -122,12 +122,12 @@ def test_states_of_a_recogniser_that_is_gone_are_no_others() -> None:
         gc.collect()
 
 
-def pools_of(loops: list[RunAhead]) -> MaskPool:
+def pools_of(loops: list[DevicePass]) -> MaskPool:
     [pool] = {id(pool): pool for loop in loops for pool in [loop._pool()]}.values()
     return pool
 
 
-def test_the_second_text_of_a_constraint_sends_no_mask(ahead: LLM, loops: list[RunAhead]) -> None:
+def test_the_second_text_of_a_constraint_sends_no_mask(ahead: LLM, loops: list[DevicePass]) -> None:
     options: dict[str, Any] = {"constraint": SCHEMA, "masks": "always"}
     first = texts(ahead, **options)
     pool = pools_of(loops)
@@ -148,14 +148,14 @@ def test_a_mask_of_another_state_changes_texts(ahead: LLM, monkeypatch: pytest.M
 
 def test_a_small_pool_gives_the_same_texts(plain: LLM, ahead: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Masks go and come; where a step has no place left for those along a draft, the draft ends."""
-    monkeypatch.setattr(run_ahead, "MIN_PLACES", 8)  # for four rows
+    monkeypatch.setattr(device_pass, "MIN_PLACES", 8)  # for four rows
     options: dict[str, Any] = {"constraint": SCHEMA, "masks": "always", "strategy": dk.Greedy(speculate="grammar")}
     assert texts(ahead, **options) == texts(plain, **options)
 
 
 @pytest.mark.parametrize("masks", ["asked", "always"])
 def test_a_row_whose_constraint_is_late_does_not_hold_the_others(
-    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, masks: str
+    plain: LLM, ahead: LLM, loops: list[DevicePass], monkeypatch: pytest.MonkeyPatch, masks: str
 ) -> None:
     """Nothing is read twice for it, and its text is what it is without waiting, drafts included."""
     late, other = Regex("[a-z ]{16,17}"), Regex("[a-z ]{12}")

@@ -9,11 +9,11 @@ import torch
 
 from decodekit import LLM
 from decodekit.constraints import Regex, compile
+from decodekit.decoding.draws import device_step as decode_step
+from decodekit.decoding.draws.device_step import DecodeStep
 from decodekit.decoding.lazy_masks.mask_pool import mask_key
 from decodekit.decoding.lazy_masks.state_memory import StateMemory
-from decodekit.decoding.loop import device_step as decode_step
-from decodekit.decoding.loop.device_step import DecodeStep
-from decodekit.decoding.loop.run_ahead import RunAhead
+from decodekit.decoding.loop.device_pass import DevicePass
 from decodekit.errors import OptionError
 from decodekit.models.runners import paged
 from decodekit.strategy import Beam
@@ -67,7 +67,7 @@ def be_captured(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
      pytest.param(True, range(13), marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_texts_are_those_of_the_step_by_step_loop(
-    plain: LLM, ahead: LLM, loops: list[RunAhead], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
+    plain: LLM, ahead: LLM, loops: list[DevicePass], monkeypatch: pytest.MonkeyPatch, is_captured: bool, numbers: Any
 ) -> None:
     if is_captured:
         be_captured(ahead, monkeypatch)
@@ -101,7 +101,7 @@ def test_a_step_that_bakes_a_position_is_not_captured(
     assert (step._run is None) == step._proof.is_refused == is_baked
 
 
-def test_a_step_needs_nothing_of_the_host_in_steady_state(ahead: LLM, loops: list[RunAhead]) -> None:
+def test_a_step_needs_nothing_of_the_host_in_steady_state(ahead: LLM, loops: list[DevicePass]) -> None:
     ahead.generate(["Once upon a time", "The end of"], max_new_tokens=60)
     [loop] = loops
     assert loop.num_steps >= 58
@@ -111,20 +111,20 @@ def test_a_step_needs_nothing_of_the_host_in_steady_state(ahead: LLM, loops: lis
 def test_a_token_that_the_constraint_refuses_does_not_stay(ahead: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the question, texts leave their constraint."""
     right = texts(ahead, constraint=SCHEMA)
-    monkeypatch.setattr(RunAhead, "_allows", lambda self, text, entry, draw: True)
+    monkeypatch.setattr(DevicePass, "allows", lambda self, text, entry, draw: True)
     with pytest.raises(RuntimeError, match="refused token"):
         texts(ahead, constraint=SCHEMA)
     assert any('{"name' in text for text, *_ in right)
 
 
-def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
+def test_what_has_no_program_is_decoded_step_by_step(plain: LLM, ahead: LLM, loops: list[DevicePass]) -> None:
     for options in ({"logprobs": 2}, {"strategy": "beam", "num_beams": 2},
                     {"strategy": "sample", "repetition_penalty": 1.2}):  # fmt: skip
         assert texts(ahead, **options) == texts(plain, **options), options
     assert sum(loop.num_steps for loop in loops) == 0
 
 
-def test_states_that_refuse_are_known_the_next_time(plain: LLM, ahead: LLM, loops: list[RunAhead]) -> None:
+def test_states_that_refuse_are_known_the_next_time(plain: LLM, ahead: LLM, loops: list[DevicePass]) -> None:
     """Fewer passes in vain, and the same texts."""
     expected, num_steps = texts(plain, constraint=SCHEMA), []
     for _ in range(2):

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 import decodekit as dk
 from decodekit import LLM
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.host_pass import HostPass
 from decodekit.decoding.loop.samples import Texts
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.programs import proof
@@ -64,21 +64,21 @@ class Transfers(TorchFunctionMode):
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The transfers (up, down) from the end of a step to that of the next; not of those that read prompts."""
     steps: list[tuple[int, int]] = []
-    bring_on, others = Texts.step, samples.step
+    bring_on, others = Texts.step, HostPass.launch
     with monkeypatch.context() as patch, Transfers() as transfers:
 
         def step(self: Texts, groups: Any, rows: Any) -> None:
             bring_on(self, groups, rows)
             counts = transfers.reset()
-            if "other" not in counts:
+            if not counts.get("other"):
                 steps.append((counts.get("up", 0), counts.get("down", 0)))
 
-        def other(*arguments: Any, **options: Any) -> None:
-            transfers.counts["other"] += 1
-            others(*arguments, **options)
+        def other(self: HostPass, sequences: Any, table: Any) -> Any:
+            transfers.counts["other"] += bool(sequences)
+            return others(self, sequences, table)
 
         patch.setattr(Texts, "step", step)
-        patch.setattr(samples, "step", other)
+        patch.setattr(HostPass, "launch", other)
         yield steps
 
 

@@ -29,7 +29,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decodekit import LLM
-from decodekit.decoding.loop import device_step as decode_step
+from decodekit.decoding.draws import device_step as decode_step
 from decodekit.decoding.loop import lane
 from decodekit.decoding.loop.scheduler import Scheduler, Ticket
 from decodekit.errors import RequestCancelledError

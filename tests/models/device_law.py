@@ -24,9 +24,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from decodekit.decoding.draws.device_step import MASKS
 from decodekit.decoding.lazy_masks.mask_pool import MaskPool
-from decodekit.decoding.loop.device_step import MASKS
-from decodekit.decoding.loop.run_ahead import TAKEN, RunAhead
+from decodekit.decoding.loop.device_pass import DeviceDecided, DevicePass
+from decodekit.decoding.loop.flight import TAKEN
 from decodekit.gpu.draw_settings import ASKED, FLAGS, INDEX, NO_MASK
 from decodekit.gpu.step_inputs import inputs_of
 from decodekit.models.caches.paged_rows import PagedRows
@@ -84,6 +85,7 @@ class LoopLaw:
     def __init__(self) -> None:
         self._masks: dict[tuple[int, int], Any] = {}  # by pool and place
         self._read: dict[int, tuple[Any, int]] = {}  # by entry, the token that the device went on with
+        self._failed: dict[int, Any] = {}  # entries of which the device took no token; the host does not know it yet
 
     def note_mask(self, pool: MaskPool, place: int | None, matcher: Any) -> None:
         """The mask that belongs at a place from now on."""
@@ -92,7 +94,14 @@ class LoopLaw:
             matcher.fill_bitmask(words)
             self._masks[id(pool), place] = words[0]
 
-    def check_step(self, ahead: RunAhead, step: Any, texts: list[Any], entries: list[Any]) -> None:
+    def note_failures(self, flights: Any) -> None:
+        """The rows that have no token: what runs behind them is dropped, wherever it is read."""
+        for flight in flights:
+            for entry, columns in zip(flight.entries, flight.out.tolist(), strict=False):
+                if columns[-1]:
+                    self._failed[id(entry)] = entry
+
+    def check_step(self, ahead: DevicePass, step: Any, texts: list[Any], entries: list[Any]) -> None:
         """The inputs of a step that is about to start."""
         state, pool = step.state, ahead._pool()
         with unseen():
@@ -101,6 +110,8 @@ class LoopLaw:
                 one.numpy() for one in (state.rows, state.starts, state.counts, state.values, read_by.tokens)
             )
             for place, (text, entry) in enumerate(zip(texts, entries, strict=True)):
+                if text.running is not None and self._failed.get(id(text.running)) is text.running:
+                    continue
                 count, there = len(entry.tokens), values[:, place].tolist()
                 drawn_by = text.values.copy()
                 drawn_by[INDEX] = entry.number
@@ -153,18 +164,24 @@ def watch(patch: pytest.MonkeyPatch) -> None:
         "forward",
         lambda self, out, tokens, num_tokens, cache, *_: on_host(cache.rows) and check_rows(cache.rows),
     )
-    behind(RunAhead, "_launch", lambda self, out, texts: on_host(self.cache.rows) and check_rows(self.cache.rows))
+
+    def launched(self: DevicePass, out: Any, texts: Any) -> None:
+        if on_host(self.cache.rows):
+            check_rows(self.cache.rows)
+            law.note_failures(out)
+
+    behind(DevicePass, "launch", launched)
     behind(
-        RunAhead,
+        DevicePass,
         "_fill",
         lambda self, out, texts, entries, *_: on_host(self.cache.rows) and law.check_step(self, out, texts, entries),
     )
     behind(MaskPool, "place", lambda self, out, matcher: self.masks.is_cpu and law.note_mask(self, out, matcher))
-    follow = RunAhead._follow
+    choices = DeviceDecided.choices
 
-    @functools.wraps(follow)
-    def followed(self: RunAhead, text: Any, entry: Any, *rest: Any) -> None:
-        law.check_token(entry)
-        follow(self, text, entry, *rest)
+    @functools.wraps(choices)
+    def followed(self: DeviceDecided, number: int) -> Any:
+        law.check_token(self.entry)
+        return choices(self, number)
 
-    patch.setattr(RunAhead, "_follow", followed)
+    patch.setattr(DeviceDecided, "choices", followed)

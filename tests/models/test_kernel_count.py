@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from decodekit.costs.prediction import LOOP_KERNELS
+from decodekit.decoding.draws.device_step import DecodeStep, StepShape
 from decodekit.decoding.lazy_masks.mask_pool import MaskPool
-from decodekit.decoding.loop.device_step import DecodeStep, StepShape
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.merged_products import lay_together
 from decodekit.models.runners import paged

@@ -13,8 +13,8 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from decodekit.decoding.loop.device_step import DecodeStep
-from decodekit.decoding.loop.run_ahead import RunAhead
+from decodekit.decoding.draws.device_step import DecodeStep
+from decodekit.decoding.loop.device_pass import DevicePass
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners import paged
 from decodekit.models.runners.captured import Run
@@ -208,7 +208,7 @@ def things_of(lm: Any, is_compiled: bool = False) -> dict[str, Any]:
     for step in range(3):
         lm.forward(torch.full((2, 1), step), [1, 1], cache, rows=None, logits="last")
     cache.reset([0, 1])
-    ahead = RunAhead(lm, model.paged, cache)
+    ahead = DevicePass(lm, model.paged, cache)
     assert ahead.warm_up(2, 1, False)
     ahead._download(torch.zeros(2, 4, dtype=torch.int32).as_subclass(OnDevice))
     steps = model.paged.steps_over(cache.rows)

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from decodekit.constraints import Constraint, Regex, compile
-from decodekit.decoding.draws import rejection
+from decodekit.decoding.draws import guesses, rejection
 from decodekit.decoding.draws import row_draws as drawing
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Drawn, Position
-from decodekit.decoding.loop import samples, step
+from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import Pipeline, apply_bitmask
@@ -340,7 +340,7 @@ def residual_that_is_p(monkeypatch: pytest.MonkeyPatch) -> float:
 def illegal_tokens_dropped(monkeypatch: pytest.MonkeyPatch) -> float:
     """What is drawn and illegal ends the draft without a test."""
     own = rejection.drawn_tokens
-    monkeypatch.setattr(step, "drawn_tokens", lambda draft, num_read, size: own(draft, num_read, size)[:num_read])
+    monkeypatch.setattr(guesses, "drawn_tokens", lambda draft, num_read, size: own(draft, num_read, size)[:num_read])
     return p_of_texts(Sample(), PROPOSERS["drawing"](), "rejection", REGEX, 3000)
 
 

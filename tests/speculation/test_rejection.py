@@ -278,7 +278,7 @@ def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there(num_samp
 
     assert p_of_texts() > THRESHOLD
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decodekit.decoding.loop.step.may_test", lambda sequence, settings: True)
+        patch.setattr("decodekit.decoding.draws.guesses.may_test", lambda sequence, settings: True)
         assert p_of_texts() < THRESHOLD
 
 

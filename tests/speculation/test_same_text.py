@@ -356,7 +356,7 @@ def unmasked_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejected drafts stay in the cache."""
-    monkeypatch.setattr("decodekit.decoding.loop.step.crop", lambda sequences, cache: None)
+    monkeypatch.setattr("decodekit.decoding.loop.step.DecodingLoop._cut_rows", lambda loop: None)
     assert_equals_the_plain_loop(Greedy(), proposer=lambda texts: Prophet(texts, 0.5, 4))
 
 

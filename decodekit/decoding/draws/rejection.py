@@ -10,7 +10,7 @@ read it for that. Lengths and limits cut a draft wherever they like.
 
 Where a text was taken back, the noise of the draft would give the token once more that is banned there now; so such a
 draft is not tested but matched, as one that was chosen. One distribution is not that of coupled match: that of a text
-after it was taken back (see `step.Backtrack`), where the noise of a position serves more than one prefix.
+after it was taken back (see `positions.Backtrack`), where the noise of a position serves more than one prefix.
 """
 
 from __future__ import annotations

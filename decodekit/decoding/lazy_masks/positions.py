@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.settings import NoiseKeys
+from decodekit.errors import DecodekitError
 
 
 class Drawn(NamedTuple):
@@ -74,6 +76,26 @@ class Position(NamedTuple):
 
     def __str__(self) -> str:
         return f"prompt {self.sequence.index}, step {self.number}"
+
+
+class Backtrack(NamedTuple):
+    """The text goes back to its first `num_tokens` tokens."""
+
+    num_tokens: int
+
+
+class NoToken(Enum):
+    """The reasons why a position has no token: the text ends, or another one has to be drawn, here or later."""
+
+    WHOLE = "the text is whole, and nothing may follow within its budget"
+    REFUSED = "the guard refuses the text with it"
+    TOO_LATE = "the constraint could not be satisfied within the budget"
+    WAITS = "the question about another one needs more than a slice of work"
+    AGAIN = "a device took it, and has to take it with the mask of the position, or to leave it to the host"
+
+
+Outcome: TypeAlias = int | Backtrack | NoToken | DecodekitError
+"""What a position comes to: a token, a rollback, or the reason why there is neither."""
 
 
 def first_positions(guesses: Sequence[Guess]) -> Iterator[int]:

@@ -21,12 +21,12 @@ from typing import Final, Generic
 import torch
 
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.loop.faults import fault_of
 from decodekit.decoding.loop.policy import CacheRows, G, Policy
 from decodekit.decoding.prefixes.padding import similar_lengths
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.prefixes.row_memory import free_memory, new_cache
 from decodekit.decoding.prefixes.shared_rows import ReadingCounts, SharedRows, copy_rows, hold_back
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.updates import Update
 from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, is_out_of_memory
 

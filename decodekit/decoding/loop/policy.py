@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.loop.step import forward
+from decodekit.decoding.loop.host_pass import forward
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.updates import Update, update_of
 from decodekit.errors import DecodekitError

@@ -14,10 +14,10 @@ from typing import Final
 
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced
+from decodekit.decoding.loop.device_pass import DevicePass
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
-from decodekit.decoding.loop.run_ahead import RunAhead
 from decodekit.decoding.loop.scheduler import run
-from decodekit.decoding.loop.step import crop, step
+from decodekit.decoding.loop.step import DecodingLoop
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes.row_memory import ROW_TOKENS, new_cache, rows_that_fit
 from decodekit.decoding.request.budget import check_budget
@@ -45,7 +45,7 @@ class Texts(Policy[Group]):
         super().__init__(model)
         self._isolates = isolates
         self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their kin
-        self._ahead: weakref.ref[RunAhead] | None = None  # of the rows: a policy must not keep a cache
+        self._loop: weakref.ref[DecodingLoop] | None = None  # of the rows: a policy must not keep a cache
 
     def begin(self, sequence: TextRow) -> Group:
         """The text, with what is forced at its beginning."""
@@ -54,23 +54,13 @@ class Texts(Policy[Group]):
 
     def step(self, groups: Sequence[Group], rows: CacheRows) -> None:
         """One token or more for each text."""
-        sequences = [group.sequence for group in groups]
-        ahead = self._ahead_over(rows)
-        if ahead is not None:
-            ours, sequences = ahead.split(sequences)
-            if ours:
-                ahead.step(ours)
-        if sequences:
-            step(sequences, self.model, rows.cache, self._masks_for, rows.table, isolates=self._isolates)
+        self._loop_over(rows).step([group.sequence for group in groups], rows.table)
 
-    def _ahead_over(self, rows: CacheRows) -> RunAhead | None:
-        """The decoder that runs a step ahead over a cache; None if its model has no pages."""
-        cache, model = rows.cache, self.model
-        if not isinstance(cache, PagedCache) or not isinstance(model, HasPages) or model.paged is None:
-            return None
-        if not isinstance(rows.loop, RunAhead):
-            rows.loop = RunAhead(model, model.paged, cache, isolates=self._isolates)
-            self._ahead = weakref.ref(rows.loop)
+    def _loop_over(self, rows: CacheRows) -> DecodingLoop:
+        """The loop over a cache."""
+        if not isinstance(rows.loop, DecodingLoop):
+            rows.loop = DecodingLoop(self.model, rows.cache, self._masks_for, isolates=self._isolates)
+            self._loop = weakref.ref(rows.loop)
         return rows.loop
 
     def _masks_for(self, settings: Settings) -> StepMasks:
@@ -86,9 +76,8 @@ class Texts(Policy[Group]):
 
     def settle(self, groups: Sequence[Group], rows: CacheRows) -> bool:
         """Read the last token again where no token was taken after it."""
-        if isinstance(rows.loop, RunAhead):
-            rows.loop.rewind()
-        surplus = []
+        loop, lengths = self._loop_over(rows), {}
+        loop.rewind()
         for group in groups:
             sequence = group.sequence
             if sequence.held is not None or sequence.finish_reason is not None:
@@ -96,15 +85,15 @@ class Texts(Policy[Group]):
             if not sequence.pending and not group.held_back:
                 sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
             sequence.is_waiting = False
-            surplus.append(sequence)
-        crop(surplus, rows.cache)
+            lengths[sequence.row] = group.num_cached
+        loop.cut(lengths)
         return True
 
     def again(self, group: Group) -> Group:
         """The text goes on where it was."""
-        ahead = None if self._ahead is None else self._ahead()
-        if ahead is not None:
-            ahead.leave(group.sequence)
+        loop = None if self._loop is None else self._loop()
+        if loop is not None:
+            loop.leave(group.sequence)
         group.sequence.read_again()
         return Group(group.sequences)
 
@@ -138,10 +127,10 @@ def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
     kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
     cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
     assert isinstance(cache, PagedCache)
-    ahead = RunAhead(model, model.paged, cache)
+    device = DevicePass(model, model.paged, cache)
     sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
     counts = [min(size, num_rows) for size in sizes]
-    num_captured = sum(ahead.warm_up(count, *kind) for kind in kinds for count in counts)
+    num_captured = sum(device.warm_up(count, *kind) for kind in kinds for count in counts)
     return num_captured + sum(model.paged.warm_up(cache, count, width) for width in WIDTH_BUCKETS for count in counts)
 
 

@@ -37,13 +37,13 @@ from typing import Any, Final, TypeAlias
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.priority import decoding
 from decodekit.constraints.slices import WorkBudget
-from decodekit.decoding.loop.faults import fault_of
 from decodekit.decoding.loop.lane import Lane
 from decodekit.decoding.loop.policy import Group, Policy
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.request.budget import token_budget
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Gathered, Update, refused
 from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError, is_out_of_memory

@@ -276,3 +276,11 @@ class TextRow:
                 for name, counts in self.drafts_by.items()
             ),
         )
+
+
+def by_settings(sequences: Sequence[TextRow]) -> list[list[TextRow]]:
+    """The rows of settings that tokens are taken by in one way together, in order; see `Settings.kin`."""
+    parts: dict[int, list[TextRow]] = {}
+    for sequence in sequences:
+        parts.setdefault(id(sequence.settings.kin), []).append(sequence)
+    return [*parts.values()]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import torch
 
 from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
-from decodekit.decoding.loop.faults import fault_of
+from decodekit.decoding.request.faults import fault_of
 
 if TYPE_CHECKING:
     from decodekit.constraints.matching.matcher import Matcher

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.decoding.draws.row_draws import non_finite
+from decodekit.decoding.loop.host_pass import forward
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
-from decodekit.decoding.loop.step import forward
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.prefixes.shared_rows import copy_rows

@@ -45,8 +45,8 @@ from decodekit.decoding.draws.row_draws import Outputs, non_finite, record
 from decodekit.decoding.lazy_masks.positions import Position, noise_keys
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_token
+from decodekit.decoding.loop.host_pass import forward
 from decodekit.decoding.loop.policy import CacheRows, Group, Policy
-from decodekit.decoding.loop.step import forward
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import NoiseKeys, Settings
