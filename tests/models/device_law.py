@@ -97,7 +97,9 @@ class LoopLaw:
     def note_failures(self, flights: Any) -> None:
         """The rows that have no token: what runs behind them is dropped, wherever it is read."""
         for flight in flights:
-            for entry, columns in zip(flight.entries, flight.out.tolist(), strict=False):
+            with unseen():
+                every = flight.out.tolist()
+            for entry, columns in zip(flight.entries, every, strict=False):
                 if columns[-1]:
                     self._failed[id(entry)] = entry
 

@@ -127,7 +127,7 @@ class DeviceFlight(Flight):
 
 
 class DeviceDecided(Decided):
-    """What a device has taken for a row."""
+    """The tokens that a device has taken for a row."""
 
     def __init__(self, device: DevicePass, text: DeviceText, entry: Entry, draws: list[DeviceDraw]) -> None:
         self.device, self.text, self.entry, self.draws = device, text, entry, draws
@@ -229,7 +229,7 @@ class DevicePass:
         return sequences
 
     def parked(self, sequences: Sequence[TextRow]) -> Iterator[DeviceDecided]:
-        """What waited for the constraints of rows, to be taken in now."""
+        """The tokens that waited for the constraints of rows, to be taken in now."""
         for text in map(self._text_of, sequences):
             if text.parked is not None:
                 decided, text.parked = text.parked, None

@@ -20,7 +20,7 @@ from decodekit.decoding.lazy_masks.deferral import can_take, hold, put_off, read
 from decodekit.decoding.lazy_masks.positions import Guess, Outcome, Position, first_positions, positions_along
 from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
-from decodekit.decoding.lazy_masks.verdicts import settle
+from decodekit.decoding.lazy_masks.judgement import settle
 from decodekit.decoding.loop.flight import Decided, Entry, Flight
 from decodekit.decoding.loop.text_row import TextRow, by_settings
 from decodekit.decoding.prefixes.padding import right_padded

@@ -1,4 +1,4 @@
-"""Verdicts: what becomes of a token that the text has reached, by the guard of its constraint and by its budget.
+"""The judgement: what becomes of a token that the text has reached, by the guard of its constraint and by its budget.
 
 choice      verdict
 ``3``       the guard refuses the text with it, all before it may stay: its bit is cleared, another one is drawn
