@@ -17,10 +17,10 @@ from decodekit.decoding.draws.guesses import guesses_of
 from decodekit.decoding.draws.row_draws import Outputs, record
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.deferral import can_take, hold, put_off, reading, with_held
+from decodekit.decoding.lazy_masks.judgement import settle
 from decodekit.decoding.lazy_masks.positions import Guess, Outcome, Position, first_positions, positions_along
 from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
-from decodekit.decoding.lazy_masks.judgement import settle
 from decodekit.decoding.loop.flight import Decided, Entry, Flight
 from decodekit.decoding.loop.text_row import TextRow, by_settings
 from decodekit.decoding.prefixes.padding import right_padded
