@@ -59,7 +59,7 @@ from benchmarks.gpu_script import REFUSED_EVERY, SCHEMA, scripted_model
 from decodekit import LLM, JsonSchema
 from decodekit.costs import estimate
 from decodekit.costs.step_time import device_speed
-from decodekit.decoding.loop.lane import Lane
+from decodekit.decoding.loop.batch import Batch
 from decodekit.decoding.prefixes.row_memory import bytes_per_token
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.products.few_rows import MEASURED
@@ -174,18 +174,18 @@ def without_preemption() -> Iterator[None]:
     Raises:
         RefusedError: some had to leave it for want of memory, and were read again.
     """
-    plain, seen = Lane.preempt, 0
+    plain, seen = Batch.preempt, 0
 
     def counted(*args: Any, **options: Any) -> None:
         nonlocal seen
         seen += 1
         plain(*args, **options)
 
-    Lane.preempt = counted  # type: ignore[method-assign]
+    Batch.preempt = counted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Lane.preempt = plain  # type: ignore[method-assign]
+        Batch.preempt = plain  # type: ignore[method-assign]
     if seen:
         raise RefusedError(f"{seen} texts left their rows for want of memory: fewer rows, or a shorter context")
 

@@ -128,10 +128,10 @@ def test_prompts_that_were_not_begun_in_time(timed: LLM) -> None:
 
 def test_a_search_of_its_own_has_no_limit_of_time() -> None:
     class Own(dk.Beam):
-        policy = None  # type: ignore[assignment]
+        decoder = None  # type: ignore[assignment]
 
         def __getattribute__(self, name: str) -> Any:
-            if name == "policy":
+            if name == "decoder":
                 raise AttributeError(name)
             return super().__getattribute__(name)
 

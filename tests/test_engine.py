@@ -26,10 +26,10 @@ import decodekit as dk
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.slices import WorkBudget
-from decodekit.decoding.loop import lane as lane_module
+from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop import scheduler
 from decodekit.decoding.loop.samples import Texts
-from decodekit.decoding.loop.scheduler import Scheduler, Ticket
+from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.errors import (
     CacheFullError,
@@ -118,15 +118,15 @@ def test_rows_of_a_model_are_read_together(llm: LLM) -> None:
         return forward(tokens, num_tokens, *rest, **options)
 
     model.forward = counted  # type: ignore[method-assign]
-    scheduler, policy = Scheduler(8), Texts(model)
+    scheduler, decoder = Scheduler(8), Texts(model)
     plans = [llm.plan(GenerateOptions.of(max_new_tokens=8, logprobs=i % 2), []) for i in range(8)]
     for i, plan in enumerate(plans):
-        scheduler.add(Ticket(i, llm.request("abc"[i % 3], plan), policy, plan.settings))
+        scheduler.add(ScheduledRequest(i, llm.request("abc"[i % 3], plan), decoder, plan.settings))
     while not scheduler.is_idle:
         scheduler.step()
     assert num_rows[:7] == [8] * 7 and len(num_rows) == 8
     limits = [replace(plans[0].settings, max_new_tokens=n) for n in (3, 5)]
-    assert limits[0].kin is limits[1].kin is not plans[1].settings.kin
+    assert limits[0].batch_key is limits[1].batch_key is not plans[1].settings.batch_key
 
 
 def test_texts_stay_in_their_rows(llm: LLM) -> None:
@@ -139,10 +139,10 @@ def test_texts_stay_in_their_rows(llm: LLM) -> None:
         return forward(tokens, num_tokens, cache, rows, **options)
 
     model.forward = noted  # type: ignore[method-assign, assignment]
-    scheduler, policy = Scheduler(4), Texts(model)
+    scheduler, decoder = Scheduler(4), Texts(model)
     for i, limit in enumerate((2, 9, 3, 9)):
         plan = llm.plan(GenerateOptions.of(max_new_tokens=limit), [])
-        scheduler.add(Ticket(i, llm.request("abca"[i], plan), policy, plan.settings))
+        scheduler.add(ScheduledRequest(i, llm.request("abca"[i], plan), decoder, plan.settings))
     while not scheduler.is_idle:
         scheduler.step()
     assert last_rows[0] == [0, 1, 2, 3]
@@ -491,7 +491,7 @@ class Faulty(ToyLM):
 def test_whatever_happens_nothing_is_left_behind(num_events: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random submissions, cancellations, time-outs, faults and closings; the survivors' texts are those alone."""
     monkeypatch.setattr(sharing, "MIN_SHARED", 4)
-    monkeypatch.setattr(lane_module, "PREFILL_TOKENS", 16)
+    monkeypatch.setattr(batch_module, "PREFILL_TOKENS", 16)
     rng = random.Random(11)
     known: dict[Any, Any] = {}
     calm = toy_llm()
@@ -542,7 +542,9 @@ def test_whatever_happens_nothing_is_left_behind(num_events: int, monkeypatch: p
     for one in engines:
         scheduler = one._loop.scheduler
         assert not one._loop.thread.is_alive() and one._loop.error is None, one._loop.error
-        assert not scheduler._lanes and not scheduler._tickets and not scheduler._ticket_of and not one._loop.handles
+        assert (
+            not scheduler._batches and not scheduler._requests and not scheduler._request_of and not one._loop.handles
+        )
     assert all(not cache.prefixes for cache in model.made), "a prefix was not released"
 
 
@@ -738,7 +740,9 @@ def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.Mon
             grammars.append(weakref.ref(plan.grammar))
             num_bytes = plan.grammar.constraint.num_bytes
         prepared = engine._preparing._prepared
-        assert prepared.num_bytes <= 200_000 and len(prepared) == 200_000 // num_bytes == len(engine._preparing._kin)
+        assert prepared.num_bytes <= 200_000 and len(prepared) == 200_000 // num_bytes == len(
+            engine._preparing._batch_keys
+        )
         assert engine.submit("abc", constraint=schema, max_new_tokens=4, on_length="return").result().text
         del plan
         compiler._grammars.clear()

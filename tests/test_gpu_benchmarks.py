@@ -12,7 +12,7 @@ import torch
 
 import decodekit as dk
 from benchmarks import gpu, gpu_models, gpu_script
-from decodekit.decoding.loop.lane import Lane
+from decodekit.decoding.loop.batch import Batch
 
 ROOT = Path(__file__).parents[1]
 CPU = ["--device", "cpu", "--shape", "tiny", "--rows", "1", "3"]
@@ -34,17 +34,17 @@ def test_no_figure_without_right_logits(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_no_figure_of_rows_that_were_preempted() -> None:
-    class Bare(Lane[Any]):
+    class Bare(Batch[Any]):
         def __init__(self) -> None: ...
 
-    plain = Lane.preempt
+    plain = Batch.preempt
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lane, "preempt", lambda self, group, **options: None)
+        patch.setattr(Batch, "preempt", lambda self, group, **options: None)
         with pytest.raises(gpu.RefusedError, match="1 texts left their rows"), gpu.without_preemption():
             Bare().preempt(None)
         with gpu.without_preemption():
             pass
-    assert Lane.preempt is plain
+    assert Batch.preempt is plain
 
 
 def test_no_figure_beyond_what_memory_allows() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from decodekit.costs.estimate_report import Estimate
 from decodekit.costs.step_time import DEVICES, DeviceSpeed, RunShares, StepWork, device_speed
-from decodekit.decoding.loop.lane import PREFILL_TOKENS
+from decodekit.decoding.loop.batch import PREFILL_TOKENS
 from decodekit.decoding.prefixes.row_memory import LOGITS_COPIES, free_memory
 from decodekit.errors import ModelError, OptionError
 from decodekit.models import sizes

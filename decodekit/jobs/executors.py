@@ -54,7 +54,7 @@ class LocalExecutor:
     """Decodes in this process.
 
     When the memory of the device runs out, documents wait for one another, and one that does not fit alone fails; see
-    `decoding.loop.lane`.
+    `decoding.loop.batch`.
 
     Args:
         llm: the model.

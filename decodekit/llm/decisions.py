@@ -163,7 +163,7 @@ class ChoiceSearch(Searching):
         """The processors."""
         return Pipeline(listed(self.processors, []))
 
-    def policy(self, model: CausalLM, settings: Settings) -> DecisionSearch:
+    def decoder(self, model: CausalLM, settings: Settings) -> DecisionSearch:
         """A row for each path that is read together with others."""
         return DecisionSearch(model, settings, lambda _: self.trie, self.trie.width(MAX_ROWS))
 

@@ -30,7 +30,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, Unpack
 
-from decodekit.decoding.loop.scheduler import Scheduler, SchedulerStats, Ticket
+from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler, SchedulerStats
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.request.faults import fault_of
@@ -326,13 +326,13 @@ class Engine:
             index = next(self._indices)
             thought = request.thought if isinstance(request, Request) else None
             handle = Handle(index, plan, thought, lambda: self._cancel(index), self._check_process)
-            ticket = Ticket(
-                index, request, prepared.policy, plan.settings, plan.num_samples, priority=priority, owner=owner
+            scheduled = ScheduledRequest(
+                index, request, prepared.decoder, plan.settings, plan.num_samples, priority=priority, owner=owner
             )
             loop.handles[index] = handle
 
             def add() -> list[Update]:
-                loop.scheduler.add(ticket)
+                loop.scheduler.add(scheduled)
                 return []
 
             loop.post(add)

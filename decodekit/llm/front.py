@@ -271,7 +271,7 @@ class LLM:
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
             cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
             raise OptionError(cause, at="negative_prompt")
-        if timeout is not None and plan.search is not None and not hasattr(plan.search, "policy"):
+        if timeout is not None and plan.search is not None and not hasattr(plan.search, "decoder"):
             cause = f"{plan.search!r:.60} decodes in a way of its own, which has no limit of time"
             raise OptionError(cause, at="timeout", hint="leaving the loop over LLM.stream; or a Searching")
         return listed, plan

@@ -115,7 +115,7 @@ class Beam(Searching, BeamOptions):
         biases = [processor for processor in extra if processor.stage is Stage.BIAS]
         return Pipeline((*biases, Temperature(self.temperature), *(p for p in extra if p.stage is not Stage.BIAS)))
 
-    def policy(self, model: CausalLM, settings: Settings) -> BeamSearch:
+    def decoder(self, model: CausalLM, settings: Settings) -> BeamSearch:
         """A row for each hypothesis."""
         return BeamSearch(model, settings, self)
 

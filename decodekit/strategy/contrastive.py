@@ -63,7 +63,7 @@ class ContrastiveSearch(Searching):
         """The number of tokens that are compared; 1 where no comparison can change the likeliest."""
         return self.top_k if self.penalty_alpha > 0 else 1
 
-    def policy(self, model: CausalLM, settings: Settings) -> ContrastiveRows:
+    def decoder(self, model: CausalLM, settings: Settings) -> ContrastiveRows:
         """A row for each candidate.
 
         Raises:

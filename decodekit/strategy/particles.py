@@ -78,7 +78,7 @@ class Particles(OverSamples, Searching, ParticleOptions):
             cause = "a predicate has no mask: it would have to be asked about every token of the vocabulary"
             yield OptionError(cause, at="predicate", hint='method="awrs", which asks about the tokens that are drawn')
 
-    def policy(self, model: CausalLM, settings: Settings) -> ParticleFilter:
+    def decoder(self, model: CausalLM, settings: Settings) -> ParticleFilter:
         """A row for each particle."""
         return ParticleFilter(model, settings, self)
 

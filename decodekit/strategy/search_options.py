@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from decodekit.decoding.loop.policy import Policy
+from decodekit.decoding.loop.decoder import Decoder
 from decodekit.decoding.loop.scheduler import run
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.errors import DecodekitError, OptionError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Searching(Strategy):
-    """A strategy with a `decoding.search.search.Search`: a prompt has several rows, and a policy says what they do."""
+    """A strategy with a `decoding.search.search.Search`: a prompt has several rows, and a decoder says what they do."""
 
     @abstractmethod
-    def policy(self, model: CausalLM, settings: Settings) -> Policy[Any]:
-        """The policy of the rows of a prompt.
+    def decoder(self, model: CausalLM, settings: Settings) -> Decoder[Any]:
+        """The decoder of the rows of a prompt.
 
         Raises:
             ModelError: the model lacks what the search needs.
@@ -37,7 +37,7 @@ class Searching(Strategy):
         self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
     ) -> Iterator[Update]:
         """Search the prompts of a stream; see `decoding.search.search.Search`."""
-        return run(self.policy(model, settings), settings, num_prompts, requests)
+        return run(self.decoder(model, settings), settings, num_prompts, requests)
 
     @property
     def proposer(self) -> Proposer | None:

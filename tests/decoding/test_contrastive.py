@@ -12,7 +12,7 @@ import torch
 import decodekit as dk
 from decodekit.constraints import compile
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.lane import PREFILL_TOKENS
+from decodekit.decoding.loop.batch import PREFILL_TOKENS
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result, Update
@@ -203,7 +203,7 @@ class Counting(HuggingFaceLM):
 
 
 def test_long_prompts_are_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decodekit.decoding.loop.lane.PREFILL_TOKENS", 8)
+    monkeypatch.setattr("decodekit.decoding.loop.batch.PREFILL_TOKENS", 8)
     lm = Counting(model("llama"))
     found = [result.token_ids for result in decode(lm, ContrastiveSearch(4, 0.6), PROMPTS, 4)]
     assert found == [twin("llama", number, 4, 0.6) for number in range(4)]

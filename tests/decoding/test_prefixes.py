@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.decoding.loop import lane as lane_module
+from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
@@ -136,7 +136,7 @@ def test_texts_are_the_same_with_and_without_sharing(
     model.can_rollback = can_rollback
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharing, "MIN_SHARED", min_shared)
-        patch.setattr(lane_module, "PREFILL_TOKENS", 5)
+        patch.setattr(batch_module, "PREFILL_TOKENS", 5)
         shared = run(model, requests, num_rows, given_settings)
         patch.setattr(sharing, "MIN_SHARED", 1 << 30)
         alone = run(ToyLM(hashed_law(V), V), requests, 1, given_settings)

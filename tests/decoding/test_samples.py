@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.constraints import Guarded, Regex, compile
-from decodekit.decoding.loop import lane as lane_module
+from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop import samples as samples_module
 from decodekit.decoding.loop.samples import decode
@@ -120,7 +120,7 @@ def test_every_sample_has_the_text_that_it_has_alone(
     model.can_rollback = can_rollback or strategy.proposer is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples_module, "MAX_ROWS", max_rows)
-        patch.setattr(lane_module, "PREFILL_TOKENS", 7)
+        patch.setattr(batch_module, "PREFILL_TOKENS", 7)
         found = families(model, given, requests, num_samples, num_prompts)
     for index, prompt in enumerate(prompts):
         for number, sample in enumerate(found[index]):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodekit.decoding.loop import lane as lane_module
+from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
@@ -191,7 +191,7 @@ def test_a_cache_is_not_larger_than_the_work() -> None:
 
 def test_groups_of_prefill_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are read in groups of similar length; one that is too long alone is read in chunks."""
-    monkeypatch.setattr(lane_module, "PREFILL_TOKENS", 10)
+    monkeypatch.setattr(batch_module, "PREFILL_TOKENS", 10)
     model = ToyLM(never_ends, V)
     requests = [Request([0] * n) for n in (23, 2, 4, 3)]
     done = run(model, requests, settings_of(max_new_tokens=2), 4)
@@ -202,7 +202,7 @@ def test_groups_of_prefill_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_prompt_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the chunks of a prompt the rows that decode go on."""
-    monkeypatch.setattr(lane_module, "PREFILL_TOKENS", 4)
+    monkeypatch.setattr(batch_module, "PREFILL_TOKENS", 4)
     model = ToyLM(partial(ends_after, 8), V)
     done = run(model, [Request([1]), Request([1] * 7), Request([1] * 15)], settings_of(), 2)
     # the second ends, and the third is read in its row

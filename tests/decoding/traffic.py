@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decodekit import LLM
 from decodekit.decoding.draws import device_step as decode_step
-from decodekit.decoding.loop import lane
-from decodekit.decoding.loop.scheduler import Scheduler, Ticket
+from decodekit.decoding.loop import batch
+from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler
 from decodekit.errors import RequestCancelledError
 from decodekit.llm.plans.prepared import Preparing
 from decodekit.models.caches import paged_rows
@@ -102,7 +102,7 @@ class Traffic:
         llm: over pages.
         plain: the same model otherwise.
         draw: what happens.
-        num_rows: of a lane.
+        num_rows: of a batch.
         fails: whether operations fail now and then.
         kinds, lengths: options of the requests, and how many tokens they may have.
     """
@@ -175,7 +175,7 @@ class Traffic:
         self.counts["submitted"] += 1
         self.asked[index] = Asked(tuple(prompt), options)
         plan = prepared.plan
-        self.scheduler.add(Ticket(index, request, prepared.policy, plan.settings, plan.num_samples, **place))
+        self.scheduler.add(ScheduledRequest(index, request, prepared.decoder, plan.settings, plan.num_samples, **place))
 
     def cancel(self, index: int) -> None:
         """End a request early."""
@@ -233,7 +233,7 @@ class Traffic:
 
 def small(patch: pytest.MonkeyPatch, model: Any, *, is_captured: bool) -> None:
     """Short chunks, small arenas, rows of a few pages: what is rare in large sizes happens all the time."""
-    patch.setattr(lane, "PREFILL_TOKENS", 32)
+    patch.setattr(batch, "PREFILL_TOKENS", 32)
     patch.setattr(paged, "LONGEST", 160)
     patch.setattr(paged, "MAX_ROWS", 24)
     patch.setattr(paged_rows, "ARENA_BYTES", 1)

@@ -374,7 +374,7 @@ def test_theirs_inside_of_ours() -> None:
     stopped = llm.generate(ids, stop=[AtThree(), "zz"], max_new_tokens=NEW)
     assert stopped.token_ids[-1] % 3 == 0 and all(token % 3 for token in stopped.token_ids[:-1])
     assert stopped.finish_reason == "stop"
-    with llm.engine() as engine:  # rows of equal kin have rules of their own
+    with llm.engine() as engine:  # rows of equal batch_key have rules of their own
         rules = [AtThree(), None, lambda row, scores: row.shape[1] == WIDTH + 2]
         handles = [engine.submit(ids, stop=rule, max_new_tokens=NEW) for rule in rules]
         lengths = [len(handle.result().token_ids) for handle in handles]

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor as TheirGuidance
 
 from decodekit.decoding.loop import samples
-from decodekit.decoding.loop.lane import PREFILL_TOKENS
+from decodekit.decoding.loop.batch import PREFILL_TOKENS
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result

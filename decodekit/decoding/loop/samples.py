@@ -14,8 +14,8 @@ from typing import Final
 
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
 from decodekit.decoding.loop.device_pass import DevicePass
-from decodekit.decoding.loop.policy import CacheRows, Group, Policy
 from decodekit.decoding.loop.scheduler import run
 from decodekit.decoding.loop.step import DecodingLoop
 from decodekit.decoding.loop.text_row import Request, TextRow
@@ -34,7 +34,7 @@ MAX_ROWS: Final = 64
 _MANY_SETTINGS: Final = 64
 
 
-class Texts(Policy[Group]):
+class Texts(Decoder[Group]):
     """Every text by itself, as `decoding.loop.step` has it; each with settings of its own.
 
     Args:
@@ -44,8 +44,8 @@ class Texts(Policy[Group]):
     def __init__(self, model: CausalLM, *, isolates: bool = False) -> None:
         super().__init__(model)
         self._isolates = isolates
-        self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their kin
-        self._loop: weakref.ref[DecodingLoop] | None = None  # of the rows: a policy must not keep a cache
+        self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their batch_key
+        self._loop: weakref.ref[DecodingLoop] | None = None  # of the rows: a decoder must not keep a cache
 
     def begin(self, sequence: TextRow) -> Group:
         """The text, with what is forced at its beginning."""
@@ -65,13 +65,13 @@ class Texts(Policy[Group]):
 
     def _masks_for(self, settings: Settings) -> StepMasks:
         """The buffers for the masks of some settings."""
-        known = self._masks.get(id(settings.kin))
+        known = self._masks.get(id(settings.batch_key))
         if known is None:
             if len(self._masks) >= _MANY_SETTINGS:
                 self._masks.clear()
             left_out = settings.left_out if settings.masks_ending else None
             masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
-            known = self._masks[id(settings.kin)] = settings, masks  # held, so that the identity stays theirs
+            known = self._masks[id(settings.batch_key)] = settings, masks  # held, so that the identity stays theirs
         return known[1]
 
     def settle(self, groups: Sequence[Group], rows: CacheRows) -> bool:

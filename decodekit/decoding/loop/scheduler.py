@@ -3,15 +3,15 @@
 The life of a request, here of three prompts in two rows:
 
     add      it waits; larger priorities first, then who came first                    A, B, C
-    admit    `Policy.begin` makes a `Group`, which gets rows of a lane                 A -> row 0, B -> row 1
+    admit    `Decoder.begin` makes a `Group`, which gets rows of a batch                 A -> row 0, B -> row 1
     step     prompts are read, every group takes a token or more from one forward pass   A B, A B, A B
     finish   a group that is done leaves; its last update has the result               A is done
     refill   its rows go to the next request                                           C -> row 0, read C, C B, C B, ...
 
 A request that cannot start, or whose text is known without the model, is answered when it is admitted. It may be
-cancelled at any time, and ends by itself at its deadline. Requests of different settings share the rows of a lane;
-there is one lane for single texts of each model, and one for each search (beams, candidates, particles), which has rows
-and forward passes of its own.
+cancelled at any time, and ends by itself at its deadline. Requests of different settings share the rows of a batch;
+there is one batch for single texts of each model, and one for each search (beams, candidates, particles), which has
+rows and forward passes of its own.
 
 Requests may have an owner, as the texts that one client asks for at once do; the samples of a request have it as one.
 Of equal priority, the first text of an owner goes before the second of any other. And while others wait an owner has
@@ -37,8 +37,8 @@ from typing import Any, Final, TypeAlias
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.priority import decoding
 from decodekit.constraints.slices import WorkBudget
-from decodekit.decoding.loop.lane import Lane
-from decodekit.decoding.loop.policy import Group, Policy
+from decodekit.decoding.loop.batch import Batch
+from decodekit.decoding.loop.decoder import Decoder, Group
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
@@ -54,18 +54,18 @@ FIRST_TOKENS: Final = 64
 PREFIX_SHARE: Final = 8
 """Kept prefixes take up to an eighth of the memory that is free at first, unless the caller says otherwise."""
 
-MAX_IDLE_LANES: Final = 4
-"""So many lanes without a request keep their cache and prefixes."""
+MAX_IDLE_BATCHES: Final = 4
+"""So many batches without a request keep their cache and prefixes."""
 
 
 @dataclass(eq=False)
-class Ticket:
+class ScheduledRequest:
     """A request that was added, with its samples.
 
     Args:
         index: number of the request.
         request: what to continue, or why that could not be read.
-        policy, settings: how.
+        decoder, settings: how.
         num_samples: how many texts of it are decoded.
         priority: larger ones first.
         owner: what it belongs to, with others; None for itself alone.
@@ -78,7 +78,7 @@ class Ticket:
 
     index: int
     request: Request | DecodekitError
-    policy: Policy[Any]
+    decoder: Decoder[Any]
     settings: Settings
     num_samples: int = 1
     priority: float = 0
@@ -98,9 +98,9 @@ class Ticket:
         return first * self.num_samples + sample
 
 
-Waiting: TypeAlias = tuple[float, int, int, int, Ticket, Group | None]
-"""What waits, the smallest first: negative priority, the number of the text among those of its owner, numbers of ticket
-and entry; a group, if it had rows."""
+Waiting: TypeAlias = tuple[float, int, int, int, ScheduledRequest, Group | None]
+"""What waits, the smallest first: negative priority, the number of the text among those of its owner, numbers of
+request and entry; a group, if it had rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +133,15 @@ class Scheduler:
     """Decodes requests that may be added and cancelled between any two steps.
 
     Args:
-        batch_size: most rows of a lane; a search with several rows for a request has fewer requests at a time, but
+        batch_size: most rows of a batch; a search with several rows for a request has fewer requests at a time, but
             never less than one.
         is_per_request: whether `batch_size` counts requests in place of rows.
         cache_tokens: most tokens in the rows of all requests; None for what memory holds.
-        prefix_bytes: most bytes of kept prefixes of a lane; None for a share of the free memory.
+        prefix_bytes: most bytes of kept prefixes of a batch; None for a share of the free memory.
         keeps_texts: whether the prompt and text of a request are kept for later ones.
         isolates: whether an exception that the code of a request raises ends that request alone.
-        max_owned: most rows of a lane for the texts of an owner while others wait, searches aside; None for any number,
-            and then owners are not looked at.
+        max_owned: most rows of a batch for the texts of an owner while others wait, searches aside; None for any
+            number, and then owners are not looked at.
     """
 
     def __init__(
@@ -158,128 +158,128 @@ class Scheduler:
         self._batch_size, self._is_per_request, self._max_owned = batch_size, is_per_request, max_owned
         self._cache_tokens, self._prefix_bytes = cache_tokens, prefix_bytes
         self._keeps_texts, self._isolates = keeps_texts, isolates
-        self._lanes: dict[int, Lane[Any]] = {}  # by the identity of the policy; the one used last comes last
+        self._batches: dict[int, Batch[Any]] = {}  # by the identity of the decoder; the one used last comes last
         self._waiting: dict[int, list[Waiting]] = {}
-        self._tickets: dict[int, Ticket] = {}
-        self._ticket_of: dict[int, Ticket] = {}  # by the identity of the group
-        self._deadlines: list[tuple[float, int, Ticket]] = []
+        self._requests: dict[int, ScheduledRequest] = {}
+        self._request_of: dict[int, ScheduledRequest] = {}  # by the identity of the group
+        self._deadlines: list[tuple[float, int, ScheduledRequest]] = []
         self._numbers = count()
         self._numbers_of: dict[int, int] = {}  # by index of the request
         self._finished: Counter[str] = Counter()
         self._owners: dict[
             Hashable, list[int]
         ] = {}  # how many requests were added, and how many of them have not ended
-        self._past = SchedulerStats()  # of lanes that were dropped
+        self._past = SchedulerStats()  # of batches that were dropped
         self.num_waiting = 0
         """Requests of which no sample was admitted."""
 
     @property
     def is_idle(self) -> bool:
         """Whether all requests have ended."""
-        return not self._tickets
+        return not self._requests
 
     def in_rows(self) -> list[int]:
         """The requests that have rows, or had; any thread may ask."""
-        return [ticket.index for ticket in list(self._tickets.values()) if ticket.groups]
+        return [scheduled.index for scheduled in list(self._requests.values()) if scheduled.groups]
 
-    def num_free(self, policy: Policy[Any]) -> int:
-        """The number of further groups of a policy that would be admitted now."""
-        lane = self._lanes.get(id(policy))
-        return (self._groups_of(policy) if lane is None else lane.num_free) - self._num_queued(policy)
+    def num_free(self, decoder: Decoder[Any]) -> int:
+        """The number of further groups of a decoder that would be admitted now."""
+        batch = self._batches.get(id(decoder))
+        return (self._groups_of(decoder) if batch is None else batch.num_free) - self._num_queued(decoder)
 
-    def _num_queued(self, policy: Policy[Any]) -> int:
-        """Groups of a policy that wait."""
+    def _num_queued(self, decoder: Decoder[Any]) -> int:
+        """Groups of a decoder that wait."""
         return sum(
-            1 if group is not None else ticket.num_samples - ticket.num_begun
-            for *_, ticket, group in self._waiting.get(id(policy), ())
+            1 if group is not None else scheduled.num_samples - scheduled.num_begun
+            for *_, scheduled, group in self._waiting.get(id(decoder), ())
         )
 
-    def _groups_of(self, policy: Policy[Any]) -> int:
-        return self._batch_size if self._is_per_request else max(1, self._batch_size // policy.num_rows)
+    def _groups_of(self, decoder: Decoder[Any]) -> int:
+        return self._batch_size if self._is_per_request else max(1, self._batch_size // decoder.num_rows)
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, scheduled: ScheduledRequest) -> None:
         """Let a request wait for its rows.
 
         Raises:
             ValueError: a request with this index is there already.
         """
-        if ticket.index in self._tickets:
-            raise ValueError(f"there is a request {ticket.index} already")
-        if self._isolates and isinstance(ticket.request, Request) and ticket.request.matcher is not None:
-            matcher = BudgetedMatcher(ticket.request.matcher, WorkBudget())
-            ticket.request = replace(ticket.request, matcher=matcher)
-        self._tickets[ticket.index] = ticket
+        if scheduled.index in self._requests:
+            raise ValueError(f"there is a request {scheduled.index} already")
+        if self._isolates and isinstance(scheduled.request, Request) and scheduled.request.matcher is not None:
+            matcher = BudgetedMatcher(scheduled.request.matcher, WorkBudget())
+            scheduled.request = replace(scheduled.request, matcher=matcher)
+        self._requests[scheduled.index] = scheduled
         self.num_waiting += 1
-        self._numbers_of[ticket.index] = next(self._numbers)
+        self._numbers_of[scheduled.index] = next(self._numbers)
         if self._max_owned is not None:
-            if ticket.owner is None and ticket.num_samples > 1:
-                ticket.owner = "samples of", ticket.index
-            if ticket.owner is not None:
-                counts = self._owners.setdefault(ticket.owner, [0, 0])
-                ticket.num_before = counts[0]
+            if scheduled.owner is None and scheduled.num_samples > 1:
+                scheduled.owner = "samples of", scheduled.index
+            if scheduled.owner is not None:
+                counts = self._owners.setdefault(scheduled.owner, [0, 0])
+                scheduled.num_before = counts[0]
                 counts[:] = counts[0] + 1, counts[1] + 1
-        self._push(ticket, None)
-        deadline = None if isinstance(ticket.request, DecodekitError) else ticket.request.deadline
+        self._push(scheduled, None)
+        deadline = None if isinstance(scheduled.request, DecodekitError) else scheduled.request.deadline
         if deadline is not None:
-            heapq.heappush(self._deadlines, (deadline, next(self._numbers), ticket))
+            heapq.heappush(self._deadlines, (deadline, next(self._numbers), scheduled))
 
-    def _push(self, ticket: Ticket, group: Group | None) -> None:
+    def _push(self, scheduled: ScheduledRequest, group: Group | None) -> None:
         place = 0
-        if ticket.owner is not None:
-            sample = ticket.num_begun if group is None else group.sequence.request.sequence - ticket.number_of(0)
-            place = ticket.num_before + sample
-        entry = (-ticket.priority, place, self._numbers_of[ticket.index], next(self._numbers), ticket, group)
-        heapq.heappush(self._waiting.setdefault(id(ticket.policy), []), entry)
+        if scheduled.owner is not None:
+            sample = scheduled.num_begun if group is None else group.sequence.request.sequence - scheduled.number_of(0)
+            place = scheduled.num_before + sample
+        entry = (-scheduled.priority, place, self._numbers_of[scheduled.index], next(self._numbers), scheduled, group)
+        heapq.heappush(self._waiting.setdefault(id(scheduled.decoder), []), entry)
 
     def cancel(self, index: int, error: DecodekitError) -> list[Update]:
         """End a request with an error; its last update, or nothing if it is over."""
-        ticket = self._tickets.get(index)
-        return [] if ticket is None else self._interrupt(ticket, error)
+        scheduled = self._requests.get(index)
+        return [] if scheduled is None else self._interrupt(scheduled, error)
 
-    def _interrupt(self, ticket: Ticket, error: DecodekitError) -> list[Update]:
+    def _interrupt(self, scheduled: ScheduledRequest, error: DecodekitError) -> list[Update]:
         updates: list[Update] = []
-        for group in list(ticket.groups):
-            lane = self._lanes.get(id(ticket.policy))
-            if group.rows and lane is not None:
-                update = lane.fail(group, error)
+        for group in list(scheduled.groups):
+            batch = self._batches.get(id(scheduled.decoder))
+            if group.rows and batch is not None:
+                update = batch.fail(group, error)
             else:
-                ticket.policy.fail(group, error)
-                update = ticket.policy.update(group)
-            updates += self._handed_out(ticket, group, update)
-        while ticket.num_begun < ticket.num_samples:
-            updates += self._refuse(ticket, error)
-        waiting = self._waiting.get(id(ticket.policy))
-        if waiting and any(entry[-2] is ticket for entry in waiting):
-            waiting[:] = [entry for entry in waiting if entry[-2] is not ticket]
+                scheduled.decoder.fail(group, error)
+                update = scheduled.decoder.update(group)
+            updates += self._handed_out(scheduled, group, update)
+        while scheduled.num_begun < scheduled.num_samples:
+            updates += self._refuse(scheduled, error)
+        waiting = self._waiting.get(id(scheduled.decoder))
+        if waiting and any(entry[-2] is scheduled for entry in waiting):
+            waiting[:] = [entry for entry in waiting if entry[-2] is not scheduled]
             heapq.heapify(waiting)
         return updates
 
-    def _refuse(self, ticket: Ticket, error: DecodekitError) -> list[Update]:
+    def _refuse(self, scheduled: ScheduledRequest, error: DecodekitError) -> list[Update]:
         """The answer of the next sample of a request that cannot start."""
-        update = refused(ticket.index, ticket.number_of(ticket.num_begun), ticket.request, error)
-        self._count_begun(ticket)
-        return self._handed_out(ticket, None, update)
+        update = refused(scheduled.index, scheduled.number_of(scheduled.num_begun), scheduled.request, error)
+        self._count_begun(scheduled)
+        return self._handed_out(scheduled, None, update)
 
-    def _handed_out(self, ticket: Ticket, group: Group | None, update: Update | None) -> list[Update]:
-        """The update to hand out for a sample; a sample that has ended leaves its ticket."""
+    def _handed_out(self, scheduled: ScheduledRequest, group: Group | None, update: Update | None) -> list[Update]:
+        """The update to hand out for a sample; a sample that has ended leaves its request."""
         if update is None:
             return []
         if update.result is not None and group is not None:
-            ticket.groups.remove(group)
-            self._ticket_of.pop(id(group), None)
-        updates = ticket.gathered.push(update)
+            scheduled.groups.remove(group)
+            self._request_of.pop(id(group), None)
+        updates = scheduled.gathered.push(update)
         for one in updates:
             if one.result is not None:
-                self._finish(ticket, one)
+                self._finish(scheduled, one)
         return updates
 
-    def _finish(self, ticket: Ticket, update: Update) -> None:
-        ticket.is_over = True
-        del self._tickets[ticket.index], self._numbers_of[ticket.index]
-        if ticket.owner in self._owners:
-            self._owners[ticket.owner][1] -= 1
-            if not self._owners[ticket.owner][1]:
-                del self._owners[ticket.owner]
+    def _finish(self, scheduled: ScheduledRequest, update: Update) -> None:
+        scheduled.is_over = True
+        del self._requests[scheduled.index], self._numbers_of[scheduled.index]
+        if scheduled.owner in self._owners:
+            self._owners[scheduled.owner][1] -= 1
+            if not self._owners[scheduled.owner][1]:
+                del self._owners[scheduled.owner]
         result = update.result
         assert result is not None
         code = getattr(result.error, "code", None)
@@ -287,7 +287,7 @@ class Scheduler:
 
     @decoding()
     def step(self, *, expects_more: bool = True) -> list[Update]:
-        """Admit what there is room for, and bring every lane on by a step; what is new.
+        """Admit what there is room for, and bring every batch on by a step; what is new.
 
         Args:
             expects_more: whether more requests may come; if not, caches are no larger than what waits.
@@ -296,21 +296,21 @@ class Scheduler:
         self._make_way()
         updates += self._admit(expects_more)
         self._keep_budget()
-        for lane in list(self._lanes.values()):
-            if not lane.reading and not lane.running:
+        for batch in list(self._batches.values()):
+            if not batch.reading and not batch.running:
                 continue
-            for group, update in lane.step():
-                updates += self._handed_out(self._tickets[update.index], group, update)
-        self._drop_idle_lanes()
+            for group, update in batch.step():
+                updates += self._handed_out(self._requests[update.index], group, update)
+        self._drop_idle_batches()
         return updates
 
     def _expire(self) -> list[Update]:
         """End the requests whose time is over."""
         updates: list[Update] = []
         while self._deadlines and (self._deadlines[0][2].is_over or self._deadlines[0][0] <= time.monotonic()):
-            _, _, ticket = heapq.heappop(self._deadlines)
-            if not ticket.is_over:
-                updates += self._interrupt(ticket, overdue(f"request {ticket.index}"))
+            _, _, scheduled = heapq.heappop(self._deadlines)
+            if not scheduled.is_over:
+                updates += self._interrupt(scheduled, overdue(f"request {scheduled.index}"))
         return updates
 
     def _make_way(self) -> None:
@@ -319,33 +319,33 @@ class Scheduler:
         if most is None:
             return
         for key, waiting in self._waiting.items():
-            lane = self._lanes.get(key)
-            if lane is None or not waiting or lane.policy.num_rows > 1:
+            batch = self._batches.get(key)
+            if batch is None or not waiting or batch.decoder.num_rows > 1:
                 continue
-            held, due = self._owned(lane.groups), list[float]()
+            held, due = self._owned(batch.groups), list[float]()
             if max(held.values(), default=0) <= most:
                 continue
             taken = Counter(held)
-            for priority, *_, ticket, _ in sorted(waiting, key=lambda entry: entry[:4]):
-                if ticket.owner is None or taken[ticket.owner] < most:
+            for priority, *_, scheduled, _ in sorted(waiting, key=lambda entry: entry[:4]):
+                if scheduled.owner is None or taken[scheduled.owner] < most:
                     due.append(-priority)
-                    taken[ticket.owner] += 1
-            for priority in due[lane.num_free :]:
+                    taken[scheduled.owner] += 1
+            for priority in due[batch.num_free :]:
                 owner = max(held, key=lambda one: held[one])
                 owned = [
                     group
-                    for group in lane.groups
-                    for ticket in [self._ticket_of[id(group)]]
-                    if ticket.owner == owner and ticket.priority <= priority
+                    for group in batch.groups
+                    for scheduled in [self._request_of[id(group)]]
+                    if scheduled.owner == owner and scheduled.priority <= priority
                 ]
                 if held[owner] <= most or not owned:
                     break
-                lane.preempt(max(owned, key=lambda group: group.number), is_kept=True)
+                batch.preempt(max(owned, key=lambda group: group.number), is_kept=True)
                 held[owner] -= 1
 
     def _owned(self, groups: Iterable[Group]) -> Counter[Hashable]:
         """The number of groups, of some, that each owner has."""
-        owners = (self._ticket_of[id(group)].owner for group in groups)
+        owners = (self._request_of[id(group)].owner for group in groups)
         return Counter(owner for owner in owners if owner is not None)
 
     def _head(self, waiting: list[Waiting], held: Counter[Hashable] | None) -> Waiting:
@@ -359,165 +359,173 @@ class Scheduler:
     def _admit(self, expects_more: bool) -> list[Update]:
         """Begin requests as long as there is room; those that need no model are answered at once."""
         updates: list[Update] = []
-        held = None if self._max_owned is None else self._owned(g for lane in self._lanes.values() for g in lane.groups)
+        held = (
+            None
+            if self._max_owned is None
+            else self._owned(g for batch in self._batches.values() for g in batch.groups)
+        )
         admitted: dict[int, list[Group]] = {}
         num_answers: Counter[int] = Counter()
-        num_used = None if self._cache_tokens is None else sum(lane.num_cached for lane in self._lanes.values())
+        num_used = None if self._cache_tokens is None else sum(batch.num_cached for batch in self._batches.values())
         while True:
             heads = [
                 (self._head(waiting, held), key)
                 for key, waiting in self._waiting.items()
                 if waiting
-                and self._lane_of(waiting[0][-2].policy).num_free > len(admitted.get(key, ())) + num_answers[key]
+                and self._batch_of(waiting[0][-2].decoder).num_free > len(admitted.get(key, ())) + num_answers[key]
             ]
             if not heads:
                 break
             head, key = min(heads, key=lambda one: one[0][:4])
-            *_, ticket, group = head
+            *_, scheduled, group = head
             if num_used is not None:
                 assert self._cache_tokens is not None
-                least, needed = self._needed(ticket, group)
+                least, needed = self._needed(scheduled, group)
                 if least > self._cache_tokens:
                     _take(self._waiting[key], head)
-                    updates += self._interrupt(ticket, self._never_fits(ticket, least))
+                    updates += self._interrupt(scheduled, self._never_fits(scheduled, least))
                     continue
                 if num_used and num_used + needed > self._cache_tokens:
                     break  # who waits for room is not overtaken
                 num_used += needed
             _take(self._waiting[key], head)
             if group is None:
-                group, answers = self._begin(ticket)
+                group, answers = self._begin(scheduled)
                 updates += answers
-                if ticket.num_begun < ticket.num_samples and not ticket.is_over:
-                    self._push(ticket, None)
+                if scheduled.num_begun < scheduled.num_samples and not scheduled.is_over:
+                    self._push(scheduled, None)
             if group is None:
                 num_answers[key] += 1
             else:
                 admitted.setdefault(key, []).append(group)
-                if held is not None and ticket.owner is not None:
-                    held[ticket.owner] += 1
+                if held is not None and scheduled.owner is not None:
+                    held[scheduled.owner] += 1
         for key, groups in admitted.items():
-            updates += self._place(self._lanes[key], groups, expects_more)
+            updates += self._place(self._batches[key], groups, expects_more)
         return updates
 
-    def _needed(self, ticket: Ticket, group: Group | None) -> tuple[int, int]:
+    def _needed(self, scheduled: ScheduledRequest, group: Group | None) -> tuple[int, int]:
         """Tokens that a request needs to go on at all, and those that there must be room for, to admit it."""
-        if isinstance(ticket.request, DecodekitError):
+        if isinstance(scheduled.request, DecodekitError):
             return 0, 0
-        length = len(ticket.request.prompt) if group is None else group.sequence.length
-        num_left = ticket.settings.max_new_tokens - (0 if group is None else len(group.sequence.token_ids))
-        num_rows = ticket.policy.num_rows
+        length = len(scheduled.request.prompt) if group is None else group.sequence.length
+        num_left = scheduled.settings.max_new_tokens - (0 if group is None else len(group.sequence.token_ids))
+        num_rows = scheduled.decoder.num_rows
         return num_rows * (length + 1), num_rows * (length + min(num_left, FIRST_TOKENS))
 
-    def _never_fits(self, ticket: Ticket, needed: int) -> CacheFullError:
+    def _never_fits(self, scheduled: ScheduledRequest, needed: int) -> CacheFullError:
         return CacheFullError(
             f"the request needs {needed:,} tokens of the cache to begin with, and there are {self._cache_tokens:,}",
-            at=f"request {ticket.index}",
+            at=f"request {scheduled.index}",
             hint="a shorter prompt, or a larger cache_tokens",
         )
 
-    def _begin(self, ticket: Ticket) -> tuple[Group | None, list[Update]]:
+    def _begin(self, scheduled: ScheduledRequest) -> tuple[Group | None, list[Update]]:
         """Start the next sample of a request; or its answer, if it needs no rows."""
-        request = ticket.request
+        request = scheduled.request
         try:
             if isinstance(request, DecodekitError):
                 raise request
-            number = ticket.number_of(ticket.num_begun)
+            number = scheduled.number_of(scheduled.num_begun)
             request = replace(request, sequence=number) if number != request.sequence else request
-            budget = token_budget(ticket.index, request, ticket.policy.model, ticket.settings)
-            sequence = TextRow(ticket.index, request, budget, ticket.settings)
+            budget = token_budget(scheduled.index, request, scheduled.decoder.model, scheduled.settings)
+            sequence = TextRow(scheduled.index, request, budget, scheduled.settings)
             matcher = sequence.matcher
             if matcher is not None and matcher.is_accepting and not matcher.can_continue:
                 sequence.finish("complete")  # the empty text is the only one
-            group = ticket.policy.begin(sequence)
+            group = scheduled.decoder.begin(sequence)
         except DecodekitError as error:
-            return None, self._refuse(ticket, error)
+            return None, self._refuse(scheduled, error)
         except Exception as error:
             if not self._isolates and not is_out_of_memory(error):
                 raise
-            return None, self._refuse(ticket, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
-        self._count_begun(ticket)
-        ticket.groups.append(group)
-        update = ticket.policy.update(group) if group.is_done else None
+            return None, self._refuse(scheduled, fault_of(error, "decoding", at=f"prompt {scheduled.index}"))
+        self._count_begun(scheduled)
+        scheduled.groups.append(group)
+        update = scheduled.decoder.update(group) if group.is_done else None
         if update is not None:
-            return None, self._handed_out(ticket, group, update)
-        self._ticket_of[id(group)] = ticket
+            return None, self._handed_out(scheduled, group, update)
+        self._request_of[id(group)] = scheduled
         return group, []
 
-    def _count_begun(self, ticket: Ticket) -> None:
-        self.num_waiting -= ticket.num_begun == 0
-        ticket.num_begun += 1
+    def _count_begun(self, scheduled: ScheduledRequest) -> None:
+        self.num_waiting -= scheduled.num_begun == 0
+        scheduled.num_begun += 1
 
-    def _place(self, lane: Lane[Any], groups: list[Group], expects_more: bool) -> list[Update]:
+    def _place(self, batch: Batch[Any], groups: list[Group], expects_more: bool) -> list[Update]:
         """Give groups their rows; where there is no memory for the first, it fails and the others wait."""
         try:
-            lane.place(groups, lane.num_groups if expects_more else len(groups) + self._num_queued(lane.policy))
+            batch.place(groups, batch.num_groups if expects_more else len(groups) + self._num_queued(batch.decoder))
         except Exception as error:
             is_short = isinstance(error, TooManyRowsError) or is_out_of_memory(error)
             if not is_short and not (self._isolates and isinstance(error, DecodekitError)):
                 raise
-            first, *others = [group for group in groups if not group.rows and group not in lane.groups]
+            first, *others = [group for group in groups if not group.rows and group not in batch.groups]
             for group in others:
-                self._push(self._ticket_of[id(group)], group)
-            ticket = self._ticket_of[id(first)]
-            lane.policy.fail(first, fault_of(error, "decoding", at=f"prompt {ticket.index}"))
-            return self._handed_out(ticket, first, lane.policy.update(first))
+                self._push(self._request_of[id(group)], group)
+            scheduled = self._request_of[id(first)]
+            batch.decoder.fail(first, fault_of(error, "decoding", at=f"prompt {scheduled.index}"))
+            return self._handed_out(scheduled, first, batch.decoder.update(first))
         return []
 
-    def _lane_of(self, policy: Policy[Any]) -> Lane[Any]:
-        lane = self._lanes.pop(id(policy), None)
-        if lane is None:
-            store = PrefixStore(partial(self._most_bytes, policy) if self._prefix_bytes is None else self._prefix_bytes)
-            lane = Lane(policy, self._groups_of(policy), store, self._keeps_texts, self._isolates, self._again)
-        self._lanes[id(policy)] = lane
-        return lane
+    def _batch_of(self, decoder: Decoder[Any]) -> Batch[Any]:
+        batch = self._batches.pop(id(decoder), None)
+        if batch is None:
+            store = PrefixStore(
+                partial(self._most_bytes, decoder) if self._prefix_bytes is None else self._prefix_bytes
+            )
+            batch = Batch(decoder, self._groups_of(decoder), store, self._keeps_texts, self._isolates, self._again)
+        self._batches[id(decoder)] = batch
+        return batch
 
-    def _most_bytes(self, policy: Policy[Any]) -> int:
-        return (memory.free_for(policy.model) or 1 << 30) // PREFIX_SHARE
+    def _most_bytes(self, decoder: Decoder[Any]) -> int:
+        return (memory.free_for(decoder.model) or 1 << 30) // PREFIX_SHARE
 
     def _again(self, before: Group, group: Group) -> None:
         """A group had to leave its rows; what goes on in its place waits for some, before those that came later."""
-        ticket = self._ticket_of.pop(id(before))
-        ticket.groups[ticket.groups.index(before)] = group
-        self._ticket_of[id(group)] = ticket
-        self._push(ticket, group)
+        scheduled = self._request_of.pop(id(before))
+        scheduled.groups[scheduled.groups.index(before)] = group
+        self._request_of[id(group)] = scheduled
+        self._push(scheduled, group)
 
     def _keep_budget(self) -> None:
         """Let the youngest groups leave their rows while all together have more tokens than there may be."""
         while self._cache_tokens is not None:
-            lanes = [lane for lane in self._lanes.values() if lane.groups]
-            num_groups = sum(len(lane.groups) for lane in lanes)
-            num_next = sum(lane.policy.num_rows * len(lane.groups) for lane in lanes)  # a token more for each
-            if sum(lane.num_cached for lane in lanes) + num_next <= self._cache_tokens:
+            batches = [batch for batch in self._batches.values() if batch.groups]
+            num_groups = sum(len(batch.groups) for batch in batches)
+            num_next = sum(batch.decoder.num_rows * len(batch.groups) for batch in batches)  # a token more for each
+            if sum(batch.num_cached for batch in batches) + num_next <= self._cache_tokens:
                 return
             youngest = max(
                 (
-                    (self._numbers_of[group.sequence.index], group.number, lane)
-                    for lane in lanes
-                    for group in lane.groups
+                    (self._numbers_of[group.sequence.index], group.number, batch)
+                    for batch in batches
+                    for group in batch.groups
                 ),
                 key=lambda one: one[:2],
             )
-            lane = youngest[2]
-            [group] = [group for group in lane.groups if group.number == youngest[1]]
+            batch = youngest[2]
+            [group] = [group for group in batch.groups if group.number == youngest[1]]
             if num_groups > 1:
-                lane.preempt(group)
+                batch.preempt(group)
                 continue
-            ticket = self._ticket_of[id(group)]
+            scheduled = self._request_of[id(group)]
             cause = f"the request alone has more tokens than the {self._cache_tokens:,} that the cache may have"
-            lane.policy.fail(group, CacheFullError(cause, at=f"request {ticket.index}", hint="a larger cache_tokens"))
+            batch.decoder.fail(
+                group, CacheFullError(cause, at=f"request {scheduled.index}", hint="a larger cache_tokens")
+            )
             return
 
-    def _drop_idle_lanes(self) -> None:
-        """Searches have a lane as long as they run; of single texts a few lanes keep what was read."""
-        idle = [lane for key, lane in self._lanes.items() if not lane.groups and not self._waiting.get(key)]
-        kept = [lane for lane in idle if lane.policy.num_rows == 1]
-        for lane in idle:
-            if lane.policy.num_rows > 1 or lane in kept[:-MAX_IDLE_LANES]:
-                self._drop(lane)
+    def _drop_idle_batches(self) -> None:
+        """Searches have a batch as long as they run; of single texts a few batches keep what was read."""
+        idle = [batch for key, batch in self._batches.items() if not batch.groups and not self._waiting.get(key)]
+        kept = [batch for batch in idle if batch.decoder.num_rows == 1]
+        for batch in idle:
+            if batch.decoder.num_rows > 1 or batch in kept[:-MAX_IDLE_BATCHES]:
+                self._drop(batch)
 
-    def _drop(self, lane: Lane[Any]) -> None:
-        counts, past = lane.counts, self._past
+    def _drop(self, batch: Batch[Any]) -> None:
+        counts, past = batch.counts, self._past
         self._past = replace(
             past,
             prefix_hits=past.prefix_hits + counts.num_hits,
@@ -525,33 +533,33 @@ class Scheduler:
             tokens_reused=past.tokens_reused + counts.num_reused,
             preemptions=past.preemptions + counts.num_preempted,
         )
-        lane.close()
-        del self._lanes[id(lane.policy)]
-        self._waiting.pop(id(lane.policy), None)
+        batch.close()
+        del self._batches[id(batch.decoder)]
+        self._waiting.pop(id(batch.decoder), None)
 
     def stats(self) -> SchedulerStats:
         """The counts so far."""
-        lanes, past, num_waiting = list(self._lanes.values()), self._past, self.num_waiting
+        batches, past, num_waiting = list(self._batches.values()), self._past, self.num_waiting
         return SchedulerStats(
-            running=len(self._tickets) - num_waiting,
+            running=len(self._requests) - num_waiting,
             waiting=num_waiting,
-            cached_tokens=sum(lane.num_cached for lane in lanes),
-            prefix_tokens=sum(lane.store.num_tokens for lane in lanes),
-            prefix_bytes=sum(lane.store.num_bytes for lane in lanes),
-            prefix_hits=past.prefix_hits + sum(lane.counts.num_hits for lane in lanes),
-            tokens_read=past.tokens_read + sum(lane.counts.num_read for lane in lanes),
-            tokens_reused=past.tokens_reused + sum(lane.counts.num_reused for lane in lanes),
-            preemptions=past.preemptions + sum(lane.counts.num_preempted for lane in lanes),
+            cached_tokens=sum(batch.num_cached for batch in batches),
+            prefix_tokens=sum(batch.store.num_tokens for batch in batches),
+            prefix_bytes=sum(batch.store.num_bytes for batch in batches),
+            prefix_hits=past.prefix_hits + sum(batch.counts.num_hits for batch in batches),
+            tokens_read=past.tokens_read + sum(batch.counts.num_read for batch in batches),
+            tokens_reused=past.tokens_reused + sum(batch.counts.num_reused for batch in batches),
+            preemptions=past.preemptions + sum(batch.counts.num_preempted for batch in batches),
             finished=dict(self._finished),
         )
 
     def close(self) -> None:
         """Drop all caches, prefixes and requests."""
-        for lane in list(self._lanes.values()):
-            self._drop(lane)
+        for batch in list(self._batches.values()):
+            self._drop(batch)
         self._waiting.clear()
-        self._tickets.clear()
-        self._ticket_of.clear()
+        self._requests.clear()
+        self._request_of.clear()
         self._deadlines.clear()
         self._numbers_of.clear()
 
@@ -572,7 +580,7 @@ def _take(waiting: list[Waiting], entry: Waiting) -> None:
 
 
 def run(
-    policy: Policy[Any],
+    decoder: Decoder[Any],
     settings: Settings,
     num_groups: int,
     requests: Iterable[Request | DecodekitError],
@@ -593,13 +601,13 @@ def run(
     source, is_exhausted = enumerate(requests), False
     try:
         while True:
-            num_free = 0 if is_exhausted else scheduler.num_free(policy)
+            num_free = 0 if is_exhausted else scheduler.num_free(decoder)
             while num_free > 0:
                 entry = next(source, None)
                 if entry is None:
                     is_exhausted = True
                     break
-                scheduler.add(Ticket(*entry, policy, settings, num_samples))
+                scheduler.add(ScheduledRequest(*entry, decoder, settings, num_samples))
                 num_free -= num_samples
             yield from scheduler.step(expects_more=not is_exhausted)
             if is_exhausted and scheduler.is_idle:

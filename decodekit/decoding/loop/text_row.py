@@ -279,8 +279,8 @@ class TextRow:
 
 
 def by_settings(sequences: Sequence[TextRow]) -> list[list[TextRow]]:
-    """The rows of settings that tokens are taken by in one way together, in order; see `Settings.kin`."""
+    """The rows of settings that tokens are taken by in one way together, in order; see `Settings.batch_key`."""
     parts: dict[int, list[TextRow]] = {}
     for sequence in sequences:
-        parts.setdefault(id(sequence.settings.kin), []).append(sequence)
+        parts.setdefault(id(sequence.settings.batch_key), []).append(sequence)
     return [*parts.values()]

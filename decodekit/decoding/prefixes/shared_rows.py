@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, cast
 
 import torch
 
-from decodekit.decoding.loop.policy import Group
+from decodekit.decoding.loop.decoder import Group
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes.prefix_store import PrefixStore, num_common
 from decodekit.errors import is_out_of_memory
@@ -48,12 +48,12 @@ class SharedSource:
     num_tokens: int = 0
     row: int | None = None
     prefix: Prefix | None = None
-    leader: Group | None = None
+    prefix_owner: Group | None = None
 
 
 @dataclass(slots=True)
 class ReadingCounts:
-    """Counts of the tokens that the rows of a lane have read, and of those they were spared.
+    """Counts of the tokens that the rows of a batch have read, and of those they were spared.
 
     Attributes:
         num_read: tokens of prompts that the model has read, those that were read again included.
@@ -76,7 +76,7 @@ class SharedRows:
         cache: its rows.
         store: prefixes for later requests.
         keeps_texts: whether what a request has read is kept when its row is used again.
-        can_begin_late: whether rows may begin with what others have read; see `Policy`.
+        can_begin_late: whether rows may begin with what others have read; see `Decoder`.
         counts: is told what is reused.
     """
 
@@ -97,7 +97,7 @@ class SharedRows:
         self._left_by_head: dict[Hashable, set[int]] = defaultdict(set)  # see `_head`
 
     def begin(self, group: Group, num_rows: int, free: list[int], live: Sequence[Group]) -> None:
-        """Give a new group its rows, empty or with what is known already; or a leader, and then it has to wait.
+        """Give a new group its rows, empty or with what is known already; or the owner of its prefix: then it waits.
 
         Args:
             free: rows without a group; those that are taken leave the list.
@@ -117,7 +117,7 @@ class SharedRows:
         begin_rows(self._cache, dict.fromkeys(group.rows, group.sequence.request))
         if source.prefix is not None:
             self._begin_with(group, source.prefix, source.num_tokens)
-        elif source.leader is not None:
+        elif source.prefix_owner is not None:
             self._follow(group, source)
 
     def _begin_with(self, group: Group, prefix: Prefix, num_tokens: int) -> None:
@@ -227,7 +227,7 @@ class SharedRows:
             prompt = cast("list[int]", sequence.request.prompt)
             num_tokens = self._num_shared(group, tokens, prompt, sequence.request, sequence.token_ids)
             if num_tokens > best.num_tokens and self._can_lead(other, num_tokens):
-                best = SharedSource(num_tokens, leader=other)
+                best = SharedSource(num_tokens, prefix_owner=other)
         return best if best.num_tokens >= MIN_SHARED else SharedSource()
 
     def _can_lead(self, other: Group, num_tokens: int) -> bool:
@@ -256,29 +256,29 @@ class SharedRows:
         return min(num_tokens, len(tokens) - 1)
 
     def _follow(self, group: Group, source: SharedSource) -> None:
-        """Wait for what a leader reads. Where it cannot be cut back to that, it stops there until it was copied."""
-        leader = source.leader
-        assert leader is not None
-        group.leader, group.num_shared = leader, source.num_tokens
-        if not self._can_rollback and not leader.held_back:
-            hold_back(leader)
+        """Wait for another group. Where it cannot be cut back to that, it stops there until it is copied."""
+        prefix_owner = source.prefix_owner
+        assert prefix_owner is not None
+        group.prefix_owner, group.num_shared = prefix_owner, source.num_tokens
+        if not self._can_rollback and not prefix_owner.held_back:
+            hold_back(prefix_owner)
 
     def start(self, reading: Sequence[Group], live: Sequence[Group]) -> None:
-        """Let groups begin with what their leaders have read by now; those whose leader is gone look for another."""
+        """Let groups begin with what was read for them by now; those without an owner of a prefix look for one."""
         due: dict[int, list[Group]] = defaultdict(list)
         for group in reading:
-            if group.leader is None:
+            if group.prefix_owner is None:
                 continue
-            if group.leader.is_done or not group.leader.rows:
-                group.leader = None
+            if group.prefix_owner.is_done or not group.prefix_owner.rows:
+                group.prefix_owner = None
                 self._look_again(group, live)
-            if group.leader is not None and group.leader.num_cached >= group.num_shared:
-                due[group.leader.rows[0]].append(group)
+            if group.prefix_owner is not None and group.prefix_owner.num_cached >= group.num_shared:
+                due[group.prefix_owner.rows[0]].append(group)
         for row, groups in due.items():
-            leader = groups[0].leader
-            assert leader is not None
-            known = [*leader.sequence.request.prompt, *leader.sequence.token_ids]
-            self._hand_over(row, known, leader.sequence.request.salt, groups)
+            prefix_owner = groups[0].prefix_owner
+            assert prefix_owner is not None
+            known = [*prefix_owner.sequence.request.prompt, *prefix_owner.sequence.token_ids]
+            self._hand_over(row, known, prefix_owner.sequence.request.salt, groups)
 
     def _look_again(self, group: Group, live: Sequence[Group]) -> None:
         own = self._left_row(group, group.sequence.pending, [*self._left])
@@ -289,7 +289,7 @@ class SharedRows:
             self._hand_over(source.row, left.tokens, left.request.salt, [group])
         elif source.prefix is not None:
             self._begin_with(group, source.prefix, source.num_tokens)
-        elif source.leader is not None:
+        elif source.prefix_owner is not None:
             self._follow(group, source)
 
     def _hand_over(self, row: int, known: list[int], salt: Hashable, groups: list[Group]) -> None:
@@ -325,7 +325,7 @@ class SharedRows:
 
     def _skip(self, group: Group, num_tokens: int) -> None:
         """Note that the first row of a group has its first tokens."""
-        group.leader, group.num_shared = None, 0
+        group.prefix_owner, group.num_shared = None, 0
         if not num_tokens:
             return
         sequence = group.sequence

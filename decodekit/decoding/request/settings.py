@@ -148,7 +148,7 @@ class Settings:
     stop_rules: tuple[StopRule, ...] = ()
     traces: bool = False
     texts: Sequence[bytes | None] = ()
-    kin: object = field(default_factory=object, compare=False, repr=False)
+    batch_key: object = field(default_factory=object, compare=False, repr=False)
     """The same for settings that differ in `max_new_tokens`, `stop` and `stop_rules` alone, whose rows go together."""
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.

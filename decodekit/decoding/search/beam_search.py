@@ -37,8 +37,8 @@ from decodekit.constraints.engine.bitmask import forbid
 from decodekit.decoding.draws.row_draws import non_finite, record
 from decodekit.decoding.lazy_masks.positions import Position
 from decodekit.decoding.loop.append import append_token
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
 from decodekit.decoding.loop.host_pass import forward
-from decodekit.decoding.loop.policy import CacheRows, Group, Policy
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.budget import (
@@ -239,7 +239,7 @@ class BeamGroup(Group):
         return self.error is not None or all(beams.is_done for beams in self.beams)
 
 
-class BeamSearch(Policy[BeamGroup]):
+class BeamSearch(Decoder[BeamGroup]):
     """A row for each hypothesis of a prompt; one update for each prompt, at the end.
 
     A hypothesis stays in the row of the one that it continues, and where one is continued twice, a row that has become

@@ -34,7 +34,7 @@ from decodekit.decoding.draws.row_draws import Outputs, record
 from decodekit.decoding.lazy_masks.positions import Position
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced, append_token
-from decodekit.decoding.loop.policy import CacheRows, Group, Policy
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
 from decodekit.decoding.loop.samples import begin_text
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.padding import right_padded
@@ -111,7 +111,7 @@ class ContrastiveGroup(Group):
         return [[*text[read:], token] for read, token in zip(self.num_read, self.choices.tokens, strict=False)]
 
 
-class ContrastiveRows(Policy[ContrastiveGroup]):
+class ContrastiveRows(Decoder[ContrastiveGroup]):
     """A row for each candidate of a prompt."""
 
     model: HiddenStates

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.decoding.draws.row_draws import non_finite
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
 from decodekit.decoding.loop.host_pass import forward
-from decodekit.decoding.loop.policy import CacheRows, Group, Policy
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.prefixes.shared_rows import copy_rows
@@ -135,7 +135,7 @@ class _Reading(NamedTuple):
     path: TriePath
 
 
-class DecisionSearch(Policy[DecisionGroup]):
+class DecisionSearch(Decoder[DecisionGroup]):
     """One update for each prompt: the choices as texts, likeliest first, with their log-probabilities as scores.
 
     Args:

@@ -45,8 +45,8 @@ from decodekit.decoding.draws.row_draws import Outputs, non_finite, record
 from decodekit.decoding.lazy_masks.positions import Position, noise_keys
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_token
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
 from decodekit.decoding.loop.host_pass import forward
-from decodekit.decoding.loop.policy import CacheRows, Group, Policy
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import NoiseKeys, Settings
@@ -125,7 +125,7 @@ class Population(Group):
         )
 
 
-class ParticleFilter(Policy[Population]):
+class ParticleFilter(Decoder[Population]):
     """A row for each particle of a prompt; one update for each prompt, at the end."""
 
     is_prompt_shared = True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from decodekit.constraints.memory_account import share
-from decodekit.decoding.loop.policy import Policy
+from decodekit.decoding.loop.decoder import Decoder
 from decodekit.decoding.loop.samples import Texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import Prompt
@@ -51,7 +51,7 @@ class Prepared:
     """Options that were checked, with what decodes requests that have them."""
 
     plan: Plan
-    policy: Policy[Any]
+    decoder: Decoder[Any]
     held: object
     """What the key of the options names by its identity."""
 
@@ -99,7 +99,7 @@ class Preparing:
         self._llm = llm
         self._lock = threading.Lock()
         self._prepared = Kept[Prepared]()
-        self._kin = Kept[tuple[object, object]]()
+        self._batch_keys = Kept[tuple[object, object]]()
         self._models: list[tuple[object, CausalLM]] = []
         self._texts: list[Texts] = []
 
@@ -129,17 +129,19 @@ class Preparing:
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
             cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
             raise OptionError(cause, at="negative_prompt")
-        kin_key = _key({**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held)
+        key_of_batch = _key(
+            {**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held
+        )
         num_bytes = 0 if plan.grammar is None else plan.grammar.constraint.num_bytes
         with self._lock:
-            kin = self._kin.keep(kin_key, (plan.settings.kin, held), num_bytes)[0]
-        plan = replace(plan, settings=replace(plan.settings, kin=kin))
-        made = Prepared(*self._with_policy(plan), held)
+            batch_key = self._batch_keys.keep(key_of_batch, (plan.settings.batch_key, held), num_bytes)[0]
+        plan = replace(plan, settings=replace(plan.settings, batch_key=batch_key))
+        made = Prepared(*self._with_decoder(plan), held)
         with self._lock:
             return self._prepared.keep(key, made, num_bytes)
 
-    def _with_policy(self, plan: Plan) -> tuple[Plan, Policy[Any]]:
-        """The policy that decodes the requests of a plan: one for all single texts of a model, one for each search.
+    def _with_decoder(self, plan: Plan) -> tuple[Plan, Decoder[Any]]:
+        """The decoder that decodes the requests of a plan: one for all single texts of a model, one for each search.
 
         Equal contrasts have one model, so that their requests share rows.
 
@@ -148,20 +150,20 @@ class Preparing:
         """
         search: Any = plan.search
         if search is not None:
-            if not hasattr(search, "policy"):
+            if not hasattr(search, "decoder"):
                 cause = f"{search!r:.60} decodes in a way of its own, which an engine cannot share its rows with"
                 raise OptionError(cause, at="strategy", hint="LLM.generate; or a strategy.searching.Searching")
-            return plan, search.policy(plan.model, plan.settings)
+            return plan, search.decoder(plan.model, plan.settings)
         with self._lock:
             known = next((model for contrast, model in self._models if _is_equal(contrast, plan.contrast)), None)
             if known is None:
                 known = plan.model
                 self._models = [*self._models[-_MANY_CONTRASTS:], (plan.contrast, known)]
-            policy = next((one for one in self._texts if one.model is known), None)
-            if policy is None:
-                policy = Texts(known, isolates=True)
-                self._texts = [*self._texts[-_MANY_CONTRASTS:], policy]
-        return replace(plan, model=known), policy
+            decoder = next((one for one in self._texts if one.model is known), None)
+            if decoder is None:
+                decoder = Texts(known, isolates=True)
+                self._texts = [*self._texts[-_MANY_CONTRASTS:], decoder]
+        return replace(plan, model=known), decoder
 
 
 def _is_equal(one: object, other: object) -> bool:

@@ -1,14 +1,14 @@
-"""A lane: the rows of one cache, and the groups of requests in them, all of one kind of search.
+"""The batch: the rows of one cache, and the groups of requests in them, all of one kind of search.
 
-One step of a lane, with two rows that decode, a prompt of 5,000 tokens and one of 300:
+One step of a batch, with two rows that decode, a prompt of 5,000 tokens and one of 300:
 
-    start     groups whose leader has read what they share begin with a copy of it        `prefixes.shared_rows`
+    start     groups whose prefix_owner has read what they share begin with a copy of it        `prefixes.shared_rows`
     prefill   prompts of similar length together, `PREFILL_TOKENS` in all                 300 of the second, first token
     decode    every group that has read its prompt takes a token or more                  A B D
     leave     groups that are done leave their rows                                       B
 
 The next step reads 2,048 of the long prompt, and so on: between its chunks the others go on. When memory runs out, the
-youngest group leaves its rows and comes again later (`Lane.step`).
+youngest group leaves its rows and comes again later (`Batch.step`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, Generic
 import torch
 
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.loop.policy import CacheRows, G, Policy
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, G
 from decodekit.decoding.prefixes.padding import similar_lengths
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.prefixes.row_memory import free_memory, new_cache
@@ -40,19 +40,19 @@ _FIRST_TEXT: Final = 256
 
 
 @dataclass(eq=False)
-class Lane(Generic[G]):
-    """The groups of one policy.
+class Batch(Generic[G]):
+    """The groups of one decoder.
 
     Args:
-        policy: what its groups do with their rows.
+        decoder: what its groups do with their rows.
         num_groups: most groups at a time.
-        store: prefixes for later requests; of this lane alone.
+        store: prefixes for later requests; of this batch alone.
         keeps_texts: whether what requests have read is kept for later ones.
         isolates: whether an exception that the code of a request raises ends that request alone.
         give_back: is told of a group that had to leave its rows, and of the one that goes on in its place.
     """
 
-    policy: Policy[G]
+    decoder: Decoder[G]
     num_groups: int
     store: PrefixStore
     keeps_texts: bool
@@ -83,12 +83,12 @@ class Lane(Generic[G]):
         num_free = min(self.num_groups, self._most) - num_live
         if self.rows is None or (not num_live and self._is_shrunk):
             return num_free
-        return min(num_free, len(self._free) // self.policy.num_rows)
+        return min(num_free, len(self._free) // self.decoder.num_rows)
 
     @property
     def num_cached(self) -> int:
         """Tokens in the rows of all groups."""
-        return self.policy.num_rows * sum(group.num_cached for group in self.groups)
+        return self.decoder.num_rows * sum(group.num_cached for group in self.groups)
 
     def place(self, groups: Sequence[G], num_groups: int) -> None:
         """Give new groups their rows; the first ones decide how large the cache is.
@@ -109,27 +109,27 @@ class Lane(Generic[G]):
         for group in groups:
             self._number += 1
             group.number = self._number
-            if len(self._free) < self.policy.num_rows:  # the cache has become smaller than it was asked for
+            if len(self._free) < self.decoder.num_rows:  # the cache has become smaller than it was asked for
                 self.give_back(group, group)
                 continue
-            shared.begin(group, self.policy.num_rows, self._free, live)
+            shared.begin(group, self.decoder.num_rows, self._free, live)
             live.append(group)
             for row, sequence in zip(group.rows, group.sequences, strict=False):
                 sequence.row = row
                 if sequence.settings.pipeline.needs_history:
                     rows.table = rows.table or TokenTable(rows.cache.num_rows)
                     rows.table.begin(sequence)
-            if self.policy.is_prompt_shared:
+            if self.decoder.is_prompt_shared:
                 hold_back(group)
             self.reading.append(group)
 
     def _look_at_rows(self, groups: Sequence[G]) -> None:
         """Before the first of some groups: drop a cache that does not fit them, or the model as it is now."""
-        if self.policy.num_rows == 1:
+        if self.decoder.num_rows == 1:
             self._most = 1 << 31
         if not self.keeps_texts and self.rows is None:
             return
-        state = getattr(self.policy.model, "state", None)
+        state = getattr(self.decoder.model, "state", None)
         is_other, self._model_state = state != self._model_state, state
         if self.rows is not None and (
             is_other or self._is_shrunk or self.rows.cache.capacity > 8 * self._capacity_for(groups)
@@ -146,14 +146,14 @@ class Lane(Generic[G]):
 
     def _new_rows(self, groups: Sequence[G], num_groups: int) -> CacheRows:
         """A new cache; of fewer rows if there is no memory for all, where requests may wait for one another."""
-        policy = self.policy
+        decoder = self.decoder
         num_groups = max(len(groups), min(num_groups, self.num_groups, self._most))
         self._is_shrunk = False
         while True:
-            num_rows = num_groups * policy.num_rows
+            num_rows = num_groups * decoder.num_rows
             capacity = self._capacity_for(groups[:num_groups])
             try:
-                cache = new_cache(policy.model, num_rows, capacity, policy.option or f"batch_size={num_rows}")
+                cache = new_cache(decoder.model, num_rows, capacity, decoder.option or f"batch_size={num_rows}")
                 break
             except TooManyRowsError:
                 if num_groups == 1:
@@ -161,12 +161,12 @@ class Lane(Generic[G]):
             num_groups, self._is_shrunk = num_groups // 2, True
         self._free = list(range(num_rows))[::-1]
         self.shared = SharedRows(
-            policy.model,
+            decoder.model,
             cache,
             self.store,
             self.counts,
             keeps_texts=self.keeps_texts,
-            can_begin_late=policy.can_begin_late,
+            can_begin_late=decoder.can_begin_late,
         )
         return CacheRows(cache)
 
@@ -226,11 +226,15 @@ class Lane(Generic[G]):
     def _read(self, groups: Sequence[G], num_tokens: int, rows: CacheRows) -> None:
         some = [group for group in groups if group.rows]
         self._check_growth(some, rows)
-        self.policy.read(some, num_tokens, rows)
+        self.decoder.read(some, num_tokens, rows)
 
     def _due(self) -> list[list[G]]:
         """The groups that read now: similar lengths together, shorter ones first, but those first that had to wait."""
-        due = [group for group in self.reading if group.leader is None and group.sequence.pending and not group.is_done]
+        due = [
+            group
+            for group in self.reading
+            if group.prefix_owner is None and group.sequence.pending and not group.is_done
+        ]
         found: list[list[G]] = []
         for is_held_back in (False, True):
             some = [group for group in due if bool(group.held_back) == is_held_back]
@@ -246,10 +250,10 @@ class Lane(Generic[G]):
         self.shared.start(self.reading, self.groups)
         for group in list(self.reading):
             num_left = len(group.sequence.pending)
-            if group.leader is not None or num_left > 1 or not group.rows:
+            if group.prefix_owner is not None or num_left > 1 or not group.rows:
                 continue
             if group.held_back:
-                if num_left or any(one.leader is group for one in self.reading):
+                if num_left or any(one.prefix_owner is group for one in self.reading):
                     continue
                 self._guarded(lambda group=group: self._release(group), [group])  # type: ignore[misc]
                 if not group.rows:
@@ -262,7 +266,7 @@ class Lane(Generic[G]):
     def _release(self, group: G) -> None:
         """Go on with the last token of a prompt; where several rows begin with it, they get a copy of the rest."""
         assert self.rows is not None
-        if self.policy.is_prompt_shared:  # first, since there may be no memory for it
+        if self.decoder.is_prompt_shared:  # first, since there may be no memory for it
             copy_rows(self.rows.cache, [(group.rows[0], row) for row in group.rows[1:]])
             for sequence in group.sequences[1:]:
                 sequence.pending = [*group.held_back]
@@ -281,7 +285,7 @@ class Lane(Generic[G]):
     def _bring_on(self, groups: Sequence[G], rows: CacheRows) -> None:
         some = [group for group in groups if group.rows and not group.is_done]
         self._check_growth(some, rows)
-        self.policy.step(some, rows)
+        self.decoder.step(some, rows)
 
     def _check_growth(self, groups: Sequence[G], rows: CacheRows) -> None:
         """Refuse to let a rectangle grow beyond the memory that is free: the old and the new one live at a time.
@@ -294,7 +298,7 @@ class Lane(Generic[G]):
         if longest <= rows.cache.capacity or not isinstance(num_bytes, int):
             return
         needed = num_bytes * max(2, longest / rows.cache.capacity)
-        free = free_memory(self.policy.model.device)
+        free = free_memory(self.decoder.model.device)
         if free is not None and needed > free:
             cause = (
                 f"the cache would need {needed / 1e9:,.2f} GB for rows of {longest:,} tokens, and {free / 1e9:,.2f} GB"
@@ -307,12 +311,12 @@ class Lane(Generic[G]):
         for group in groups:
             if not group.rows:
                 continue
-            update = self.policy.update(group)
+            update = self.decoder.update(group)
             if update is not None:
                 updates.append((group, update))
             if group.is_done:
                 self.leave(group)
-                self._most += self.policy.num_rows == 1
+                self._most += self.decoder.num_rows == 1
         return updates
 
     def _guarded(self, act: Callable[[], object], groups: Sequence[G]) -> None:
@@ -333,7 +337,7 @@ class Lane(Generic[G]):
     def _isolate(self, error: Exception, groups: Sequence[G]) -> None:
         """End a group that raised; several are brought on one by one, for it is not known which of them it was."""
         if len(groups) == 1:
-            self.policy.fail(groups[0], fault_of(error, "decoding", at=f"prompt {groups[0].sequence.index}"))
+            self.decoder.fail(groups[0], fault_of(error, "decoding", at=f"prompt {groups[0].sequence.index}"))
             return
         self.num_alone = max(self.num_alone, 1 + max(one.sequence.max_tokens for one in groups))
         for group in groups:
@@ -349,7 +353,7 @@ class Lane(Generic[G]):
         assert self.rows is not None and self.shared is not None
         live = [group for group in self.groups if not group.is_done]
         *others, youngest = sorted(live, key=lambda group: group.number)
-        if self.policy.settle(live, self.rows):
+        if self.decoder.settle(live, self.rows):
             if self.shared.drop_all():
                 return
         elif others:  # a search that was broken off begins anew
@@ -358,7 +362,7 @@ class Lane(Generic[G]):
         if not others:
             cause = f"there is no memory for what this request has to read, though it is alone: {cause}"
             hint = "a shorter prompt, a smaller max_new_tokens, or a smaller dtype"
-            self.policy.fail(youngest, CacheFullError(cause, at=f"prompt {youngest.sequence.index}", hint=hint))
+            self.decoder.fail(youngest, CacheFullError(cause, at=f"prompt {youngest.sequence.index}", hint=hint))
             return
         self._most = len(others)
         self.preempt(youngest)
@@ -379,7 +383,7 @@ class Lane(Generic[G]):
             rows.table.reorder(order)
         new = {row: place for place, row in enumerate(order)}
         for group in groups:
-            for sequence in self.policy.sequences(group):
+            for sequence in self.decoder.sequences(group):
                 sequence.row = new.get(sequence.row, sequence.row)
             group.rows = [new[row] for row in group.rows]
         self._free, self._is_shrunk = [], True
@@ -392,7 +396,7 @@ class Lane(Generic[G]):
         """
         self.counts.num_preempted += 1
         self.leave(group, is_sound=None if is_kept else False)
-        self.give_back(group, self.policy.again(group))
+        self.give_back(group, self.decoder.again(group))
 
     def leave(self, group: G, *, is_sound: bool | None = None) -> None:
         """Take a group off its rows."""
@@ -407,7 +411,7 @@ class Lane(Generic[G]):
 
     def fail(self, group: G, error: DecodekitError) -> Update | None:
         """End a group with an error; its last update."""
-        self.policy.fail(group, error)
-        update = self.policy.update(group)
+        self.decoder.fail(group, error)
+        update = self.decoder.update(group)
         self.leave(group, is_sound=False)
         return update

@@ -2,7 +2,7 @@
 
 `samples.Texts` has a row for each text, `beam_search.BeamSearch` one for each hypothesis,
 `contrastive_search.ContrastiveRows` one for each candidate and `particle_filter.ParticleFilter` one for each particle.
-Who calls them, and when, is the matter of `decoding.loop.lane` and `decoding.loop.scheduler`. What comes out for a
+Who calls them, and when, is the matter of `decoding.loop.batch` and `decoding.loop.scheduler`. What comes out for a
 request is a function of its prompt, its constraint and its seed, whatever else is in the batch.
 """
 
@@ -28,7 +28,8 @@ class Group:
     Attributes:
         rows: of the cache.
         error: what failed for all of them.
-        leader: another group that reads what this one begins with; this one waits until `num_shared` tokens are read.
+        prefix_owner: another group that reads what this one begins with; this one waits until `num_shared` tokens are
+            read.
         held_back: the last token of the prompt, where it must not be read together with those before it.
         is_late: whether other prompts were read before this one in the last step.
         number: how many groups came before it.
@@ -37,7 +38,7 @@ class Group:
     sequences: list[TextRow]
     rows: list[int] = field(default_factory=list, kw_only=True)
     error: DecodekitError | None = field(default=None, kw_only=True)
-    leader: Group | None = field(default=None, kw_only=True)
+    prefix_owner: Group | None = field(default=None, kw_only=True)
     num_shared: int = field(default=0, kw_only=True)
     held_back: list[int] = field(default_factory=list, kw_only=True)
     is_late: bool = field(default=False, kw_only=True)
@@ -67,7 +68,7 @@ class CacheRows:
     """The state of the rows of all groups: keys and values, and the tokens if a processor looks back.
 
     Attributes:
-        loop: what a policy keeps for the cache; it ends with it.
+        loop: what a decoder keeps for the cache; it ends with it.
     """
 
     cache: Cache
@@ -75,7 +76,7 @@ class CacheRows:
     loop: object = None
 
 
-class Policy(ABC, Generic[G]):
+class Decoder(ABC, Generic[G]):
     """The work of one kind of search on the rows of its requests."""
 
     num_rows: int = 1
