@@ -1,6 +1,6 @@
 """Conversations: messages by the chat template of a tokenizer, with what the template is to be told besides.
 
-    Telling(tools=[...], options={"enable_thinking": False}).encode(tokenizer, messages, "prompt 0")
+    TemplateArguments(tools=[...], options={"enable_thinking": False}).encode(tokenizer, messages, "prompt 0")
 
 Three kinds of tokenizers write conversations: those of transformers, by a template in Jinja; those of transformers
 around mistral-common, and those of mistral-common itself, by a program. **What they write is all that the model
@@ -46,7 +46,7 @@ _outlines: WeakKeyDictionary[Any, dict[Any, Found]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class TemplateArguments:
     """The arguments of a chat template beside the messages.
 
     Args:
@@ -201,7 +201,7 @@ class Telling:
         if self.split_special_tokens is False or not self._has_text(tokenizer):
             return None
         template = self._template(tokenizer)
-        own = Telling(options={"chat_template": template} if "chat_template" in self.options else {})
+        own = TemplateArguments(options={"chat_template": template} if "chat_template" in self.options else {})
 
         def around_turns(added: list[str]) -> list[str]:
             turns = [{"role": role, "content": "-"} for role in ("user", "assistant", "user")]

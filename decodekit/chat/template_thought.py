@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.forms.message_form import REASONING_NAMES
 from decodekit.chat.forms.prompt_outline import THOUGHT_END, shared_begin
 from decodekit.chat.forms.renderings import common_begin, common_end
@@ -45,40 +45,40 @@ _CALLING: Final[Mapping[str, Any]] = {
 _known: WeakKeyDictionary[Any, dict[Any, Thought | None]] = WeakKeyDictionary()
 
 
-def thought_of(tokenizer: Any, told: Telling) -> Thought | None:
+def thought_of(tokenizer: Any, chat: TemplateArguments) -> Thought | None:
     """The marks of a thought under the template of a tokenizer, `is_open` left False; None if there are none.
 
     Args:
         tokenizer: with a chat template; None for one without, and for a program that writes conversations.
         told: what the template is told.
     """
-    source = told.source(tokenizer)
+    source = chat.source(tokenizer)
     if source is None:
         return None
-    key = source, repr(told.options), bool(told.tools)
+    key = source, repr(chat.options), bool(chat.tools)
     try:
         known = _known.setdefault(tokenizer, {})
     except TypeError:  # what cannot be remembered
         known = {}
     if key not in known:
-        known[key] = _read(tokenizer, told, source)
+        known[key] = _read(tokenizer, chat, source)
     return known[key]
 
 
-def _read(tokenizer: Any, told: Telling, source: str) -> Thought | None:
+def _read(tokenizer: Any, chat: TemplateArguments, source: str) -> Thought | None:
     def rendered(*said: Mapping[str, Any], **options: Any) -> str:
         """A conversation; empty where the template refuses it."""
-        others = {name: one for name, one in told.options.items() if name != "continue_final_message"}
+        others = {name: one for name, one in chat.options.items() if name != "continue_final_message"}
         try:
-            telling = replace(told, options={**others, **options}, split_special_tokens=False)
-            return str(telling.written(tokenizer, [{"role": "user", "content": _USER}, *said], "prompt"))
+            own = replace(chat, options={**others, **options}, split_special_tokens=False)
+            return str(own.written(tokenizer, [{"role": "user", "content": _USER}, *said], "prompt"))
         except DecodekitError:
             return ""
 
-    names = told.variables_of(tokenizer)
+    names = chat.variables_of(tokenizer)
     prompts = [rendered()]
     for name in SWITCHES:
-        if name in names and name not in told.options:
+        if name in names and name not in chat.options:
             prompts += [rendered(**{name: True}), rendered(**{name: False})]
             break
     answer: dict[str, Any] = {"role": "assistant", "content": _ANSWER}

@@ -222,7 +222,7 @@ class _Run:
             if given is not None:
                 negative = encode(self.tokenizer, given, f"negative prompt {number}", plan.settings.vocabulary.size)
             for sample in range(num_samples):
-                thought, matcher = plan.begun(tokens, tokens, plan.told)
+                thought, matcher = plan.begun(tokens, tokens, plan.chat)
                 yield Request(tokens, matcher, seed, sample, negative_prompt=negative, thought=thought)
 
     def _seeds(self) -> list[int]:

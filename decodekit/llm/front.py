@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overlo
 
 from torch import Tensor
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.tools import format_of
 from decodekit.constraints.tool_calls import ToolFormat
 from decodekit.decoding.loop import samples
@@ -42,9 +42,15 @@ from decodekit.llm.awaited import awaited
 from decodekit.llm.completions import GrowingText, completed, whole
 from decodekit.llm.decisions import DecideKeywords, Decision, Question
 from decodekit.llm.engine import ENGINE_OPTIONS, Engine
-from decodekit.llm.plans.option_rules import deadline_after, seeds_fit, telling_of, timeout_fits, warn_of_equal_prompts
+from decodekit.llm.plans.option_rules import (
+    deadline_after,
+    seeds_fit,
+    template_arguments_of,
+    timeout_fits,
+    warn_of_equal_prompts,
+)
 from decodekit.llm.plans.plan import Plan
-from decodekit.llm.retries import Tries, Try, rename, told_again
+from decodekit.llm.retries import Tries, Try, rename, template_arguments_again
 from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
@@ -266,7 +272,7 @@ class LLM:
         asked = GenerateOptions.of(**options)
         faults += seeds_fit(asked.seed, len(listed))
         with collecting(faults, UselessOptionError):
-            _check_told(telling_of(asked, []), [*enumerate(listed)])
+            _check_template_arguments(template_arguments_of(asked, []), [*enumerate(listed)])
         plan = self.plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, len(listed)):
             cause = f"{plan.contrast.num_prompts} negative prompts for {len(listed)} prompts"
@@ -423,7 +429,7 @@ class LLM:
             OptionError: as `generate` raises it.
             ConstraintError: the constraint cannot be used.
         """
-        faults += telling_of(options, []).faults(self.tokenizer)
+        faults += template_arguments_of(options, []).faults(self.tokenizer)
         return Plan.of(self.model, self.vocabulary, self._canonical, options, faults, self.tokenizer)
 
     def request(self, prompt: Prompt, plan: Plan, seed: int | None = None) -> Request:
@@ -433,14 +439,14 @@ class LLM:
             OptionError, ChatTemplateError: it cannot be read.
         """
         seed = plan.strategy.seed or 0 if seed is None else seed
-        return self._begun(prompt, plan, plan.told, "prompt", seed, 0)
+        return self._begun(prompt, plan, plan.chat, "prompt", seed, 0)
 
-    def _begun(self, prompt: Prompt, plan: Plan, told: Telling, at: str, seed: int, index: int) -> Request:
+    def _begun(self, prompt: Prompt, plan: Plan, chat: TemplateArguments, at: str, seed: int, index: int) -> Request:
         """A prompt in tokens, with the thought that its text may have, and its matcher."""
         if plan.reasoning is not None:
-            told = plan.reasoning.told(told, prompt)
-        token_ids = self._encoded(prompt, told, at)
-        thought, matcher = plan.begun(prompt, token_ids, told)
+            chat = plan.reasoning.chat(chat, prompt)
+        token_ids = self._encoded(prompt, chat, at)
+        thought, matcher = plan.begun(prompt, token_ids, chat)
         negative = self._negative_prompt(plan, index)
         return Request(token_ids, matcher, seed, negative_prompt=negative, thought=thought)
 
@@ -503,15 +509,15 @@ class LLM:
                 return one.seed
             if deadline is not None and time.monotonic() >= deadline:
                 return overdue(f"prompt {one.index}")
-            told = told_again(plan.told) if one.before else plan.told
-            begun = self._begun(one.prompt, plan, told, f"prompt {one.index}", one.seed, one.index)
+            chat = template_arguments_again(plan.chat) if one.before else plan.chat
+            begun = self._begun(one.prompt, plan, chat, f"prompt {one.index}", one.seed, one.index)
             return replace(begun, deadline=deadline)
         except DecodekitError as error:
             return error
 
-    def _encoded(self, prompt: Prompt, told: Telling, at: str) -> list[int]:
-        _check_told(told, [(at, prompt)])
-        return encode(self.tokenizer, prompt, at, self.vocabulary.size, told, self._check_bytes)
+    def _encoded(self, prompt: Prompt, chat: TemplateArguments, at: str) -> list[int]:
+        _check_template_arguments(chat, [(at, prompt)])
+        return encode(self.tokenizer, prompt, at, self.vocabulary.size, chat, self._check_bytes)
 
     def _check_bytes(self, text: str, at: str) -> None:
         """Refuse a text that cannot fit into the context; of long ones it is asked how long tokens are."""
@@ -527,7 +533,12 @@ class LLM:
         if given is None:
             return []
         return encode(
-            self.tokenizer, given, f"negative prompt {index}", self.vocabulary.size, plan.told, self._check_bytes
+            self.tokenizer,
+            given,
+            f"negative prompt {index}",
+            self.vocabulary.size,
+            plan.chat,
+            self._check_bytes,
         )
 
 
@@ -565,12 +576,12 @@ def _with_bar(chunks: Iterator[Chunk], num_prompts: int) -> Iterator[Chunk]:
             yield chunk
 
 
-def _check_told(told: Telling, prompts: Iterable[tuple[object, Any]]) -> None:
+def _check_template_arguments(chat: TemplateArguments, prompts: Iterable[tuple[object, Any]]) -> None:
     """Raise the UselessOptionError of the first prompt that no chat template writes, where one is told something."""
-    for place, prompt in prompts if told else ():
+    for place, prompt in prompts if chat else ():
         if not is_messages(prompt):
             raise UselessOptionError(
-                f"{told.names}: only conversations go through the chat template, and this prompt is none",
+                f"{chat.names}: only conversations go through the chat template, and this prompt is none",
                 at=f"prompt {place}" if isinstance(place, int) else str(place),
                 hint='[{"role": "user", "content": "..."}] as the prompt',
             )

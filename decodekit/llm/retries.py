@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.prompt import Prompt, encode_plain, is_messages, token_ids_of
 from decodekit.errors import ConstraintError, DecodekitError, GuardError, InvalidValueError, OptionError
@@ -164,9 +164,9 @@ def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
     return [*said, {"role": "assistant", "content": text}, {"role": "user", "content": refused}]
 
 
-def told_again(told: Telling) -> Telling:
+def template_arguments_again(chat: TemplateArguments) -> TemplateArguments:
     """The arguments of the template for a further try."""
-    return replace(told, options=options_again(told.options))
+    return replace(chat, options=options_again(chat.options))
 
 
 def options_again(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.template_thought import BUDGETS, thought_of
 from decodekit.chat.thought import Thought
 from decodekit.chat.tools import content_begins
@@ -70,21 +70,21 @@ class Reasoning:
         if isinstance(self.constraint, Tools):  # whose format has what stands before content
             object.__setattr__(self, "thought", replace(self.thought, answer=""))
 
-    def told(self, told: Telling, prompt: Prompt) -> Telling:
+    def chat(self, chat: TemplateArguments, prompt: Prompt) -> TemplateArguments:
         """The arguments of the chat template for a prompt, with the budget of its thought."""
         if not self.budget or not is_messages(prompt):
-            return told
-        return replace(told, options={**told.options, **self.budget})
+            return chat
+        return replace(chat, options={**chat.options, **self.budget})
 
-    def thought_behind(self, prompt: Prompt, token_ids: Sequence[int], told: Telling) -> Thought | None:
+    def thought_behind(self, prompt: Prompt, token_ids: Sequence[int], chat: TemplateArguments) -> Thought | None:
         """The thought of the text behind a prompt; None if it has none.
 
         Args:
             prompt: as it was given.
             token_ids: of it.
-            told: what the chat template was told.
+            chat: the arguments of the chat template.
         """
-        if is_messages(prompt) and told.options.get("continue_final_message"):
+        if is_messages(prompt) and chat.options.get("continue_final_message"):
             content: Any = prompt[-1].get("content") or ""
             parts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
             found = self.thought.within("".join(parts))
@@ -116,7 +116,11 @@ class Reasoning:
 
 
 def reasoning_of(
-    options: GenerateOptions, constraint: Any, vocabulary: Vocabulary, tokenizer: Any, told: Telling
+    options: GenerateOptions,
+    constraint: Any,
+    vocabulary: Vocabulary,
+    tokenizer: Any,
+    chat: TemplateArguments,
 ) -> Reasoning | None:
     """The reasoning that the texts of a call may have; None if they are taken as they are.
 
@@ -128,7 +132,7 @@ def reasoning_of(
     is_asked = given is not None or most is not None
     if given == "none" or (constraint is None and not is_asked):
         return None
-    thought = given if isinstance(given, Thought) else thought_of(tokenizer, told)
+    thought = given if isinstance(given, Thought) else thought_of(tokenizer, chat)
     if thought is None:
         if most is None:
             return None
@@ -140,6 +144,6 @@ def reasoning_of(
         if not is_asked:
             return None
         raise OptionError("a thought cannot stand before a constraint of another engine", at="reasoning")
-    names = frozenset[str]() if most is None or not told.can_write(tokenizer) else told.variables_of(tokenizer)
-    budget: dict[str, Any] = {name: most for name in BUDGETS if name in names and name not in told.options}
+    names = frozenset[str]() if most is None or not chat.can_write(tokenizer) else chat.variables_of(tokenizer)
+    budget: dict[str, Any] = {name: most for name in BUDGETS if name in names and name not in chat.options}
     return Reasoning(thought, vocabulary, constraint, most, is_asked, budget)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import decodekit as dk
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.template_thought import thought_of
 from decodekit.chat.thought import Thought, ThoughtSplit
 from decodekit.chat.tool_format import derive
@@ -133,10 +133,14 @@ def _read_conversations(tokenizer: Any, found: RoundTrips) -> None:
         system = SYSTEM if conversation(tokenizer, rounds, SYSTEM, tools=tools) is not None else ""
         if system or conversation(tokenizer, rounds, tools=tools) is not None:
             messages, marks = messages_of(rounds, None, system), marks_of(rounds, system)
-            found.conversations[name] = _fault_of_messages(tokenizer, messages, marks, Telling(tools=tools or ()))
+            found.conversations[name] = _fault_of_messages(
+                tokenizer, messages, marks, TemplateArguments(tools=tools or ())
+            )
     parts = [{"type": "text", "text": text} for text in ("Zebras", "and okapis")]
     if "question" in found.conversations:
-        fault = _fault_of_messages(tokenizer, [{"role": "user", "content": parts}], ["Zebras", "and okapis"], Telling())
+        fault = _fault_of_messages(
+            tokenizer, [{"role": "user", "content": parts}], ["Zebras", "and okapis"], TemplateArguments()
+        )
         found.conversations["parts"] = fault
     try:
         found.reads_tools = "get_weather" in render(tokenizer, [{"role": "user", "content": "Hello"}], tools=[TOOLS[0]])
@@ -144,7 +148,7 @@ def _read_conversations(tokenizer: Any, found: RoundTrips) -> None:
         found.reads_tools = False
 
 
-def _fault_of_messages(tokenizer: Any, messages: list[JsonObject], marks: list[str], told: Telling) -> str:
+def _fault_of_messages(tokenizer: Any, messages: list[JsonObject], marks: list[str], told: TemplateArguments) -> str:
     try:
         written = str(told.written(tokenizer, messages, "the prompt"))
     except DecodekitError as error:
@@ -170,7 +174,7 @@ def _read_thoughts(tokenizer: Any, form: Form, check: Checked, found: RoundTrips
 
 def _thought_of(tokenizer: Any, options: JsonObject) -> Thought | None:
     """A thought before a response with calls; what stands before each content is of the format of calls."""
-    thought = thought_of(tokenizer, Telling(tools=[TOOLS[0]], options=options))
+    thought = thought_of(tokenizer, TemplateArguments(tools=[TOOLS[0]], options=options))
     return None if thought is None else replace(thought, answer="")
 
 

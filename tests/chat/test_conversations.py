@@ -8,7 +8,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 import decodekit as dk
-from decodekit.chat.conversation import Telling, has_chat_template, variables
+from decodekit.chat.conversation import TemplateArguments, has_chat_template, variables
 from decodekit.decoding.request.prompt import encode
 from decodekit.errors import ChatTemplateError, UselessOptionError
 from tests.reference.generation_tokenizer import BOS, small_tokenizer
@@ -119,13 +119,13 @@ def test_tokenizers_of_mistral_common() -> None:
     path = mistral_data("mistral_instruct_tokenizer_241114.model.v7")
     theirs, around = MistralTokenizer.from_file(str(path)), MistralCommonBackend(tokenizer_path=str(path))
     begin = around.bos_token_id
-    for told in (Telling(), Telling(dk.tools([add], format="mistral").definitions)):
+    for told in (TemplateArguments(), TemplateArguments(dk.tools([add], format="mistral").definitions)):
         ids = told.encode(theirs, ASKED, "prompt")
         assert ids == told.encode(around, ASKED, "prompt")
         assert ids[0] == begin and ids.count(begin) == 1
     assert has_chat_template(theirs) and has_chat_template(around)
     assert encode(around, "the", "prompt").count(begin) == 1 == encode(theirs, "the", "prompt").count(begin)
-    refused = Telling(options={"enable_thinking": False}).faults(around)
+    refused = TemplateArguments(options={"enable_thinking": False}).faults(around)
     assert [type(fault) for fault in refused] == [UselessOptionError]
     with pytest.raises(ChatTemplateError):
         encode(around, [{"role": "nobody", "content": "x"}], "prompt")

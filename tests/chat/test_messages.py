@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decodekit.chat import conversation
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.errors import ChatTemplateError
 from tests.chat.corpus import needs_corpus, templates
 from tests.chat.made_templates import MADE, PARTS, tokenizer_of
@@ -32,7 +32,7 @@ PLAIN = of_role("{{ m.content }}")
 
 
 def written(template: str, messages: list[Any], tools: tuple[Any, ...] = (), **options: Any) -> str:
-    return str(Telling(tools, options).written(tokenizer_of(template), messages, "prompt 0"))
+    return str(TemplateArguments(tools, options).written(tokenizer_of(template), messages, "prompt 0"))
 
 
 def refused(template: str, messages: list[Any], **options: Any) -> ChatTemplateError:
@@ -187,9 +187,9 @@ def test_one_rendering_for_a_conversation_of_a_known_outline(monkeypatch: pytest
     """The outline of a conversation is looked at once; a text that is escaped is looked at again."""
     tokenizer = tokenizer_of(of_role("{{ m.content | e }}"))
     calls: list[int] = []
-    render = Telling._written
-    monkeypatch.setattr(Telling, "_written", lambda *given: calls.append(1) or render(*given))
-    told = Telling()
+    render = TemplateArguments._written
+    monkeypatch.setattr(TemplateArguments, "_written", lambda *given: calls.append(1) or render(*given))
+    told = TemplateArguments()
     for content, num_renderings in (("one", 3), ("two " * 1000, 1), ("three", 1), ("a < b", 2), ("four", 1)):
         calls.clear()
         told.written(tokenizer, [{"role": "user", "content": content}], "prompt")
@@ -369,7 +369,7 @@ def test_real_templates_write_all_or_are_refused_by_name() -> None:
         tokenizer = entry.tokenizer()
         for messages in ([USER], [parts("Say ", "ZEBRA")], [SYSTEM, USER], [USER, ASSISTANT, LION]):
             try:
-                text = str(Telling().written(tokenizer, messages, "messages"))
+                text = str(TemplateArguments().written(tokenizer, messages, "messages"))
             except ChatTemplateError as error:
                 others.add(" ".join(error.cause.split()[6:8]))
                 continue
@@ -388,7 +388,7 @@ def test_real_templates_write_calls() -> None:
         if "tool_calls" not in entry.template:
             continue
         tokenizer = entry.tokenizer()
-        told = Telling([F] if "tools" in Telling().variables_of(tokenizer) else [])
+        told = TemplateArguments([F] if "tools" in TemplateArguments().variables_of(tokenizer) else [])
         try:
             texts = {
                 str(told.written(tokenizer, conversation_of(arguments, content), "messages"))

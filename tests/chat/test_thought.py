@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import decodekit as dk
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.template_thought import thought_of
 from decodekit.chat.thought import Thought, ThoughtSplit, ThoughtTokens
 from decodekit.errors import ChatTemplateError, LengthError, OptionError, UselessOptionError
@@ -44,7 +44,7 @@ NUMBER = {"type": "integer"}
 def test_thoughts_are_read_off_templates(
     template: str, options: dict[str, Any], thought: Thought | None, state: str, is_special: bool
 ) -> None:
-    tokenizer, told = tokenizer_of(template, is_special), Telling(options=options)
+    tokenizer, told = tokenizer_of(template, is_special), TemplateArguments(options=options)
     found = thought_of(tokenizer, told)
     assert found == thought and thought_of(tokenizer, told) is found
     if found is not None:
@@ -70,16 +70,16 @@ def test_the_end_of_another_turn_is_no_end_of_a_thought() -> None:
 def test_thoughts_that_are_cut_off_are_known_by_their_ends() -> None:
     """As DeepSeek R1 has it: what an assistant said is written without its thought."""
     cutting = "{{ messages[-1].content.split('</think>')[-1] }}{% if add_generation_prompt %}<A>{% endif %}"
-    assert thought_of(tokenizer_of(cutting), Telling()) == Thought("<think>", "</think>")
+    assert thought_of(tokenizer_of(cutting), TemplateArguments()) == Thought("<think>", "</think>")
     other = cutting.replace("</think>", "</thing>")
-    assert thought_of(tokenizer_of(other), Telling()) is None
+    assert thought_of(tokenizer_of(other), TemplateArguments()) is None
     opened = other.replace("<A>", "<A><think>\n")
-    assert thought_of(tokenizer_of(opened), Telling()) == Thought("<think>\n", "</think>")
+    assert thought_of(tokenizer_of(opened), TemplateArguments()) == Thought("<think>\n", "</think>")
     words = (
         "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}{{ m.reasoning_content }} SO: {% endif %}"
         "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>I think: {% endif %}"
     )
-    assert thought_of(tokenizer_of(words), Telling()) == Thought("I think: ", " SO: ")
+    assert thought_of(tokenizer_of(words), TemplateArguments()) == Thought("I think: ", " SO: ")
 
 
 # --- texts in two parts
@@ -171,7 +171,7 @@ def test_a_thought_that_was_not_asked_for() -> None:
     assert (done.reasoning, done.content) == (None, "It\n</think>\n\n7")
     done = llm_of(FREE, "<think>\n6").generate(ASKED, constraint=NUMBER, on_length="return", max_new_tokens=4)
     assert done.reasoning is None and not done.text.startswith("<")
-    text = str(Telling().written(tokenizer_of(OPEN), ASKED, "prompt"))
+    text = str(TemplateArguments().written(tokenizer_of(OPEN), ASKED, "prompt"))
     done = llm_of(OPEN, "It\n</think>\n\n7").generate(text, constraint=NUMBER, on_length="return", max_new_tokens=4)
     assert done.reasoning is None
     done = llm_of(OPEN, "It\n</think>\n\n7").generate(text, constraint=NUMBER, reasoning="auto")
@@ -324,19 +324,19 @@ def test_thoughts_of_real_templates() -> None:
     some = {entry.name: entry for entry in templates()}
     for name, expected in ENDS.items():
         tokenizer = some[f"ik/{name}"].tokenizer()
-        found = thought_of(tokenizer, Telling())
+        found = thought_of(tokenizer, TemplateArguments())
         if expected is None or found is None:
             assert found is expected, name
             continue
-        prompt = str(Telling().written(tokenizer, ASKED, "prompt"))
+        prompt = str(TemplateArguments().written(tokenizer, ASKED, "prompt"))
         assert (found.begin, found.end, found.answer, state_of(found, prompt)) == expected, name
     num_open = 0
     for entry in some.values():
         try:
-            prompt = str(Telling().written(entry.tokenizer(), ASKED, "prompt"))
+            prompt = str(TemplateArguments().written(entry.tokenizer(), ASKED, "prompt"))
         except ChatTemplateError:
             continue
         is_open = prompt.rstrip().endswith(("<think>", "reasoning steps:", "<|START_THINKING|>"))
-        assert (state_of(thought_of(entry.tokenizer(), Telling()), prompt) == "open") is is_open, entry.name
+        assert (state_of(thought_of(entry.tokenizer(), TemplateArguments()), prompt) == "open") is is_open, entry.name
         num_open += is_open
     assert num_open >= 16

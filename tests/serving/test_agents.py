@@ -10,7 +10,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.forms.message_form import REASONING_NAMES
 from decodekit.chat.template_thought import thought_of
 from decodekit.chat.tool_format import derive
@@ -63,7 +63,7 @@ class World:
         form = form_of(tokenizer)
         assert isinstance(form, Form), form
         self.form, self.script = form, Script(tokenizer)
-        self.thought = thought_of(tokenizer, Telling(tools=TOOLS))
+        self.thought = thought_of(tokenizer, TemplateArguments(tools=TOOLS))
         read = re.findall(r"\bmessage\.(\w+)", tokenizer.chat_template)
         self.thought_name = next((name for name in REASONING_NAMES if name in read), "reasoning_content")
         self.turns = [self._shown(case) for case in TURNS]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import decodekit.errors
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.errors import ChatTemplateError, InvalidRequestError, OptionError
 from decodekit.llm import LLM
 from decodekit.serving.limits import Limits
@@ -309,7 +309,7 @@ def test_a_tokenizer_of_mistral_common_writes_its_chats() -> None:
     prompts = Prompts(LLM(ToyLM(hashed_law(vocabulary.size), vocabulary.size, vocabulary.eos_token_ids), theirs))
     told = prompts.of_chat([SpokenMessage(role="user", content="the")], [TOOL], None)
     assert prompts.has_template
-    assert told == Telling([TOOL]).encode(theirs, [{"role": "user", "content": "the"}], "prompt")
+    assert told == TemplateArguments([TOOL]).encode(theirs, [{"role": "user", "content": "the"}], "prompt")
     assert len(told) > len(prompts.of_chat([SpokenMessage(role="user", content="the")], None, None))
     with pytest.raises(InvalidRequestError, match="enable_thinking has no effect"):
         prompts.of_chat([SpokenMessage(role="user", content="the")], None, {"enable_thinking": True})

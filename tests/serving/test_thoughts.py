@@ -115,7 +115,7 @@ def test_calls_behind_thoughts(calling: Endpoint, choice: str) -> None:
     tool = {"role": "tool", "tool_call_id": found["message"]["tool_calls"][0]["id"], "content": "SUN"}
     again = calling.post(CHAT, {"messages": [*ASKED, found["message"], tool], "tools": [LOOK], "max_tokens": 60})
     assert again.status_code == 200, again.text
-    written = calling.service.prompts._telling([LOOK], {}).written(
+    written = calling.service.prompts._chat([LOOK], {}).written(
         calling.llm.tokenizer, [*ASKED, found["message"], tool], "messages"
     )
     assert "I look" in written and '"name": "look"' in written and "SUN" in written

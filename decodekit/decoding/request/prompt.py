@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 from torch import Tensor
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.errors import OptionError
 from decodekit.models.encoding import encode_plain as encode_plain
 from decodekit.models.encoding import encode_text
@@ -217,13 +217,13 @@ def encode(
     prompt: Prompt,
     at: str,
     vocab_size: int | None = None,
-    told: Telling | None = None,
+    chat: TemplateArguments | None = None,
     check: Callable[[str, str], None] | None = None,
 ) -> list[int]:
     """Token ids of a prompt.
 
     A text gets the special tokens that the tokenizer adds by default, but no second beginning-of-sequence token; those
-    that it spells are special, too, unless it is a `QuotedText`, or `told` says otherwise.
+    that it spells are special, too, unless it is a `QuotedText`, or `chat` says otherwise.
     Messages go through the chat template, which writes its special tokens itself, with the generation prompt at the
     end. Token ids are taken as they are.
 
@@ -232,7 +232,7 @@ def encode(
         prompt: a text, messages or token ids.
         at: the place to name in errors.
         vocab_size: how many ids there are, if they are to be checked.
-        told: what the chat template is told beside the messages.
+        chat: what the chat template is told beside the messages.
         check: is given a text and its place before the text is divided into tokens, and raises what it likes.
 
     Raises:
@@ -242,10 +242,10 @@ def encode(
     """
     if isinstance(prompt, str):
         text: str = prompt
-        if told is not None and told.split_special_tokens is not None:
-            text = QuotedText(prompt) if told.split_special_tokens else str(prompt)
+        if chat is not None and chat.split_special_tokens is not None:
+            text = QuotedText(prompt) if chat.split_special_tokens else str(prompt)
     elif is_messages(prompt):
-        written = (told or Telling()).written(tokenizer, prompt, at)
+        written = (chat or TemplateArguments()).written(tokenizer, prompt, at)
         if not isinstance(written, str):
             return written
         text = written

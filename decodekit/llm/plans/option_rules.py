@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.constraints.coerce import named_constraint
 from decodekit.constraints.tool_calls import Tools, tools
 from decodekit.decoding.request.settings import FastForward, left_out_of
@@ -102,9 +102,9 @@ class GenerateCall:
         return _with_ends(self.vocabulary, self.options.stop_token_ids)
 
     @property
-    def told(self) -> Telling:
+    def chat(self) -> TemplateArguments:
         """The arguments of the chat template, without those that are faults."""
-        return telling_of(self.options, [])
+        return template_arguments_of(self.options, [])
 
     @property
     def is_constrained(self) -> bool:
@@ -250,25 +250,25 @@ def _search(call: GenerateCall) -> Faults:
         yield from search.refusals(SearchCall(call.contrasted, call.is_constrained, *given))
 
 
-def telling_of(options: GenerateOptions, faults: list[DecodekitError]) -> Telling:
+def template_arguments_of(options: GenerateOptions, faults: list[DecodekitError]) -> TemplateArguments:
     """The arguments of a chat template from options; `faults` gets their faults."""
     named: Any = options.chat_template_kwargs
-    told = dict(named) if named is not None and DOMAINS["chat_template_kwargs"].has(named) else {}
+    chat = dict(named) if named is not None and DOMAINS["chat_template_kwargs"].has(named) else {}
     if options.enable_thinking is not None:
-        if "enable_thinking" in told:
+        if "enable_thinking" in chat:
             faults.append(OptionError("enable_thinking is given twice", at="chat_template_kwargs"))
-        told["enable_thinking"] = options.enable_thinking
+        chat["enable_thinking"] = options.enable_thinking
     definitions: list[dict[str, Any]] = []
     if options.tools is not None:
         with collecting(faults):
             given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
             definitions = given.definitions
-    return Telling(definitions, told, options.split_special_tokens)
+    return TemplateArguments(definitions, chat, options.split_special_tokens)
 
 
 def _chat(call: GenerateCall) -> Faults:
     faults: list[DecodekitError] = []
-    telling_of(call.options, faults)
+    template_arguments_of(call.options, faults)
     yield from faults
 
 

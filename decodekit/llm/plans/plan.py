@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import repeat
 from typing import Any
 
-from decodekit.chat.conversation import Telling
+from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.thought import Thought
 from decodekit.chat.tools import NO_TEMPLATE, in_format_of, tells_format, waits
 from decodekit.constraints import as_constraint, compile
@@ -56,7 +56,7 @@ class Plan:
     grammar: CompiledGrammar | None
     search: Search | None
     choice: Aggregation | None
-    told: Telling
+    chat: TemplateArguments
     recommended: tuple[tuple[str, Any], ...] = ()
     reasoning: Reasoning | None = None
 
@@ -94,7 +94,7 @@ class Plan:
         choice = given if isinstance(given, Aggregation) else None
         search = given if isinstance(given, Search) else None
         constraint = None if grammar is None else grammar.constraint
-        reasoning = reasoning_of(options, constraint, call.ending_vocabulary, tokenizer, call.told)
+        reasoning = reasoning_of(options, constraint, call.ending_vocabulary, tokenizer, call.chat)
         settings = _settings(call, strategy, choice, canonical(), () if reasoning is None else reasoning.texts)
         return cls(
             options,
@@ -104,7 +104,7 @@ class Plan:
             grammar,
             search,
             choice,
-            call.told,
+            call.chat,
             tuple(call.recommended.items()),
             reasoning,
         )
@@ -114,15 +114,17 @@ class Plan:
         """The contrast of the strategy."""
         return getattr(self.strategy, "contrast", None)
 
-    def begun(self, prompt: Prompt, token_ids: Sequence[int], told: Telling) -> tuple[Thought | None, Matcher | None]:
+    def begun(
+        self, prompt: Prompt, token_ids: Sequence[int], chat: TemplateArguments
+    ) -> tuple[Thought | None, Matcher | None]:
         """The thought that the text behind a prompt may begin with, and the matcher of the text.
 
         Args:
             prompt: as it was given.
             token_ids: of it.
-            told: what the chat template was told.
+            chat: the arguments of the chat template.
         """
-        thought = None if self.reasoning is None else self.reasoning.thought_behind(prompt, token_ids, told)
+        thought = None if self.reasoning is None else self.reasoning.thought_behind(prompt, token_ids, chat)
         if thought is not None and self.reasoning is not None:
             return thought, self.reasoning.matcher(thought)
         return None, None if self.grammar is None else self.grammar.matcher()
@@ -195,7 +197,7 @@ def _constraint(call: GenerateCall, tokenizer: Any) -> Constraint:
     constraint = as_constraint(call.constraint)
     if tokenizer is None or not waits(constraint):
         return constraint
-    template = call.told.options.get("chat_template")
+    template = call.chat.options.get("chat_template")
     if not tells_format(tokenizer, template):
         warn(NO_TEMPLATE)
     return in_format_of(constraint, tokenizer, template)

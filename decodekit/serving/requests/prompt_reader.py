@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from decodekit.chat.conversation import OWN_OPTIONS, Telling
+from decodekit.chat.conversation import OWN_OPTIONS, TemplateArguments
 from decodekit.chat.forms.message_form import plain, text_of
 from decodekit.chat.template_thought import BUDGETS, EFFORT, SWITCHES, thought_of
 from decodekit.errors import ContextLengthError, InvalidRequestError, OptionError
@@ -44,18 +44,18 @@ class Prompts:
             raise OptionError(cause, at="chat_template", hint="a tokenizer of transformers")
         self._llm = llm
         self._own: dict[str, Any] = {} if template is None else {"chat_template": template}
-        self._thought = thought_of(llm.tokenizer, Telling(options=self._own))
+        self._thought = thought_of(llm.tokenizer, TemplateArguments(options=self._own))
         self._lock = threading.Lock()
         self._bytes_per_token = most_bytes_per_token(llm.tokenizer, llm.vocabulary)
 
     @property
     def has_template(self) -> bool:
         """Whether chats go through a template; otherwise the messages are put one after the other."""
-        return Telling(options=self._own).can_write(self._llm.tokenizer)
+        return TemplateArguments(options=self._own).can_write(self._llm.tokenizer)
 
     def reads(self, name: str) -> bool:
         """Whether chats go through a template that has a variable of this name."""
-        return self.has_template and name in Telling(options=self._own).variables_of(self._llm.tokenizer)
+        return self.has_template and name in TemplateArguments(options=self._own).variables_of(self._llm.tokenizer)
 
     def thinking(
         self, effort: str | None, most_tokens: int | None, options: Mapping[str, Any] | None, at: str, most_at: str = ""
@@ -165,22 +165,22 @@ class Prompts:
                 cause = "this model has no chat template, so that there is nothing to set"
                 raise InvalidRequestError(cause, at="chat_template_kwargs")
             return self.of_text(QuotedText(_plain(plain(listed, "", at))), at)
-        telling, tokenizer = self._telling(tools or [], options or {}), self._llm.tokenizer
-        written = telling.written(tokenizer, listed, at)
+        chat, tokenizer = self._chat(tools or [], options or {}), self._llm.tokenizer
+        written = chat.written(tokenizer, listed, at)
         if isinstance(written, str):
             written = self._encoded(written, at, add_special_tokens=False)
         return self.of_ids(written, at)
 
-    def _telling(self, tools: list[dict[str, Any]], options: Mapping[str, Any]) -> Telling:
+    def _chat(self, tools: list[dict[str, Any]], options: Mapping[str, Any]) -> TemplateArguments:
         """The arguments of the template; tools only for one that reads them, for calls are constrained in any case."""
         tokenizer = self._llm.tokenizer
         refused = next((name for name in options if name in OWN_OPTIONS), None)
         if refused is not None:
             raise InvalidRequestError(f"{refused} is not for clients to set", at="chat_template_kwargs")
-        telling = Telling(options={**options, **self._own})
-        for fault in telling.faults(tokenizer):
+        chat = TemplateArguments(options={**options, **self._own})
+        for fault in chat.faults(tokenizer):
             raise InvalidRequestError(str(fault.cause), at="chat_template_kwargs", hint=fault.hint)
-        return Telling(tools, telling.options) if "tools" in telling.variables_of(tokenizer) else telling
+        return TemplateArguments(tools, chat.options) if "tools" in chat.variables_of(tokenizer) else chat
 
 
 def size_of(messages: Sequence[ChatMessage]) -> int:
