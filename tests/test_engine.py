@@ -47,7 +47,8 @@ from decodekit.errors import (
 )
 from decodekit.llm import LLM, Engine, GenerateOptions, Handle
 from decodekit.sampling import History, LogitsProcessor, Stage
-from decodekit.testing.toy import ToyCache, ToyLM, ToyTokenizer, toy_llm
+from decodekit.testing.toy import ToyLM, ToyTokenizer, toy_llm
+from tests.sharing_toy import SharingCache, SharingLM
 from tests.sizes import sized
 
 PROMPTS = ("abc, the abc, the ", '{"ab": 12} cd', "the cd the cd", "a", 'ab"12"ab"12"', "the abc, the abc, " * 4)
@@ -408,7 +409,7 @@ def test_an_open_engine_does_not_block_the_exit() -> None:
 def test_a_conversation_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next turn finds prompt and text of the one before, also when its row was used in between."""
     monkeypatch.setattr(sharing, "MIN_SHARED", 4)
-    llm = toy_llm()
+    llm = LLM(SharingLM(), ToyTokenizer())
     with llm.engine(batch_size=1) as engine:
         past = "the abc, the abc, the cd the cd"
         for turn in range(3):
@@ -469,15 +470,15 @@ def test_memory_that_runs_out(options: dict[str, Any]) -> None:
 # --- anything at any time --------------------------------------------------------------------------------------------
 
 
-class Faulty(ToyLM):
-    """A toy whose passes run out of memory, raise or give NaN at random; and that knows its caches."""
+class Faulty(SharingLM):
+    """A toy whose passes run out of memory, raise or give NaN at random; and that knows its caches, which share."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self.rng, self.odds = rng, 0.0
-        self.made: list[ToyCache] = []
+        self.made: list[SharingCache] = []
 
-    def new_cache(self, num_rows: int, capacity: int) -> ToyCache:
+    def new_cache(self, num_rows: int, capacity: int) -> SharingCache:
         self.made.append(super().new_cache(num_rows, capacity))
         return self.made[-1]
 

@@ -9,8 +9,8 @@
     TopK(50)      candidates: 3.75 (0), 1.25 (2), 0.63 (3), -1.25 (4)
     TopP(0.95)    candidates: 3.75 (0), 1.25 (2)           0.88 + 0.07 of the mass
 
-From the first truncation on, rows of V logits give way to their few survivors in descending order (`Candidates`), if
-all that follows keeps the order. The result is that of one call after the other.
+From the first truncation on, wide rows of V logits give way to their few survivors in descending order (`Candidates`),
+if all that follows keeps the order. The result is that of one call after the other.
 """
 
 from __future__ import annotations
@@ -229,17 +229,8 @@ class OrderPreserving(LogitsProcessor):
 class Narrowing(OrderPreserving):
     """A truncation from which on a pipeline can go on with candidates in place of rows."""
 
-    finds_in_any_row: ClassVar[bool] = True
-    """Whether `survivors` is of use; otherwise the survivors are found in wide rows only."""
-
-    def survivors(self, logits: Tensor) -> Candidates | None:
-        """The tokens that the truncation leaves of rows, float32 [N, V]; None where they are too many."""
-        return None
-
     @abstractmethod
-    def survivors_in_wide(
-        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
-    ) -> Candidates | None:
+    def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The tokens that the truncation leaves of rows divided by a temperature; None where it removes little.
 
         Args:
@@ -282,7 +273,6 @@ class Pipeline:
 
     if TYPE_CHECKING:  # no field: it follows from the processors
         _narrowing: _Narrowed | None
-        _narrowing_in_wide: _Narrowed | None
 
     def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
         processors = tuple(processors)
@@ -290,8 +280,7 @@ class Pipeline:
             if not isinstance(processor, LogitsProcessor):
                 raise out_of_domain("processors", "logits processors", processor, hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
-        object.__setattr__(self, "_narrowing", _Narrowed.of(processors, are_wide=False))
-        object.__setattr__(self, "_narrowing_in_wide", _Narrowed.of(processors, are_wide=True))
+        object.__setattr__(self, "_narrowing", _Narrowed.of(processors))
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
@@ -321,12 +310,11 @@ class Pipeline:
     def narrow(self, logits: Tensor, history: History | None = None, mask: Tensor | None = None) -> Tensor | Candidates:
         """A call that stops at the survivors of the first truncation where it can; ``sample`` takes either form.
 
-        From a top-k, top-p or min-p on, rows of candidates stand for rows of V logits if all further processors keep
-        the order. The result is that of a call, without sorting again and without noise for removed tokens.
+        From a top-k, top-p or min-p on, rows of candidates stand for wide rows of V logits if all further processors
+        keep the order. The result is that of a call, without sorting and without noise for removed tokens.
         """
         rows = logits.to(torch.float32)
-        narrowing = self._narrowing_in_wide if is_wide(rows) and len(rows) else None
-        narrowing = narrowing or self._narrowing
+        narrowing = self._narrowing if is_wide(rows) and len(rows) else None
         for index, processor in enumerate(self.processors):
             if mask is not None and processor.stage > Stage.BIAS:
                 rows, mask = apply_bitmask(rows, mask), None
@@ -336,6 +324,11 @@ class Pipeline:
                     return candidates
             rows = processor.applied(rows, history)
         return rows if mask is None else apply_bitmask(rows, mask)
+
+    @property
+    def can_narrow(self) -> bool:
+        """Whether `narrow` may give candidates in place of rows."""
+        return self._narrowing is not None
 
     @property
     def certifies(self) -> bool:
@@ -440,27 +433,25 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Narrowed:
-    """The step at which a pipeline's rows become candidates: a truncation, or for wide rows the temperature before it.
+    """The step at which a pipeline's wide rows become candidates: a truncation, or the temperature before it.
 
-    The rest of the processors follow on candidates. No temperature: the truncation works on rows of any width.
+    The rest of the processors follow on candidates.
     """
 
     start: int
     truncation: Narrowing
-    temperature: float | None
+    temperature: float
     rest: tuple[OrderPreserving, ...]
 
     @classmethod
-    def of(cls, processors: tuple[LogitsProcessor, ...], *, are_wide: bool) -> _Narrowed | None:
+    def of(cls, processors: tuple[LogitsProcessor, ...]) -> _Narrowed | None:
         """From the first truncation on that finds survivors and after which all processors keep the order."""
         for index, processor in enumerate(processors):
-            if not isinstance(processor, Narrowing) or not (are_wide or processor.finds_in_any_row):
+            if not isinstance(processor, Narrowing):
                 continue
             rest = tuple(after for after in processors[index + 1 :] if isinstance(after, OrderPreserving))
             if len(rest) < len(processors) - index - 1:
                 continue
-            if not are_wide:
-                return cls(index, processor, None, rest)
             before = processors[index - 1] if index else None
             divisor = before.divides_by() if isinstance(before, OrderPreserving) else None
             return cls(index if divisor is None else index - 1, processor, divisor or 1.0, rest)
@@ -468,10 +459,7 @@ class _Narrowed:
 
     def candidates(self, rows: Tensor) -> Candidates | None:
         """The tokens that the pipeline leaves of rows [N, V] from `start` on; None where that is not worth it."""
-        if self.temperature is None:
-            found = self.truncation.survivors(rows)
-        else:
-            found = self.truncation.survivors_in_wide(rows, self.temperature, self.rest)
+        found = self.truncation.survivors(rows, self.temperature, self.rest)
         if found is None:
             return None
         values, ids = found.logits, found.token_ids

@@ -14,9 +14,6 @@ from decodekit.sampling.fast.candidates import Candidates
 from decodekit.sampling.fast.wide import is_wide, sample_wide
 from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_keys
 
-# Width of a row from which finding the allowed tokens is cheaper than making noise for all of them.
-_WIDE = 1024
-
 
 def greedy(logits: Tensor) -> Tensor:
     """The likeliest token of each row, int64 [N]; of equals the one with the lowest id.
@@ -68,10 +65,6 @@ def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: K
     _raise_first(faults(peaks[:, 0]))
     # Relative to the likeliest token the sum is exact to 1e-7 where it matters, even at a very low temperature.
     relative = rows - peaks
-    if rows.device.type == "cpu" and rows.shape[-1] >= _WIDE:
-        allowed = relative.numpy() > -np.inf
-        if 2 * np.count_nonzero(allowed) < allowed.size:
-            return _sample_sparse(relative, allowed, host_keys(seeds, sequences, positions))
     return gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative).argmax(dim=-1)
 
 
@@ -84,15 +77,6 @@ def _sample_candidates(rows: Candidates, keys: NDArray[np.uint64]) -> NDArray[np
     is_best = noisy == noisy.max(axis=1, keepdims=True)
     tokens: NDArray[np.int64] = np.where(is_best, rows.token_ids, rows.vocab_size).min(axis=1)
     return tokens
-
-
-def _sample_sparse(relative: Tensor, allowed: NDArray[np.bool_], keys: NDArray[np.uint64]) -> Tensor:
-    """``sample`` with noise for the allowed tokens only, which is most of the work on a wide row with a mask."""
-    row_ids, token_ids = np.nonzero(allowed)
-    places = torch.from_numpy(row_ids), torch.from_numpy(token_ids)
-    noisy = torch.full_like(relative, -math.inf)
-    noisy[places] = torch.from_numpy(gumbel_at(keys[row_ids], token_ids)).add_(relative[places])
-    return noisy.argmax(dim=-1)
 
 
 def is_faulty(rows: Tensor) -> Tensor:

@@ -66,6 +66,11 @@ class OverSamples(Strategy):
         """The contrast from which the samples are drawn."""
         return self.strategy.contrast
 
+    def __post_init__(self) -> None:
+        faults: list[DecodekitError] = []
+        self._check(faults)
+        raise_faults(faults)
+
     def _check(self, faults: list[DecodekitError]) -> None:
         """Add what speaks against the options, and against the strategy that draws."""
         faults += faults_of(self, self.domains)
@@ -113,11 +118,6 @@ class BestOf(OverSamples):
     strategy: Strategy = Sample()
     rank: Rank = "logprob"
 
-    def __post_init__(self) -> None:
-        faults: list[DecodekitError] = []
-        self._check(faults)
-        raise_faults(faults)
-
     @property
     def num_samples(self) -> int:
         """n."""
@@ -157,11 +157,6 @@ class SelfConsistency(OverSamples):
     n: int = 8
     strategy: Strategy = Sample()
     key: Key | None = None
-
-    def __post_init__(self) -> None:
-        faults: list[DecodekitError] = []
-        self._check(faults)
-        raise_faults(faults)
 
     @property
     def num_samples(self) -> int:

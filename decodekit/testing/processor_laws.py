@@ -92,7 +92,6 @@ def check_processor(
         case.check_rows(history, result)
         case.check_tokens(history, result)
         case.check_history(history, result)
-        case.check_fused(history)
         earlier.append((history, result))
     for history, result in earlier[::-1]:  # in another order, after other calls
         _require_equal(subject, "pure", case.call(rows, history), result, names, "a later call")

@@ -122,8 +122,9 @@ def _check_select(subject: Subject, strategy: Strategy, vocabulary: Vocabulary, 
         subject.require("rows", token == tokens[row], f"row {row} alone: token {token}, among others {tokens[row]}")
         is_allowed = scores[row, token] > -math.inf
         subject.require("allowed", bool(is_allowed), f"row {row}: token {token}")
-        candidates = pipeline.narrow(logits[row : row + 1], _rows_of(history, [row]))
-        if isinstance(candidates, Candidates):
+        if pipeline.can_narrow:
+            values, ids = scores[row : row + 1].sort(descending=True, stable=True)
+            candidates = Candidates(values.numpy(), ids.numpy(), vocabulary.size, scores.device)
             [found] = case.take(candidates, _some(keys, [row]), f"candidates of row {row}")
             subject.require("candidates", found == token, f"row {row}: token {found}, of the whole row {token}")
     for name, value, error in (

@@ -57,32 +57,12 @@ class ToyTokenizer:
         return [self._ids[piece] for piece in self._division.findall(text.encode())]
 
 
-class ToyPrefix:
-    """The first tokens of a row; see `models.causal_lm.Prefix`. A token counts as a byte."""
-
-    def __init__(self, tokens: list[int], living: set[int]) -> None:
-        self._tokens, self._living = tokens, living
-        self.num_tokens = self.num_bytes = len(tokens)
-        living.add(id(self))
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens; empty after `release`."""
-        return self._tokens
-
-    def release(self) -> None:
-        """Forget the tokens."""
-        self._tokens = []
-        self._living.discard(id(self))
-
-
 class ToyCache:
-    """The tokens of every row; see `models.causal_lm.Cache`. `prefixes` are the kept ones that were not released."""
+    """The tokens of every row; see `models.causal_lm.Cache`."""
 
     def __init__(self, num_rows: int, capacity: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(num_rows)]
         self.capacity = capacity
-        self.prefixes: set[int] = set()
 
     @property
     def num_rows(self) -> int:
@@ -113,18 +93,6 @@ class ToyCache:
     def grow(self, capacity: int) -> None:
         """More room."""
         self.capacity = max(self.capacity, capacity)
-
-    def keep(self, row: int, num_tokens: int) -> ToyPrefix:
-        """The first tokens of a row; see `models.causal_lm.SharesPrefixes`."""
-        if not 0 < num_tokens <= len(self.tokens[row]):
-            raise ValueError(f"a row of {len(self.tokens[row])} tokens has no first {num_tokens}")
-        return ToyPrefix(self.tokens[row][:num_tokens], self.prefixes)
-
-    def begin_with(self, row: int, prefix: ToyPrefix, num_tokens: int) -> None:
-        """A row has read the first tokens of a prefix."""
-        if not 0 < num_tokens <= len(prefix.tokens):
-            raise ValueError(f"a prefix of {len(prefix.tokens)} tokens has no first {num_tokens}")
-        self.tokens[row] = prefix.tokens[:num_tokens]
 
 
 class ToyLM:

@@ -143,7 +143,7 @@ class Halves(OrderPreserving):
 def test_candidates_are_checked_too() -> None:
     for k in (3, 6):
         with pytest.raises(ProcessorError, match=r"Halves.*made float.*of sorted rows float32"):
-            Pipeline([TopK(k), Halves()]).narrow(torch.randn(2, 64))
+            Pipeline([TopK(k), Halves()]).narrow(torch.randn(2, 1024))
     with pytest.raises(ProcessorError, match=r"float32 \[2, 32\]"):
         Pipeline([Halves()]).trace(torch.randn(2, 64))
 

@@ -13,16 +13,16 @@ from functools import partial
 import pytest
 from torch import Tensor
 
-from decodekit import testing
 from decodekit.constraints import Choices
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
 from decodekit.strategy import Sample
-from decodekit.testing import SmallWorld
 from tests.reference.law_of_sampling import law_of
 from tests.sizes import sized
+from tests.testing.distribution import check_distribution
+from tests.testing.small_world import SmallWorld
 
 WORLD = SmallWorld(6, 2)
 TEXTS = ("ab", "ac", "ad", "ae", "bd", "be", "ca", "cb", "cf")  # "e", a likely token, is not allowed at first
@@ -41,7 +41,7 @@ CASES: list[tuple[Sample, Choices | None]] = [
 @sized("deviation", 0.15, slow=0.03)
 @pytest.mark.parametrize(("strategy", "constraint"), CASES, ids=range(len(CASES)))
 def test_texts_follow_the_exact_law(strategy: Sample, constraint: Choices | None, deviation: float) -> None:
-    found = testing.check_distribution(
+    found = check_distribution(
         strategy, partial(law_of, strategy), constraint=constraint, world=WORLD, deviation=deviation, false_alarm=1e-4
     )
     assert found.num_texts == found.num_planned > 5 * len(found.law)
@@ -67,13 +67,13 @@ class OneSeed(Sample):
 @pytest.mark.parametrize("strategy", [OneNoise(), OneSeed()], ids=repr)
 def test_wrong_noise_is_rejected(strategy: Sample) -> None:
     with pytest.raises(AssertionError, match="does not follow the law"):
-        testing.check_distribution(strategy, partial(law_of, strategy), world=WORLD)
+        check_distribution(strategy, partial(law_of, strategy), world=WORLD)
 
 
 @sized("temperature", 0.7, slow=0.9)
 def test_another_temperature_is_rejected(temperature: float) -> None:
     with pytest.raises(AssertionError, match="does not follow the law"):
-        testing.check_distribution(
+        check_distribution(
             Sample(temperature=temperature), partial(law_of, Sample()), world=WORLD, deviation=(1 - temperature) / 4
         )
 
@@ -87,7 +87,7 @@ def test_a_mask_after_top_k_is_rejected() -> None:
     assert len(wrong) > 1  # the wrong law is a law
     assert wrong.keys() != masked.keys()
     with pytest.raises(AssertionError, match="does not follow the law"):
-        testing.check_distribution(strategy, wrong, constraint=Choices(TEXTS), world=WORLD)
+        check_distribution(strategy, wrong, constraint=Choices(TEXTS), world=WORLD)
 
 
 def test_samples_of_one_prompt_are_independent() -> None:
@@ -105,9 +105,9 @@ def test_samples_of_one_prompt_are_independent() -> None:
         return [tuple(pair) for pair in found]
 
     law = {(a, b): p * q for a, p in enumerate(first) for b, q in enumerate(first)}
-    testing.check_distribution(pairs, law, deviation=0.15)
+    check_distribution(pairs, law, deviation=0.15)
     with pytest.raises(AssertionError, match="does not follow the law"):  # the control: one sample twice
-        testing.check_distribution(lambda seeds: [(a, a) for a, _ in pairs(seeds)], law)
+        check_distribution(lambda seeds: [(a, a) for a, _ in pairs(seeds)], law)
 
 
 def test_equal_keys_give_equal_texts() -> None:

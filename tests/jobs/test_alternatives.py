@@ -19,9 +19,10 @@ from decodekit.jobs.reports.alternatives import FieldAlternatives, values_after
 from decodekit.jobs.reports.job_report import write_report
 from decodekit.jobs.reports.job_view import JobView
 from decodekit.jobs.reports.probabilities import value_spans
-from decodekit.testing.toy import ToyLM, toy_llm
+from decodekit.testing.toy import ToyLM, ToyTokenizer, toy_llm
 from tests.commands import Result
 from tests.reference.decisions import part_law
+from tests.sharing_toy import SharingLM
 
 
 class Kind(Enum):
@@ -121,7 +122,7 @@ def test_jobs_have_alternatives_where_they_are_asked_for(tmp_path: Path) -> None
 
 
 def test_a_document_is_read_once_for_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    llm = toy_llm()
+    llm = dk.LLM(SharingLM(), ToyTokenizer())
     done = llm.generate("the abc " * 60, constraint=Note, logprobs=True)
     num_read, forward = [], ToyLM.forward
 

@@ -70,7 +70,7 @@ def test_quadratic(row: list[float], factor: float, curve: float) -> None:
 
 @pytest.mark.parametrize("shape", [DynamicTemperature(0.5, 1.5), Quadratic(0.2), Quadratic(0.1, 2.5)], ids=repr)
 def test_a_shape_acts_on_candidates_as_on_rows(shape: LogitsProcessor) -> None:
-    logits = torch.randn(20, 300, generator=torch.Generator().manual_seed(4)) * 3
+    logits = torch.randn(20, 1300, generator=torch.Generator().manual_seed(4)) * 3
     pipeline = TopK(12) | shape | TopP(0.8)
     rows = pipeline.narrow(logits)
     assert isinstance(rows, Candidates)

@@ -249,9 +249,9 @@ def p_value(tokens: Tensor, law: Tensor) -> float:
     ids=repr,
 )
 def test_draws_follow_the_law(pipeline: Pipeline) -> None:
-    """8 tokens spread over 4,096 places, 30,000 draws. A right sampler fails each with probability 1e-4."""
+    """8 tokens spread over 1,024 places, 30,000 draws. A right sampler fails each with probability 1e-4."""
     logits = torch.full((1, wide.WIDE), -INF)
-    places = torch.tensor([0, 63, 64, 65, 700, 2000, 4000, wide.WIDE - 1])
+    places = torch.tensor([0, 63, 64, 65, 300, 700, 1000, wide.WIDE - 1])
     logits[0, places] = torch.tensor([1.0, 0.5, -0.5, 2.0, 1.9, -4.0, 0.0, 0.25])
     law = one_by_one(pipeline, logits)[0].double().softmax(dim=-1)
     drawn = []

@@ -14,11 +14,17 @@ import torch
 from torch import Tensor
 
 import decodekit as dk
-from decodekit import testing
 from decodekit.errors import OptionError
 from decodekit.sampling import History, LogitsProcessor, Stage
-from decodekit.testing.distribution import DistributionReport, log_evidence, texts_needed, total_variation
 from tests.sizes import sized
+from tests.testing.distribution import (
+    DistributionReport,
+    check_distribution,
+    log_evidence,
+    texts_needed,
+    total_variation,
+)
+from tests.testing.small_world import SmallWorld
 
 LAWS = [(0.5, 0.3, 0.2), (0.98, 0.01, 0.01), (1 / 3, 1 / 3, 1 / 3), (0.6, 0.4, 0.0)]
 DIE = dict.fromkeys(range(1, 7), 1 / 6)
@@ -84,7 +90,7 @@ def faces(most: int, seeds: Sequence[int]) -> list[int]:
 
 
 def test_a_die() -> None:
-    found = testing.check_distribution(lambda seeds: faces(6, seeds), DIE, name="a die")
+    found = check_distribution(lambda seeds: faces(6, seeds), DIE, name="a die")
     assert found.is_right and found.num_texts == found.num_planned
     assert found.total_variation <= found.limit < found.deviation
     assert str(found).startswith("a die follows the law")
@@ -92,7 +98,7 @@ def test_a_die() -> None:
 
 def test_a_die_without_a_six_fails_early_and_the_report_says_where() -> None:
     with pytest.raises(AssertionError, match="a die does not follow") as raised:
-        testing.check_distribution(lambda seeds: faces(5, seeds), DIE, name="a die")
+        check_distribution(lambda seeds: faces(5, seeds), DIE, name="a die")
     lines = str(raised.value).splitlines()
     assert re.search(r" \d{2,3} texts of 3,215 planned", lines[0])
     assert lines[4].split()[0::2] == ["6", "0"]
@@ -105,9 +111,9 @@ def test_a_small_deviation_needs_more_texts_and_is_found_by_them() -> None:
     def loaded(seeds: Sequence[int]) -> list[int]:
         return [one_loaded(seed) for seed in seeds]
 
-    assert testing.check_distribution(loaded, DIE, deviation=0.3).num_texts < 500
+    assert check_distribution(loaded, DIE, deviation=0.3).num_texts < 500
     with pytest.raises(AssertionError, match="6  "):
-        testing.check_distribution(loaded, DIE, deviation=0.04)
+        check_distribution(loaded, DIE, deviation=0.04)
 
 
 @sized("num_runs", 60, slow=3000)
@@ -116,9 +122,7 @@ def test_right_samplers_fail_as_seldom_as_stated(num_runs: int) -> None:
     num_failed = 0
     for run in range(num_runs):
         try:
-            testing.check_distribution(
-                lambda seeds: faces(6, seeds), DIE, deviation=0.3, false_alarm=0.05, seed=run << 20
-            )
+            check_distribution(lambda seeds: faces(6, seeds), DIE, deviation=0.3, false_alarm=0.05, seed=run << 20)
         except AssertionError:
             num_failed += 1
     assert num_failed <= 0.05 * num_runs + 5 * math.sqrt(0.05 * num_runs)
@@ -153,21 +157,21 @@ def top_p(logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("constraint", [None, dk.Regex("[ab]{1,2}|c[ad]?")], ids=["free", "constrained"])
 def test_top_p_follows_its_law_and_an_off_by_one_does_not(constraint: object) -> None:
-    found = testing.check_distribution(dk.Sample(top_p=0.8), top_p, constraint=constraint, deviation=0.2)
+    found = check_distribution(dk.Sample(top_p=0.8), top_p, constraint=constraint, deviation=0.2)
     assert len(found.law) > 3
     with pytest.raises(AssertionError, match="does not follow the law"):
-        testing.check_distribution(dk.Sample(processors=[NarrowTopP()]), top_p, constraint=constraint)
+        check_distribution(dk.Sample(processors=[NarrowTopP()]), top_p, constraint=constraint)
 
 
 def test_the_law_of_a_pipeline_is_that_of_its_processors_one_by_one() -> None:
     strategy = dk.Sample(temperature=0.7, top_p=0.8, repetition_penalty=1.5, logit_bias={1: 1.0})
-    found = testing.check_distribution(strategy, constraint=dk.Regex("[abc]{2}"), deviation=0.2)
-    assert found.law != testing.SmallWorld().law(dk.Sample(temperature=0.7, top_p=0.8), constraint=dk.Regex("[abc]{2}"))
-    assert testing.SmallWorld().law(dk.Sample(top_p=0.8)) == pytest.approx(testing.SmallWorld().law(dk.Sample(), top_p))
+    found = check_distribution(strategy, constraint=dk.Regex("[abc]{2}"), deviation=0.2)
+    assert found.law != SmallWorld().law(dk.Sample(temperature=0.7, top_p=0.8), constraint=dk.Regex("[abc]{2}"))
+    assert SmallWorld().law(dk.Sample(top_p=0.8)) == pytest.approx(SmallWorld().law(dk.Sample(), top_p))
 
 
 def test_the_law_of_a_world_has_every_text_once() -> None:
-    world = testing.SmallWorld(2, 2)
+    world = SmallWorld(2, 2)
     law = world.law(dk.Sample())
     assert sorted(law) == ["", "a", "aa", "ab", "b", "ba", "bb"]
     assert math.fsum(law.values()) == pytest.approx(1)
@@ -175,7 +179,7 @@ def test_the_law_of_a_world_has_every_text_once() -> None:
     assert law[""] == pytest.approx(float(first[2]))
     then = world.model.logits_after([0, 0]).double().softmax(0)
     assert law["ab"] == pytest.approx(float(first[0] * then[1]))
-    assert set(testing.SmallWorld(3, 3).law(dk.Sample(), constraint=dk.Regex("ab?|cab"))) == {"a", "ab", "cab"}
+    assert set(SmallWorld(3, 3).law(dk.Sample(), constraint=dk.Regex("ab?|cab"))) == {"a", "ab", "cab"}
 
 
 @pytest.mark.parametrize(
@@ -197,11 +201,11 @@ def test_the_law_of_a_world_has_every_text_once() -> None:
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, object], at: str) -> None:
     with pytest.raises(OptionError) as raised:
-        testing.check_distribution(**{"sampler": lambda seeds: faces(6, seeds), **options})  # type: ignore[arg-type]
+        check_distribution(**{"sampler": lambda seeds: faces(6, seeds), **options})  # type: ignore[arg-type]
     assert raised.value.at == at
 
 
 @pytest.mark.parametrize("options", [{"num_letters": 0}, {"num_letters": 27}, {"num_tokens": True}, {"num_tokens": 9}])
 def test_a_world_that_is_too_large_is_refused(options: dict[str, int]) -> None:
     with pytest.raises(OptionError):
-        testing.SmallWorld(**options)
+        SmallWorld(**options)

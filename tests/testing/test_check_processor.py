@@ -504,7 +504,7 @@ CONTROLS: list[tuple[str, LogitsProcessor, str]] = [
     ("temperature", Upside(), r"row 0 \(random\)"),
     ("temperature", CutsAsTemperature(), r"row 0 \(random\)"),
     ("sorted", OffByOne(), r"rows in descending order: row 0 \(random\), token 4"),
-    ("fused", EighthOfTheRow(), r"the pipeline TopK\(5\) \| EighthOfTheRow\(\) over 64 logits"),
+    ("fused", EighthOfTheRow(), r"the pipeline TopK\(5\) \| EighthOfTheRow\(\) over 2048 logits"),
 ]
 
 

@@ -182,7 +182,40 @@ class CopiedPrefix:
         return [*before, *own]
 
 
-class RaggedCache:
+class RowLengths:
+    """The lengths of the rows of a cache, which the host knows.
+
+    Args:
+        num_rows: how many rows, empty at first.
+        device: where `lengths` are wanted.
+    """
+
+    def __init__(self, num_rows: int, device: torch.device) -> None:
+        self._lengths = [0] * num_rows
+        self._device = device
+
+    @property
+    def num_rows(self) -> int:
+        """How many sequences the cache holds."""
+        return len(self._lengths)
+
+    @property
+    def row_lengths(self) -> tuple[int, ...]:
+        """Tokens stored per row, as host integers."""
+        return tuple(self._lengths)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens stored per row, int64 [num_rows], on the model's device."""
+        return torch.tensor(self._lengths, dtype=torch.int64, device=self._device)
+
+    def ends(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> list[int]:
+        """Lengths of the rows after `num_tokens` more."""
+        starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
+        return [start + count for start, count in zip(starts, num_tokens, strict=True)]
+
+
+class RaggedCache(RowLengths):
     """Keys and values of `num_rows` rows, each with its own length. Implements `causal_lm.Cache`.
 
     Args:
@@ -194,10 +227,9 @@ class RaggedCache:
     def __init__(self, layers: dict[int, LayerShape], num_rows: int, capacity: int, device: torch.device) -> None:
         if num_rows < 1 or capacity < 1:
             raise ValueError(f"a cache needs at least one row and one slot, not {num_rows} x {capacity}")
+        super().__init__(num_rows, device)
         self._layers = layers
-        self._device = device
         self.capacity = capacity
-        self._lengths = [0] * num_rows
         self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
         self._lengths_on_device: Tensor | None = None
         self._common: dict[tuple[int, int], int] = {}  # (row, row) -> first slots that both hold, of rows once copied
@@ -244,31 +276,16 @@ class RaggedCache:
         self._row_numbers = torch.arange(num_rows, device=self._device)[:, None]
 
     @property
-    def num_rows(self) -> int:
-        """How many sequences the cache holds."""
-        return len(self._lengths)
-
-    @property
-    def row_lengths(self) -> tuple[int, ...]:
-        """Tokens stored per row, as host integers."""
-        return tuple(self._lengths)
-
-    @property
     def lengths(self) -> Tensor:
         """Tokens stored per row, int64 [num_rows], on the model's device."""
         if self._lengths_on_device is None:
-            self._lengths_on_device = torch.tensor(self._lengths, dtype=torch.int64, device=self._device)
+            self._lengths_on_device = super().lengths
         return self._lengths_on_device
 
     @property
     def num_bytes(self) -> int:
         """Memory of the keys and values."""
         return sum(plane.numel() * plane.element_size() for planes in self._planes.values() for plane in planes)
-
-    def ends(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> list[int]:
-        """Lengths of the rows after `num_tokens` more."""
-        starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
-        return [start + count for start, count in zip(starts, num_tokens, strict=True)]
 
     def reserve(self, num_tokens: Sequence[int], rows: Sequence[int]) -> tuple[list[int], list[int]]:
         """See that there are slots for new tokens [R]; the lengths of the rows now, and with them."""

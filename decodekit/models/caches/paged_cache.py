@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from decodekit.models.caches.kv_cache import checked_order, shortened
+from decodekit.models.caches.kv_cache import RowLengths, checked_order, shortened
 from decodekit.models.caches.paged_rows import PagedRows, locked
 
 
@@ -64,7 +63,7 @@ class PagedPrefix:
                 group.store.release(pages)
 
 
-class PagedCache:
+class PagedCache(RowLengths):
     """Keys and values of `num_rows` rows, each with its own length. Implements `causal_lm.Cache`.
 
     Args:
@@ -78,9 +77,9 @@ class PagedCache:
     def __init__(self, rows: PagedRows, num_rows: int) -> None:
         if num_rows < 1:
             raise ValueError(f"a cache needs at least one row, not {num_rows}")
+        super().__init__(num_rows, rows.device)
         self.rows, self.lock = rows, rows.lock
         self.places = rows.take_rows(num_rows)  # row of the cache -> row of the tables
-        self._lengths = [0] * num_rows
         self._has_windows = any(group.window is not None for group in rows.groups)
         self._tokens: list[list[int]] = [[] for _ in range(num_rows)]  # of rows with windows
         self._lost = [False] * num_rows
@@ -88,24 +87,9 @@ class PagedCache:
         weakref.finalize(self, rows.returned.append, self.places)
 
     @property
-    def num_rows(self) -> int:
-        """How many sequences the cache holds."""
-        return len(self._lengths)
-
-    @property
     def capacity(self) -> int:
         """How many tokens a row can hold."""
         return self.rows.num_slots * self.rows.page_size
-
-    @property
-    def row_lengths(self) -> tuple[int, ...]:
-        """Tokens stored per row, as host integers."""
-        return tuple(self._lengths)
-
-    @property
-    def lengths(self) -> Tensor:
-        """Tokens stored per row, int64 [num_rows], on the model's device."""
-        return torch.tensor(self._lengths, dtype=torch.int64, device=self.rows.device)
 
     @property
     def bytes_per_token(self) -> int:
@@ -120,11 +104,6 @@ class PagedCache:
             for group in self.rows.groups
         )
         return sum(pages)
-
-    def ends(self, num_tokens: Sequence[int], rows: Sequence[int] | None) -> list[int]:
-        """Lengths of the rows after `num_tokens` more."""
-        starts = self._lengths if rows is None else [self._lengths[row] for row in rows]
-        return [start + count for start, count in zip(starts, num_tokens, strict=True)]
 
     @locked
     def tokens_to_read(self, rows: Sequence[int]) -> dict[int, list[int]]:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step, checked_order, shortened
+from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, RowLengths, Step, checked_order, shortened
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.programs.replay import Replays
@@ -46,7 +46,7 @@ class NoStateError(Exception):
     """The model is none of those that this tier is for; never leaves this room."""
 
 
-class RecurrentCache:
+class RecurrentCache(RowLengths):
     """The tokens of each row, their state, and the keys and values of the layers with attention.
 
     Args:
@@ -64,35 +64,19 @@ class RecurrentCache:
         device: torch.device,
         in_chunks: bool,
     ) -> None:
+        super().__init__(num_rows, device)
         self.kv = RaggedCache(layers, num_rows, capacity, device)
         self.states = [state.new_zeros(num_rows, *state.shape[1:]) for state in states]
         self.in_chunks = in_chunks
         self.read = [0] * num_rows  # tokens that the state of a row has seen
         self._kept: list[Tensor] = []  # an earlier state of each row; made when first wanted
         self._kept_read: list[int | None] = [None] * num_rows
-        self._lengths = [0] * num_rows
-        self._device = device
         self._tokens = torch.zeros(num_rows, capacity, dtype=torch.int64, device=device)
-
-    @property
-    def num_rows(self) -> int:
-        """How many sequences the cache holds."""
-        return len(self._lengths)
 
     @property
     def capacity(self) -> int:
         """How many tokens a row can hold before `grow` is needed."""
         return self._tokens.shape[1]
-
-    @property
-    def row_lengths(self) -> tuple[int, ...]:
-        """Tokens stored per row, as host integers."""
-        return tuple(self._lengths)
-
-    @property
-    def lengths(self) -> Tensor:
-        """Tokens stored per row, int64 [num_rows], on the model's device."""
-        return torch.tensor(self._lengths, dtype=torch.int64, device=self._device)
 
     @property
     def num_bytes(self) -> int:
@@ -105,7 +89,7 @@ class RecurrentCache:
 
     def add(self, rows: Sequence[int], tokens: Tensor, num_tokens: Sequence[int]) -> None:
         """Write tokens [R, T] behind the rows; `commit` makes them part of their rows."""
-        ends = [self._lengths[row] + count for row, count in zip(rows, num_tokens, strict=True)]
+        ends = self.ends(num_tokens, rows)
         if max(ends) > self.capacity:
             self.grow(max(max(ends), 2 * self.capacity))
         starts, tokens = [self._lengths[row] for row in rows], tokens.to(self._device)

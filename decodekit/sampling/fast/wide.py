@@ -22,8 +22,8 @@ from decodekit.sampling.fast.candidates import Candidates, Floats, Ids
 from decodekit.sampling.margins import lowest_kept_of, reached, widened
 from decodekit.sampling.noise import Words, gumbel_at
 
-WIDE = 4096
-"""Below this width torch and numpy are as fast, and compiled code need not be loaded."""
+WIDE = 1024
+"""Below this width torch is as fast."""
 
 MANY = 1 << 20
 """Numbers of logits from which asking the system for large pages pays."""

@@ -25,7 +25,7 @@ from decodekit.sampling.checks import (
     require,
 )
 from decodekit.sampling.fast import wide
-from decodekit.sampling.fast.candidates import Candidates, Floats, nucleus_candidates, top_candidates
+from decodekit.sampling.fast.candidates import Candidates, Floats
 from decodekit.sampling.margins import lowest_kept_of, reached, widened
 from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Narrowing, OrderPreserving, Stage
@@ -83,17 +83,9 @@ class TopK(Narrowing):
         """Exactly k tokens."""
         return replace(self, exact=True)
 
-    def survivors(self, logits: Tensor) -> Candidates | None:
-        """The k likeliest tokens, and ties with the last of them; None for half of a row or more."""
-        return self._exactly(top_candidates(logits, self.k))
-
-    def survivors_in_wide(
-        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
-    ) -> Candidates | None:
+    def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The k likeliest tokens, and ties with the last of them; None for a quarter of a row or more."""
-        return self._exactly(wide.keep_top_k(logits, temperature, self.k))
-
-    def _exactly(self, found: Candidates | None) -> Candidates | None:
+        found = wide.keep_top_k(logits, temperature, self.k)
         if found is None or not self.exact:
             return found
         return replace(found, logits=self.on_sorted(found.logits))
@@ -123,13 +115,7 @@ class TopP(Narrowing):
         """The likeliest tokens with mass p."""
         return functions.apply_top_p(logits, self.p)
 
-    def survivors(self, logits: Tensor) -> Candidates | None:
-        """The likeliest tokens with mass p, if they are few."""
-        return nucleus_candidates(logits, self.p)
-
-    def survivors_in_wide(
-        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
-    ) -> Candidates | None:
+    def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The likeliest tokens with mass p, less those that a min-p right after it removes: fewer tokens to sort."""
         if self.p == 1.0:
             return None
@@ -154,7 +140,6 @@ class MinP(Narrowing):
 
     min_p: float = field(metadata=option("min_p", SHARE, off=(0,)))
     stage = Stage.TRUNCATION
-    finds_in_any_row = False
 
     def keeps(self, standing: Standing) -> Flags:
         """It is likely enough beside the likeliest."""
@@ -170,9 +155,7 @@ class MinP(Narrowing):
         """The tokens not much less likely than the likeliest."""
         return functions.apply_min_p(logits, self.min_p)
 
-    def survivors_in_wide(
-        self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]
-    ) -> Candidates | None:
+    def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The tokens not much less likely than the likeliest."""
         return None if self.min_p == 0.0 else wide.keep_min_p(logits, temperature, self.min_p)
 

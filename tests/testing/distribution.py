@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 
 from decodekit.errors import DecodekitError, OptionError, raise_faults
 from decodekit.strategy import Strategy
-from decodekit.testing.world import NextToken, SmallWorld
+from tests.testing.small_world import NextToken, SmallWorld
 
 Sampler: TypeAlias = Callable[[Sequence[int]], Sequence[Hashable]]
 """Draws one outcome for each seed."""
