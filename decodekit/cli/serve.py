@@ -87,9 +87,8 @@ class ServedOptions:
     chat_template: Annotated[Path | None, _of_texts(help="A file with a chat template.")] = None
     tool_format: Annotated[
         str,
-        _of_texts(help="How the model writes calls of tools: auto, as its chat template tells; or hermes, llama3, "
-                  "function, mistral, mistral-v11, mistral-v13, qwen3-coder, kimi-k2, granite, lfm2."),
-    ] = "auto"  # fmt: skip
+        _of_texts(help="How the model writes calls of tools: auto, as its chat template tells; or a format by name."),
+    ] = "auto"
     speculate: Annotated[
         str | None, _of_texts(metavar="NAMES", help="Proposers of drafts, as in `generate`; they change no text.")
     ] = None
