@@ -20,7 +20,7 @@ PACKAGE = Path(decodekit.__file__).parent
 LEVELS: list[set[str]] = [
     {"errors"},
     {"first_use", "plugins", "processor_names", "quoting", "vocabulary"},
-    {"pages", "records", "spelling", "terminal"},
+    {"html_pages", "records", "spelling", "terminal"},
     {"sampling", "constraints"},
     {"collector", "gpu"},
     {"products"},

@@ -244,7 +244,7 @@ def _tell(completions: list[Completion], html: Path | None, *, is_told: bool) ->
         if completion.error is not None:
             note(f"{which}{completion.error}")
     if html is not None:
-        from decodekit.pages import page_bytes
+        from decodekit.html_pages import page_bytes
         from decodekit.records.ledger import replace_file
 
         replace_file(html, [page_bytes(completions[0].to_html())])

@@ -10,7 +10,7 @@ from typing import Any
 from decodekit.evaluation.reports.comparison_page import report_html, report_piece
 from decodekit.evaluation.reports.comparison_tables import table
 from decodekit.evaluation.reports.summary import Results
-from decodekit.pages import page_bytes
+from decodekit.html_pages import page_bytes
 from decodekit.records.ledger import encode_line, write_file
 
 

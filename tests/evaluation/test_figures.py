@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decodekit.evaluation.intervals import IntervalEstimate
 from decodekit.evaluation.reports.svg_figures import Point, accepted_shares, front, pareto, saved
-from decodekit.pages import label_width, shortened
+from decodekit.html_pages import label_width, shortened
 from tests.pictures import cut_labels, font, width_of
 
 

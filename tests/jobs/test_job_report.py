@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.decoding.loop.text_row import TokenLogprob
+from decodekit.html_pages import page_bytes
 from decodekit.jobs.reports.document_page import find_spans
 from decodekit.jobs.reports.job_report import bars, histogram, report_html, write_report
 from decodekit.jobs.reports.job_view import JobView, compare_fields, wrong_fields
 from decodekit.jobs.reports.probabilities import value_probabilities, value_spans
-from decodekit.pages import page_bytes
 from decodekit.records.strict_json import leaves, pointer_of
 from decodekit.vocabulary import Vocabulary
 from tests.jobs.fakes import BYTES, FakeLLM, answer, make_settings, run_job, words, write_jsonl

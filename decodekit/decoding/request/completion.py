@@ -77,7 +77,7 @@ class Completion:
         Raises:
             OptionError: it was not recorded.
         """
-        from decodekit.pages.tokens import token_page
+        from decodekit.html_pages.tokens import token_page
 
         return token_page([self._traced(), *(one for one in self.others if one.trace is not None)])
 
@@ -100,7 +100,7 @@ class Completion:
 
     def _repr_html_(self) -> str | None:
         """The page that a notebook shows of a completion with a trace; without one it shows the text form."""
-        from decodekit.pages.tokens import token_view
+        from decodekit.html_pages.tokens import token_view
 
         return None if self.trace is None else token_view(self)
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from decodekit.errors import OptionError
 from decodekit.evaluation.task import Task, load_task
+from decodekit.html_pages import BAR, LINE, SOFT, figure_html, page_html, table_html
 from decodekit.llm.decisions import DecideKeywords, Decision
-from decodekit.pages import BAR, LINE, SOFT, figure_html, page_html, table_html
 from decodekit.sampling.checks import require_integer
 
 if TYPE_CHECKING:

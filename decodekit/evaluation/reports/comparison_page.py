@@ -12,7 +12,7 @@ from decodekit.evaluation.reports.comparison_tables import failures, grids, show
 from decodekit.evaluation.reports.summary import Results, Summary
 from decodekit.evaluation.reports.svg_figures import Point, accepted_shares, pareto, point_list, saved
 from decodekit.evaluation.task import Task
-from decodekit.pages import figure_html, page_html, table_html
+from decodekit.html_pages import figure_html, page_html, table_html
 
 MAX_EXAMPLES = 5
 """How many examples of a task are shown with what each strategy wrote."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from decodekit.evaluation.intervals import IntervalEstimate
-from decodekit.pages import BAR, FAULT, INK, LABEL_SIZE, LINE, SOFT, label_width, round_step, shortened
+from decodekit.html_pages import BAR, FAULT, INK, LABEL_SIZE, LINE, SOFT, label_width, round_step, shortened
 
 _WIDTH, _HEIGHT = 560, 320
 _TOP, _BOTTOM = 14, 42

@@ -9,9 +9,19 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from decodekit.html_pages import (
+    BAR,
+    LINE,
+    SOFT,
+    figure_html,
+    label_width,
+    page_bytes,
+    page_html,
+    round_step,
+    table_html,
+)
 from decodekit.jobs.reports.document_page import document_html
 from decodekit.jobs.reports.job_view import DocumentView, JobView, total_fields
-from decodekit.pages import BAR, LINE, SOFT, figure_html, label_width, page_bytes, page_html, round_step, table_html
 from decodekit.records.ledger import replace_file
 
 MAX_DOCUMENTS = 2000

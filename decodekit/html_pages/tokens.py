@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from decodekit.pages import page_html, sheet
-from decodekit.pages.beams import beam_figure
+from decodekit.html_pages import page_html, sheet
+from decodekit.html_pages.beams import beam_figure
 
 if TYPE_CHECKING:
     from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
@@ -59,12 +59,12 @@ def token_page(texts: Sequence[TracedText], title: str = "Tokens") -> str:
             score = "" if text.score is None else f", score {text.score:.4g}"
             parts.append(f"<h2>Text {number} of {len(texts)}{score}</h2>")
         parts.append(_text_html(text, f"x{number}"))
-    return page_html(title, parts, "decodekit.pages", "tokens.css")
+    return page_html(title, parts, "decodekit.html_pages", "tokens.css")
 
 
 def token_view(text: TracedText) -> str:
     """The same of one text as a piece of HTML with its style sheet, for a notebook."""
-    return f"<style>\n{sheet('decodekit.pages', 'tokens.css')}</style>{_text_html(text, f'n{id(text):x}')}"
+    return f"<style>\n{sheet('decodekit.html_pages', 'tokens.css')}</style>{_text_html(text, f'n{id(text):x}')}"
 
 
 def _text_html(text: TracedText, anchor: str) -> str:

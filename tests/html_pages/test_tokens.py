@@ -14,11 +14,11 @@ import pytest
 import decodekit as dk
 from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
 from decodekit.evaluation.task import load_task
+from decodekit.html_pages import POLICY, sheet
+from decodekit.html_pages.tokens import _shade as shade
+from decodekit.html_pages.tokens import token_page, token_view
 from decodekit.jobs.reports.job_report import write_report
 from decodekit.jobs.reports.job_view import JobView
-from decodekit.pages import POLICY, sheet
-from decodekit.pages.tokens import _shade as shade
-from decodekit.pages.tokens import token_page, token_view
 from tests.jobs.fakes import BYTES, FakeLLM, run_job, write_jsonl
 
 
@@ -84,7 +84,7 @@ def test_a_notebook_shows_the_same_without_the_styles_of_a_page(completion: dk.C
 
 def test_a_frame_is_as_high_as_what_is_in_it() -> None:
     """Room for a card is made while one is shown."""
-    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", sheet("decodekit.pages", "tokens.css"))
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", sheet("decodekit.html_pages", "tokens.css"))
     high = [selector for selector, body in rules if re.search(r"(min-height|padding-bottom): \d\drem", body)]
     assert len(high) == 2 and all(one.count(":has(.dk-token:") == one.count(".dk-text") == 2 for one in high)
 

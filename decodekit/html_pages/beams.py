@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from decodekit.pages import shortened
+from decodekit.html_pages import shortened
 
 if TYPE_CHECKING:
     from decodekit.decoding.search.beam_tree import BeamNode, BeamTree

@@ -32,7 +32,7 @@ def page_html(title: str, parts: Iterable[str], room: str, name: str = "report.c
         parts: the body, as HTML.
         room, name: the package and its style sheet that goes on from `page.css`.
     """
-    style = sheet("decodekit.pages", "page.css") + sheet(room, name)
+    style = sheet("decodekit.html_pages", "page.css") + sheet(room, name)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
