@@ -23,7 +23,7 @@ from decodekit.errors import ModelError, OptionError
 from decodekit.models import sizes
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.loading import load_config
-from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.modules.shared_copy import context_length_of
 from decodekit.sampling.checks import is_number, require, require_integer
 
 _CONTEXT: Final = 1024

@@ -28,7 +28,7 @@ from decodekit.models.causal_lm import Cache, LogitsKind, Rows
 from decodekit.models.checks.known import Notes, notes_of, state_of
 from decodekit.models.checks.self_check import Runner, SelfCheck
 from decodekit.models.layers import Exit
-from decodekit.models.modules.context_length import context_length_of
+from decodekit.models.modules.shared_copy import context_length_of
 from decodekit.models.runners.captured import CudaCapture
 from decodekit.models.runners.paged import PagedModel
 from decodekit.models.runners.ragged import RaggedModel

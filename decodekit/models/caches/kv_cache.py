@@ -273,7 +273,6 @@ class RaggedCache(RowLengths):
             for plane, (index, place) in zip(storage, members, strict=True):
                 self._planes[index][place] = plane  # [num_rows, heads, capacity + 1, head_dim]
         self._positions = torch.arange(capacity, device=self._device)
-        self._row_numbers = torch.arange(num_rows, device=self._device)[:, None]
 
     @property
     def lengths(self) -> Tensor:

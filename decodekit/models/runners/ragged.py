@@ -20,10 +20,9 @@ from decodekit.gpu.pages import Stored
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
-from decodekit.models.modules.context_length import context_length_of
 from decodekit.models.modules.few_row_layers import with_few_rows
 from decodekit.models.modules.merged_products import SharedInputs
-from decodekit.models.modules.shared_copy import is_spread, rope_types, shared_copy, with_longrope
+from decodekit.models.modules.shared_copy import context_length_of, is_spread, rope_types, shared_copy, with_longrope
 from decodekit.models.programs.replay import MAX_TOKENS, MAX_WIDTH, Replays
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
