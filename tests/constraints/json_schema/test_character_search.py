@@ -77,20 +77,6 @@ def with_bounds(monkeypatch: pytest.MonkeyPatch, node: Node, **bounds: int) -> b
         return character_search.is_empty(node)
 
 
-def test_all_lengths_at_once_are_those_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(6)
-    answers: list[bool | None] = []
-    for _ in range(150):
-        least = rng.choice([0, 1, 3, 7, 30])
-        node = text.meet(random_language(rng), text.length(least, rng.choice([None, least, least + 2])))
-        slow = with_bounds(monkeypatch, node, FEW_DIVES=0, MAX_PARTS_AT_ONCE=0)
-        assert with_bounds(monkeypatch, node) is slow, node
-        assert with_bounds(monkeypatch, node, FEW_DIVES=0) is slow, node
-        if character_search._lengths:
-            answers.append(slow)
-    assert answers.count(True) > 20 and answers.count(False) > 5
-
-
 def test_options_that_are_intersections(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(8)
     answers: list[bool] = []

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Generator, Hashable, Mapping
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, product
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.strings.character_derivatives import Targets, aligned, is_spelled, row, trust
@@ -38,10 +38,6 @@ MAX_STATES: Final = 20_000
 """Bound on the states of the product that one question may look at."""
 MAX_PARTS: Final = 100_000
 """Bound on the conditions of these states, each counted with its alternatives: the time that they take."""
-FEW_DIVES: Final = 150
-"""States that are looked at best first before all states of a text with a bounded length are made, if they are few."""
-MAX_PARTS_AT_ONCE: Final = 9_000
-"""Bound on the conditions of all these states; beyond it they are not few."""
 MAX_DIVES: Final = 500
 """States that are looked at best first before the breadth-first search of texts with a bounded length begins."""
 MAX_LENGTHY: Final = 50_000
@@ -51,8 +47,6 @@ MAX_BEGUN: Final = 64
 """Searches that wait to go on; more of them begin anew."""
 MAX_REMEMBERED: Final = 20_000
 """Bound on the states whose answer is kept."""
-MAX_LEVELS: Final = 500
-"""Levels of path lengths that are made until they go round; graphs whose levels do not are left to others."""
 
 _State: TypeAlias = tuple[frozenset[Node], frozenset[Node]]
 """The languages that the rest of a text belongs to, and those that it does not belong to."""
@@ -65,7 +59,6 @@ Between two stops it asks for nothing that a slice of work may stop.
 _text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
 _all_from: dict[_State, int] = {}  # from so many characters on, texts of all lengths do
 _barren: set[_State] = set()  # no text does
-_lengths: dict[_State, PathLengths[_State]] = {}  # of all texts
 _inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
 _begun: dict[Hashable, _Search] = {}  # by question, those that a slice of work has left
 _NONE: Final[frozenset[Node]] = frozenset()  # one for all: CPython makes another for every empty set
@@ -76,7 +69,7 @@ def forget() -> None:
     """Let go of all answers, and of the searches that wait."""
     global _inhabited
     _inhabited = ()
-    for known in (_text_lengths, _all_from, _barren, _lengths, _begun):
+    for known in (_text_lengths, _all_from, _barren, _begun):
         known.clear()
 
 
@@ -279,10 +272,6 @@ def _known_answer(start: _State, least: int, most: int | None) -> bool | None:
         return False
     if _known_length(start, 0, least, most) is not None:
         return True
-    lengths = _lengths.get(start)
-    answer = None if lengths is None else lengths.has_path(start, least, most)
-    if answer is not None:
-        return answer
     is_bounded = least > 0 or most is not None
     # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
     if not is_bounded and len(start[0]) > 1 and any(start[0] <= one[0] and start[1] <= one[1] for one in _inhabited):
@@ -307,42 +296,14 @@ def _resumed(question: Hashable, search: _Search) -> int:
 
 
 def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Search:
-    """Best first; then, where the length is bounded, all lengths of few states at once, or breadth first."""
+    """Best first; then, where the length is bounded, breadth first."""
     known = _known_answer(start, least, most)
     if known is not None:
         return known
     if not least and most is None:
         return (yield from _dive(start, 0, None, work, math.inf))
-    if (yield from _dive(start, least, most, work, FEW_DIVES + work.num_lengthy)):
-        return True
-    lengths = yield from _all_lengths(start)
-    answer = None if lengths is None else lengths.has_path(start, least, most)
-    if answer is not None:
-        return answer
     found = yield from _dive(start, least, most, work, MAX_DIVES + work.num_lengthy)
     return found or (yield from _search(start, least, most, work))
-
-
-def _all_lengths(start: _State) -> Generator[None, None, PathLengths[_State] | None]:
-    """The lengths of the texts of all states that a text from `start` meets, kept for them; None if they are many."""
-    following: dict[_State, set[_State]] = {}
-    agenda = [start]
-    num_parts = 0
-    while agenda:
-        state = agenda.pop()
-        if state in following:
-            continue
-        num_parts += _num_conditions(state)
-        if num_parts > MAX_PARTS_AT_ONCE:
-            return None
-        yield
-        following[state] = set() if state in _barren else _following(state)
-        agenda += following[state]
-    if len(_lengths) > MAX_REMEMBERED:
-        _lengths.clear()
-    lengths = PathLengths(following, [state for state in following if _is_end(state)])
-    _lengths.update(dict.fromkeys(following, lengths))
-    return lengths
 
 
 def _known_length(state: _State, length: int, least: int, most: int | None) -> int | None:
@@ -564,72 +525,3 @@ def texts(body: Node, limit: int) -> tuple[str, ...] | None:
             if not target.is_empty:
                 stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
     return tuple(found)
-
-
-# -- lengths of paths
-
-_Vertex = TypeVar("_Vertex", bound=Hashable)
-
-
-class PathLengths(Generic[_Vertex]):
-    """The lengths of all paths that lead from the vertices of a graph to an end.
-
-    A text of 10 to 90 characters that meets nine patterns is a path of so many edges through the product of their
-    automata. Searched from its start, every length is another search; counted from the ends, one pass serves all:
-
-        graph   a -> b, b -> a, b -> end
-        level 0   {end}          nodes with a path of no edge to an end
-        level 1   {b}            of one edge: what leads to level 0
-        level 2   {a}
-        level 3   {b}            the same as level 1, so from here on the levels go round
-
-    So b has paths of 1, 3, 5, … edges and a of 2, 4, 6, …, and a question for any length is a look at a level.
-
-    Args:
-        following: all vertices of the graph, each with those that an edge leads to.
-        ends: vertices where a path may end.
-    """
-
-    def __init__(self, following: Mapping[_Vertex, Collection[_Vertex]], ends: Collection[_Vertex]) -> None:
-        self._number_of = {vertex: number for number, vertex in enumerate(following)}
-        self._before: list[list[int]] = [[] for _ in following]
-        for vertex, targets in following.items():
-            for target in targets:
-                self._before[self._number_of[target]].append(self._number_of[vertex])
-        self._next_level = {self._number_of[vertex] for vertex in ends}
-        # Level k has one byte per vertex, 1 if it has a path of k edges: nothing that the garbage collector visits.
-        self._levels: list[bytes] = []
-        self._numbers: dict[bytes, int] = {}  # of the levels
-        self._first_repeated: int | None = None  # the levels go round from this one on
-
-    def has_path(self, vertex: _Vertex, least: int, most: int | None) -> bool | None:
-        """Whether a path of `least` to `most` edges leads from a vertex to an end; None if too many levels tell."""
-        number = self._number_of[vertex]
-        length = least
-        while most is None or length <= most:
-            while self._first_repeated is None and length >= len(self._levels):
-                if len(self._levels) >= MAX_LEVELS:
-                    return None
-                self._add_level()
-            at, start = length, self._first_repeated
-            if start is not None and length >= len(self._levels):
-                period = len(self._levels) - start
-                if length >= max(least, len(self._levels)) + period:
-                    return False  # once around
-                at = start + (length - start) % period
-            if self._levels[at][number]:
-                return True
-            length += 1
-        return False
-
-    def _add_level(self) -> None:
-        flags = bytearray(len(self._before))
-        for number in self._next_level:
-            flags[number] = 1
-        level = bytes(flags)
-        repeated = self._numbers.setdefault(level, len(self._levels))
-        if repeated < len(self._levels):
-            self._first_repeated = repeated
-            return
-        self._levels.append(level)
-        self._next_level = set().union(*(self._before[number] for number in self._next_level))
