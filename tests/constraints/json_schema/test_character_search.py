@@ -90,22 +90,12 @@ def test_options_that_are_intersections(monkeypatch: pytest.MonkeyPatch) -> None
     assert answers.count(True) > 10 and answers.count(False) > 10
 
 
-def test_a_text_that_may_be_longer_answers_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The length of `.{60}` is no condition of a state, and some character leads back to where it was read."""
+def test_a_length_that_a_pattern_asks_for() -> None:
+    """The length of `.{60}` is no condition of a state."""
     many = [patterns.searched(pattern, at="#").texts for pattern in ("ab1", "1.*2", r"^\w+$")]
-    of_length = {n: text.meet(patterns.searched(f"^.{{{n}}}$", at="#").texts, *many) for n in (3, 60, 2000)}
-    character_search.forget()
-    assert not character_search.is_empty(of_length[60])
-
-    def search(*asked: object) -> bool:
-        raise RecursionError("a search")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(character_search, "_dive", search)
-        assert not character_search.is_empty(of_length[2000])
-        with pytest.raises(RecursionError, match="a search"):
-            character_search.is_empty(of_length[3])
-    assert character_search.is_empty(of_length[3])  # ab12 is the shortest
+    for number, is_empty in ((3, True), (60, False), (2000, False)):  # ab12 is the shortest
+        node = text.meet(patterns.searched(f"^.{{{number}}}$", at="#").texts, *many)
+        assert character_search.is_empty(node) is is_empty
 
 
 def test_what_begins_inside_a_character_is_left_to_bytes() -> None:

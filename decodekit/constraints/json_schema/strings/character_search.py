@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Generator, Hashable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, product
 from typing import Final, TypeAlias
@@ -56,9 +55,7 @@ _Search: TypeAlias = Generator[None, None, int]
 Between two stops it asks for nothing that a slice of work may stop.
 """
 
-_text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
-_all_from: dict[_State, int] = {}  # from so many characters on, texts of all lengths do
-_barren: set[_State] = set()  # no text does
+_barren: set[_State] = set()  # from which no text leads to an end
 _inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
 _begun: dict[Hashable, _Search] = {}  # by question, those that a slice of work has left
 _NONE: Final[frozenset[Node]] = frozenset()  # one for all: CPython makes another for every empty set
@@ -69,8 +66,8 @@ def forget() -> None:
     """Let go of all answers, and of the searches that wait."""
     global _inhabited
     _inhabited = ()
-    for known in (_text_lengths, _all_from, _barren, _begun):
-        known.clear()
+    _barren.clear()
+    _begun.clear()
 
 
 forgetters.append(forget)
@@ -270,8 +267,6 @@ def _known_answer(start: _State, least: int, most: int | None) -> bool | None:
         return True
     if start in _barren:
         return False
-    if _known_length(start, 0, least, most) is not None:
-        return True
     is_bounded = least > 0 or most is not None
     # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
     if not is_bounded and len(start[0]) > 1 and any(start[0] <= one[0] and start[1] <= one[1] for one in _inhabited):
@@ -302,100 +297,38 @@ def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Searc
         return known
     if not least and most is None:
         return (yield from _dive(start, 0, None, work, math.inf))
-    found = yield from _dive(start, least, most, work, MAX_DIVES + work.num_lengthy)
+    found = yield from _dive(start, least, most, work, MAX_DIVES)
     return found or (yield from _search(start, least, most, work))
-
-
-def _known_length(state: _State, length: int, least: int, most: int | None) -> int | None:
-    """Characters of a text behind so many others that is known to make a length between the bounds; None if none is."""
-    known = _text_lengths.get(state)
-    if known is not None and length + known >= least and (most is None or length + known <= most):
-        return known
-    known = _all_from.get(state)
-    return known if known is not None and (most is None or length + known <= most) else None
-
-
-@dataclass(slots=True)
-class _Step:
-    """A state on the way of a text."""
-
-    state: _State
-    length: int  # characters read
-    before: _Step | None
-    mark: _Step | None  # an earlier step, or itself: Brent's cycle detection compares with it alone
-    is_loop: bool = False  # some character leads back to the state
-    is_elastic: bool = False  # so it is here or before: a text on this way may be longer by any number of characters
 
 
 def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> _Search:
     """Whether a text is found best first, within so many states; exact if they do not bound it, nor does the length."""
+    global _inhabited
     order = count(step=-1)  # of equal ones the last first: deeper and deeper
-    queue = [(0, 0, 0, next(order), _Step(start, 0, None, None))]
+    queue = [(0, 0, 0, next(order), start, 0)]
     seen = {(start, 0)}
     num_states = 0
     while queue and num_states < max_states:
-        step = heappop(queue)[-1]
-        state, length = step.state, step.length
+        *_, state, length = heappop(queue)
         num_states += 1
-        left = 0 if _is_end(state) and length >= least else _known_length(state, length, least, most)
-        if left is None and state not in _barren and length != most:
-            yield
-            work.look(state)
-            followers = _following(state)
-            step.is_loop = state in followers
-            step.is_elastic |= step.is_loop
-            for after in followers:
-                following = _next_step(after, step, least)
-                key = (after, min(following.length, least))
-                if key not in seen:
-                    seen.add(key)
-                    heappush(queue, (*_rank(after, following.length, least), next(order), following))
-        if left is None and step.is_elastic:
-            left = 0 if _is_end(state) else _text_lengths.get(state)
-            left = None if left is None or (most is not None and length + left > most) else left
-        if left is not None:
-            _learn_way(step, length + left)
+        if _is_end(state) and length >= least:
+            _inhabited = (start, *_inhabited)[:_MAX_COMPARED]
             return True
+        if state in _barren or length == most:
+            continue
+        yield
+        work.look(state)
+        length += 1
+        for after in _following(state):
+            key = (after, min(length, least))
+            if key not in seen:
+                seen.add(key)
+                heappush(queue, (*_rank(after, length, least), next(order), after, length))
     if not queue and not least and most is None:
         if len(_barren) > MAX_REMEMBERED:
             _barren.clear()
         _barren.update(state for state, _ in seen)
     return False
-
-
-def _next_step(state: _State, before: _Step, least: int) -> _Step:
-    """The step to a state; if it was marked before, all rounds at once up to the least length."""
-    length = before.length + 1
-    step = _Step(state, length, before, before.mark, is_elastic=before.is_elastic)
-    mark = before.mark
-    if length < least:
-        if mark is not None and mark.state == state:
-            period = length - mark.length
-            step.length += (least - length) // period * period
-            step.mark = step
-        elif mark is None or length >= 2 * mark.length:
-            step.mark = step
-    return step
-
-
-def _learn_way(end: _Step, length: int) -> None:
-    """Keep that a text of so many characters passes through a step."""
-    global _inhabited
-    if len(_text_lengths) > MAX_REMEMBERED:
-        _text_lengths.clear()
-        _all_from.clear()
-    step = end
-    is_elastic = length - end.length >= _all_from.get(end.state, math.inf)
-    while True:
-        left = length - step.length
-        _text_lengths[step.state] = left
-        is_elastic |= step.is_loop
-        if is_elastic:
-            _all_from[step.state] = min(left, _all_from.get(step.state, left))
-        if step.before is None:
-            break
-        step = step.before
-    _inhabited = (step.state, *_inhabited)[:_MAX_COMPARED]
 
 
 def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search:
@@ -407,7 +340,6 @@ def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search
     while frontier:
         if length >= least:
             if any(map(_is_end, frontier)):
-                _text_lengths[start] = length
                 return True
             # A state that was reached with fewer characters says nothing new, once there are enough of them.
             seen |= frontier
