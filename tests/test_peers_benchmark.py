@@ -76,6 +76,7 @@ def test_sides_take_turns_and_the_first_turn_does_not_count() -> None:
     assert all(one[1] == other[1] for one, other in zip(turns[::2], turns[1::2], strict=True))
 
 
+@pytest.mark.slow
 def test_a_side_in_its_process() -> None:
     (document,) = [one for one in peers.documents(1) if one.kind == "ticket"]
     texts = set()
