@@ -156,6 +156,8 @@ def check_texts(constraint: Tools, accepts: list[str], rejects: list[str]) -> No
 
 def test_every_format_has_an_example() -> None:
     assert CALLS.keys() == FORMATS.keys()
+    described = str(dk.tools.__doc__)
+    assert [name for name in FORMATS if f'``"{name}"``' not in described] == []
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
@@ -18,6 +19,7 @@ from decodekit.constraints.tool_calls import FORMATS
 from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.decoding.request.stats import Stats
 from decodekit.llm import Completion
+from decodekit.serving.requests.fields import SamplingFields
 from decodekit.serving.routes.call_stream import CallSplitter
 from decodekit.serving.routes.chat import ChatReply
 from decodekit.serving.routes.responses import ResponseReply
@@ -60,6 +62,15 @@ SAMPLED: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"guided_regex": "[a-d]{3,90}", "on_length": "close"}, {"constraint": dk.Regex("[a-d]{3,90}"),
                                                             "on_length": "close"}),
 )  # fmt: skip
+
+
+def test_every_field_of_sampling_is_tried_and_described() -> None:
+    """What changes nothing aside; a new field needs its case here and its row in the page."""
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    unused = {"model", "stream", "user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier"}
+    names = SamplingFields.model_fields.keys() - unused
+    assert {name for name in names if f"`{name}`" not in page} == set()
+    assert names - {name for fields, _ in SAMPLED for name in fields} == {"seed"}  # which all of them have
 
 
 def expected(endpoint: Endpoint, prompt: str, options: dict[str, Any]) -> dk.Completion:

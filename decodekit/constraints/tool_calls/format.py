@@ -126,7 +126,7 @@ class ToolFormat:
         name: how a user asks for it; of one that was read off a template, what says so.
         families: whose it is, in words.
         call: texts and holes, `NAME` and `ARGUMENTS` once each. What stands in a tuple is left out where a call has no
-            identifier.
+            identifier. No content holds how it begins; of letters that come again (``<<``) the first one alone.
         arguments: how they are written.
         opening, separator, closing: around the calls and between them.
         lead: what some models write before the opening, though the templates do not (Llama 3.1: ``<|python_tag|>``).

@@ -9,7 +9,7 @@ import pytest
 
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.guard.guard_rules import RULES, SchemaJudge
-from decodekit.constraints.json_schema.meaning.keywords import MEANINGS
+from decodekit.constraints.json_schema.meaning.keywords import MEANINGS, TYPES
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.work import done
 from decodekit.errors import InvalidConstraintError
@@ -21,6 +21,12 @@ from tests.reference.any_json import any_json
 
 def test_the_keywords_of_the_mask_and_no_others() -> None:
     assert RULES.keys() == MEANINGS.keys()
+
+
+def test_a_keyword_speaks_of_one_type_or_of_all() -> None:
+    """A new one stands in `TYPES`: what simple schemas and explanations take for granted follows from there."""
+    of_all = {"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "$recursiveRef"}
+    assert MEANINGS.keys() - TYPES.keys() == of_all and not TYPES.keys() - MEANINGS.keys()
 
 
 def test_instances_know_their_place_and_value() -> None:

@@ -87,12 +87,6 @@ _OF_STRINGS: Final = frozenset({"pattern", "format", "minLength", "maxLength"})
 _SHARE: Final = 10  # of the bounds of a search for a text, for an intersection without some of its patterns
 _MAX_REFUSED: Final = 3  # patterns that are left out one by one before all others are
 _SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
-_SIMPLE: Final = frozenset({
-    "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
-    "maxLength", "pattern", "format",
-})  # fmt: skip
-"""The keywords without schemas or any values in them, those of objects and arrays aside."""
-
 Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
 """(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
 
@@ -116,6 +110,10 @@ class Keywords:
     unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
     types: Mapping[str, str]
 
+    def of_scalars(self) -> set[str]:
+        """The keywords that speak of numbers or of strings."""
+        return {name for name, kind in self.types.items() if kind in ("number", "string")}
+
 
 class Semantics:
     """The meaning of the schemas of one library, with memory.
@@ -136,7 +134,7 @@ class Semantics:
         self.formats = formats
         self.keywords = keywords
         self._embed = embed
-        self._involved = keywords.meanings.keys() - _SIMPLE
+        self._involved = keywords.meanings.keys() - keywords.of_scalars() - {"type", "enum"}
         self._locations: list[Location | None] = [None, None]  # by literal // 2
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
