@@ -10,11 +10,11 @@ x[r, k] weight[n, k], and it is always added up in the same order:
 So a number does not depend on the rows beside it, on the number of threads, or on which thread made it; what changes
 with these is the *tile*, so many outputs by so many rows, that is added up side by side in registers:
 
-    4 x 1     one row: four matrix rows in turn, whose sums do not wait for one another
-    3 x 4     four rows or eight: three weight vectors and one of x for twelve multiply-adds; 3 x 2 where the registers
-              of a processor hold eight numbers
-
-Weights of two bytes are widened anew by each tile, or, where there are more tiles, once for all of them.
+    1 x 1, 1 x 2, ...   few rows of x that stay in the first cache: one output after the other, so that the matrix is
+                        one stream, which the processor fetches ahead by itself. With four outputs in turn it is four
+                        streams that begin anew with every output: 11 of 22 GB/s where rows have 512 numbers
+    3 x 4, 3 x 8        more: three weight vectors and one of x for twelve multiply-adds or 24; 3 x 2 where registers
+                        hold eight numbers. There weights of two bytes are widened once for all tiles
 
 The tiles are written as explicit vectors, since a compiler that vectorises a loop by itself picks another order for
 every number of rows. Rows of x are packed beforehand (block by block, 16 numbers of each row of a tile side by side):
@@ -55,7 +55,6 @@ SIZES: Final = (4, 2, 2)
 LANES: Final = 16
 IS_WIDE: Final = bool(llvm.get_host_cpu_features().get("avx512f"))
 """Whether the processor has registers for tiles of four rows."""
-_FEW: Final = 4 if IS_WIDE else 2
 _SUMS: Final = LANES  # partial sums of a number
 _HALVES: Final = _SUMS // LANES
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
@@ -64,6 +63,7 @@ _WIDENED: Final = 3  # outputs whose weights are widened at a time
 ROOM: Final = GROUP * MAX_ROWS + _WIDENED * _BLOCK
 """Float32 numbers that a product needs: totals, and weights that are widened once for many rows."""
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
+_IN_ONE_STREAM: Final = MAX_ROWS if IS_WIDE else 4  # rows with which one output after the other is as quick as three
 
 # Types of the intermediate code.
 _FLOAT: Final = ir.FloatType()
@@ -137,14 +137,6 @@ def multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
     return b.call(function, [x, y, z])
 
 
-def _fetch_ahead(b: Any, address: Value) -> None:
-    name = "llvm.prefetch.p0i8"
-    byte = ir.IntType(8).as_pointer()
-    form = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
-    function = b.module.globals.get(name) or ir.Function(b.module, form, name)
-    b.call(function, [b.inttoptr(address, byte), _WORD(0), _WORD(3), _WORD(1)])
-
-
 def _halved(b: Any, vectors: list[Value]) -> list[Value]:
     """The sum of each vector's numbers: its halves are added until one number is left.
 
@@ -176,7 +168,7 @@ def _tile(num_outs: int, num_rows: int) -> Any:
     """
     cells = [(n, r) for n in range(num_outs) for r in range(num_rows)]
 
-    def emitted(b: Any, kind: int, weight: Value, x: Value, width: Value, length: Value, ahead: Value) -> list[Value]:
+    def emitted(b: Any, kind: int, weight: Value, x: Value, width: Value, length: Value) -> list[Value]:
         def weights(n: int, at: Value, lanes: int) -> Value:
             return widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), lanes)
 
@@ -192,9 +184,6 @@ def _tile(num_outs: int, num_rows: int) -> Any:
         for half in range(_HALVES):
             at = b.add(k, _INT(half * LANES))
             read = [weights(n, at, LANES) for n in range(num_outs)]
-            for n in range(num_outs if half == 0 or kind == 0 else 0):  # a line holds 16 float32 or 32 others
-                place = b.add(b.mul(_INT(n), width), at)
-                _fetch_ahead(b, b.add(b.add(weight, b.mul(place, _INT(SIZES[kind]))), ahead))
             for r in range(num_rows):
                 of_x = widened(b, 0, x, b.add(b.mul(at, _INT(num_rows)), _INT(r * LANES)), LANES)
                 for n in range(num_outs):
@@ -210,11 +199,11 @@ def _tile(num_outs: int, num_rows: int) -> Any:
         return _rest(b, weights, x, whole, length, totals, num_rows)
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def tile(typing: Any, mark: Any, weight: Any, x: Any, width: Any, length: Any, ahead: Any) -> Any:
+    def tile(typing: Any, mark: Any, weight: Any, x: Any, width: Any, length: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return context.make_tuple(builder, signature.return_type, emitted(builder, KIND_OF[mark], *arguments[1:]))
 
-        return types.UniTuple(types.float32, len(cells))(mark, *[types.int64] * 5), code
+        return types.UniTuple(types.float32, len(cells))(mark, *[types.int64] * 4), code
 
     return tile
 
@@ -278,14 +267,17 @@ def write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
 one_by_one, four_by_one = _tile(1, 1), _tile(4, 1)
 _one_by_two, _three_by_two = _tile(1, 2), _tile(3, 2)
 _one_by_four, _three_by_four = _tile(1, 4), _tile(3, 4)
+_one_by_eight, _three_by_eight = _tile(1, 8), _tile(3, 8)
 SINGLE: Final = np.float32(0)
 
 
 @compiled
 def _rows_of_tile(row: int, num_rows: int) -> int:
-    """The number of rows, 4, 2 or 1, of the tile that begins with a row."""
+    """The number of rows, 8, 4, 2 or 1, of the tile that begins with a row."""
     left = num_rows - row
-    return 4 if IS_WIDE and left >= 4 else 2 if left >= 2 else 1
+    if IS_WIDE and left >= 4:
+        return 8 if left >= 8 else 4
+    return 2 if left >= 2 else 1
 
 
 @compiled
@@ -328,23 +320,29 @@ def _add_block(
     while n < outs:
         at = weight + n * line
         place = n * num_rows + row
-        if IS_WIDE and rows == 4 and outs - n >= 3:
-            _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length, 3 * line))
+        if IS_WIDE and rows == 8 and outs - n >= 3:
+            _add(totals, place, num_rows, 8, _three_by_eight(mark, at, x, width, length))
+            n += 3
+        elif IS_WIDE and rows == 8:
+            _add(totals, place, num_rows, 8, _one_by_eight(mark, at, x, width, length))
+            n += 1
+        elif IS_WIDE and rows == 4 and outs - n >= 3:
+            _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length))
             n += 3
         elif IS_WIDE and rows == 4:
-            _add(totals, place, num_rows, 4, _one_by_four(mark, at, x, width, length, line))
+            _add(totals, place, num_rows, 4, _one_by_four(mark, at, x, width, length))
             n += 1
         elif rows == 2 and outs - n >= 3:
-            _add(totals, place, num_rows, 2, _three_by_two(mark, at, x, width, length, 3 * line))
+            _add(totals, place, num_rows, 2, _three_by_two(mark, at, x, width, length))
             n += 3
         elif rows == 2:
-            _add(totals, place, num_rows, 2, _one_by_two(mark, at, x, width, length, line))
+            _add(totals, place, num_rows, 2, _one_by_two(mark, at, x, width, length))
             n += 1
         elif outs - n >= 4:
-            _add(totals, place, num_rows, 1, four_by_one(mark, at, x, width, length, 4 * line))
+            _add(totals, place, num_rows, 1, four_by_one(mark, at, x, width, length))
             n += 4
         else:
-            _add(totals, place, num_rows, 1, one_by_one(mark, at, x, width, length, line))
+            _add(totals, place, num_rows, 1, one_by_one(mark, at, x, width, length))
             n += 1
 
 
@@ -380,8 +378,11 @@ def outputs(
             [R, N]; room for `ROOM` numbers.
     """
     group = GROUP
-    if num_rows * width <= _NEAR:  # all of x stays in the first cache
-        group = 4 if num_rows == 1 else 3
+    is_near = num_rows * width <= _NEAR  # all of x stays in the first cache
+    if num_rows <= 2 or (is_near and num_rows <= _IN_ONE_STREAM):
+        group = 1
+    elif is_near:
+        group = 3
     n = first
     while n < last:
         outs = min(group, last - n)
@@ -390,7 +391,7 @@ def outputs(
         for start in range(0, width, _BLOCK):
             length = min(_BLOCK, width - start)
             at = weight + (n * width + start) * size
-            if size != 4 and num_rows > _FEW:
+            if not IS_WIDE and size != 4 and num_rows > 2:
                 _add_widened(mark, size, at, packed + start * num_rows * 4, totals, outs, num_rows, width, length)
                 continue
             row = 0

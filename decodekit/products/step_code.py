@@ -540,11 +540,11 @@ def _score_slots(kind: int, keys: int, stride: int, query: int, width: int, firs
         at = keys + s * stride * size
         if last - s >= 4:
             if kind == 0:
-                p0, p1, p2, p3 = four_by_one(SINGLE, at, query, stride, width, 4 * stride * size)
+                p0, p1, p2, p3 = four_by_one(SINGLE, at, query, stride, width)
             elif kind == 1:
-                p0, p1, p2, p3 = four_by_one(_BFLOAT, at, query, stride, width, 4 * stride * size)
+                p0, p1, p2, p3 = four_by_one(_BFLOAT, at, query, stride, width)
             else:
-                p0, p1, p2, p3 = four_by_one(_HALF, at, query, stride, width, 4 * stride * size)
+                p0, p1, p2, p3 = four_by_one(_HALF, at, query, stride, width)
             write(SINGLE, out, s - first, p0)
             write(SINGLE, out, s - first + 1, p1)
             write(SINGLE, out, s - first + 2, p2)
@@ -552,11 +552,11 @@ def _score_slots(kind: int, keys: int, stride: int, query: int, width: int, firs
             s += 4
         else:
             if kind == 0:
-                (p0,) = one_by_one(SINGLE, at, query, stride, width, 0)
+                (p0,) = one_by_one(SINGLE, at, query, stride, width)
             elif kind == 1:
-                (p0,) = one_by_one(_BFLOAT, at, query, stride, width, 0)
+                (p0,) = one_by_one(_BFLOAT, at, query, stride, width)
             else:
-                (p0,) = one_by_one(_HALF, at, query, stride, width, 0)
+                (p0,) = one_by_one(_HALF, at, query, stride, width)
             write(SINGLE, out, s - first, p0)
             s += 1
 
