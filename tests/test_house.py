@@ -16,7 +16,7 @@ SOURCES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for 
 LONGEST_FUNCTION = 80
 MEDIAN_FUNCTION = 7
 MOST_FILES = 10  # of a room, beside its own rooms and `__init__`
-MOST_LINES = 98851
+MOST_LINES = 98850
 """Lines of the package. The number only falls: whoever makes the package lighter lowers it."""
 SLACK = 400
 EQUAL_LINES = 10

@@ -55,15 +55,13 @@ SIZES: Final = (4, 2, 2)
 LANES: Final = 16
 IS_WIDE: Final = bool(llvm.get_host_cpu_features().get("avx512f"))
 """Whether the processor has registers for tiles of four rows."""
-_SUMS: Final = LANES  # partial sums of a number
-_HALVES: Final = _SUMS // LANES
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
 _WIDENED: Final = 3  # outputs whose weights are widened at a time
 ROOM: Final = GROUP * MAX_ROWS + _WIDENED * _BLOCK
 """Float32 numbers that a product needs: totals, and weights that are widened once for many rows."""
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
-_IN_ONE_STREAM: Final = MAX_ROWS if IS_WIDE else 4  # rows with which one output after the other is as quick as three
+_IN_ONE_STREAM: Final = 6 if IS_WIDE else 4  # rows with which one output after the other is as quick as three
 
 # Types of the intermediate code.
 _FLOAT: Final = ir.FloatType()
@@ -137,6 +135,14 @@ def multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
     return b.call(function, [x, y, z])
 
 
+def _fetch_ahead(b: Any, address: Value) -> None:
+    name = "llvm.prefetch.p0i8"
+    byte = ir.IntType(8).as_pointer()
+    form = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
+    function = b.module.globals.get(name) or ir.Function(b.module, form, name)
+    b.call(function, [b.inttoptr(address, byte), _WORD(0), _WORD(3), _WORD(1)])
+
+
 def _halved(b: Any, vectors: list[Value]) -> list[Value]:
     """The sum of each vector's numbers: its halves are added until one number is left.
 
@@ -172,30 +178,30 @@ def _tile(num_outs: int, num_rows: int) -> Any:
         def weights(n: int, at: Value, lanes: int) -> Value:
             return widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), lanes)
 
-        whole = b.and_(length, _INT(-_SUMS))
+        whole = b.and_(length, _INT(-LANES))
         before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)
         k = b.phi(_INT)
-        sums = {(cell, half): b.phi(VECTOR) for cell in cells for half in range(_HALVES)}
+        sums = [b.phi(VECTOR) for _ in cells]
         b.cbranch(b.icmp_signed("<", k, whole), body, behind)
         b.position_at_end(body)
-        added = {}
-        for half in range(_HALVES):
-            at = b.add(k, _INT(half * LANES))
-            read = [weights(n, at, LANES) for n in range(num_outs)]
-            for r in range(num_rows):
-                of_x = widened(b, 0, x, b.add(b.mul(at, _INT(num_rows)), _INT(r * LANES)), LANES)
-                for n in range(num_outs):
-                    added[(n, r), half] = multiply_add(b, read[n], of_x, sums[(n, r), half])
+        read = [weights(n, k, LANES) for n in range(num_outs)]
+        for n in range(num_outs, 2 * num_outs if num_outs == 3 else 0):  # the next tile's; one stream needs no help
+            place = b.mul(b.add(b.mul(_INT(n), width), k), _INT(SIZES[kind]))
+            _fetch_ahead(b, b.add(weight, place))
+        added: dict[tuple[int, int], Value] = {}
+        for r in range(num_rows):  # a vector of x at a time: there are no more registers
+            of_x = widened(b, 0, x, b.add(b.mul(k, _INT(num_rows)), _INT(r * LANES)), LANES)
+            added |= {(n, r): multiply_add(b, read[n], of_x, sums[n * num_rows + r]) for n in range(num_outs)}
         k.add_incoming(_INT(0), before)
-        k.add_incoming(b.add(k, _INT(_SUMS)), body)
-        for key, phi in sums.items():
+        k.add_incoming(b.add(k, _INT(LANES)), body)
+        for cell, phi in zip(cells, sums, strict=True):
             phi.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), before)
-            phi.add_incoming(added[key], body)
+            phi.add_incoming(added[cell], body)
         b.branch(head)
         b.position_at_end(behind)
-        totals = _halved(b, [sums[cell, 0] for cell in cells])
+        totals = _halved(b, sums)
         return _rest(b, weights, x, whole, length, totals, num_rows)
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -310,40 +316,40 @@ def _add(totals: int, place: int, num_rows: int, rows: int, sums: Any) -> None:
 
 
 @compiled
+def _add_output(mark: Any, weight: int, x: int, totals: int, row: int, num_rows: int, length: int) -> None:
+    """Add one block of an output, for the tile of rows that begins with `row`, to totals [R]."""
+    rows = _rows_of_tile(row, num_rows)
+    if rows == 8:
+        _add(totals, row, num_rows, 8, _one_by_eight(mark, weight, x, 0, length))
+    elif rows == 4:
+        _add(totals, row, num_rows, 4, _one_by_four(mark, weight, x, 0, length))
+    elif rows == 2:
+        _add(totals, row, num_rows, 2, _one_by_two(mark, weight, x, 0, length))
+    else:
+        _add(totals, row, num_rows, 1, one_by_one(mark, weight, x, 0, length))
+
+
+@compiled
 def _add_block(
     mark: Any, size: int, weight: int, x: int, totals: int, outs: int, row: int, num_rows: int, width: int, length: int
 ) -> None:
     """Add one block of `outs` outputs, for the tile of rows that begins with `row`, to totals [N, R]."""
     rows = _rows_of_tile(row, num_rows)
-    line = width * size
     n = 0
     while n < outs:
-        at = weight + n * line
+        at = weight + n * width * size
         place = n * num_rows + row
-        if IS_WIDE and rows == 8 and outs - n >= 3:
+        if outs - n < 3 or rows == 1:
+            _add_output(mark, at, x, totals + 4 * n * num_rows, row, num_rows, length)
+            n += 1
+            continue
+        if rows == 8:
             _add(totals, place, num_rows, 8, _three_by_eight(mark, at, x, width, length))
-            n += 3
-        elif IS_WIDE and rows == 8:
-            _add(totals, place, num_rows, 8, _one_by_eight(mark, at, x, width, length))
-            n += 1
-        elif IS_WIDE and rows == 4 and outs - n >= 3:
+        elif rows == 4:
             _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length))
-            n += 3
-        elif IS_WIDE and rows == 4:
-            _add(totals, place, num_rows, 4, _one_by_four(mark, at, x, width, length))
-            n += 1
-        elif rows == 2 and outs - n >= 3:
-            _add(totals, place, num_rows, 2, _three_by_two(mark, at, x, width, length))
-            n += 3
-        elif rows == 2:
-            _add(totals, place, num_rows, 2, _one_by_two(mark, at, x, width, length))
-            n += 1
-        elif outs - n >= 4:
-            _add(totals, place, num_rows, 1, four_by_one(mark, at, x, width, length))
-            n += 4
         else:
-            _add(totals, place, num_rows, 1, one_by_one(mark, at, x, width, length))
-            n += 1
+            _add(totals, place, num_rows, 2, _three_by_two(mark, at, x, width, length))
+        n += 3
 
 
 @compiled
@@ -377,12 +383,10 @@ def outputs(
         packed, weight, bias, out, totals: addresses: rows as `pack` leaves them; weights [N, K]; [N], or 0 for none;
             [R, N]; room for `ROOM` numbers.
     """
-    group = GROUP
     is_near = num_rows * width <= _NEAR  # all of x stays in the first cache
+    group = 3 if is_near and not IS_WIDE else GROUP
     if num_rows <= 2 or (is_near and num_rows <= _IN_ONE_STREAM):
         group = 1
-    elif is_near:
-        group = 3
     n = first
     while n < last:
         outs = min(group, last - n)
@@ -397,7 +401,10 @@ def outputs(
             row = 0
             while row < num_rows:
                 x = packed + (start * num_rows + row * _padded(length)) * 4
-                _add_block(mark, size, at, x, totals, outs, row, num_rows, width, length)
+                if outs == 1:
+                    _add_output(mark, at, x, totals, row, num_rows, length)
+                else:
+                    _add_block(mark, size, at, x, totals, outs, row, num_rows, width, length)
                 row += _rows_of_tile(row, num_rows)
         for m in range(outs):
             added = numba.float32(0) if bias == 0 else read(mark, bias, n + m)

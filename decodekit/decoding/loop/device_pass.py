@@ -521,9 +521,8 @@ class DevicePass:
 
     # Taking in what a pass has taken.
 
-    def propose_behind(self, flight: Flight) -> None:
+    def propose_behind(self, flight: DeviceFlight) -> None:
         """Ask proposers that were silent: they may have something for what comes behind the pass that runs."""
-        assert isinstance(flight, DeviceFlight)
         texts = (self.text_of(entry.sequence) for entry in flight.entries)
         self._propose([text for text in texts if text is not None and text.running is not None])
 

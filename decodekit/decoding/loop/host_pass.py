@@ -6,7 +6,7 @@ one call of the pipeline. Rows whose constraint needs more than a slice of work 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 
@@ -102,16 +102,11 @@ class HostFlight(Flight):
                 [sequence] = sequences
                 sequence.finish("error", fault_of(error, "decoding", at=str(Position(sequence))))
                 return []
-        return [one for rows in self._alone(sequences, guesses, logits) for one in self._decided(*rows)]
-
-    @staticmethod
-    def _alone(
-        sequences: list[TextRow], guesses: list[Guess], logits: Tensor
-    ) -> Iterator[tuple[list[TextRow], list[Guess], Tensor]]:
-        """Row by row, so that a fault of one is not the others'."""
+        found: list[HostDecided] = []
         for sequence, guess, first in zip(sequences, guesses, first_positions(guesses), strict=False):
-            sequence.is_waiting = False
-            yield [sequence], [guess], logits[first : first + len(guess.tokens) + 1]
+            sequence.is_waiting = False  # row by row, so that a fault of one is not the others'
+            found += self._decided([sequence], [guess], logits[first : first + len(guess.tokens) + 1])
+        return found
 
     def _decide(self, sequences: list[TextRow], guesses: list[Guess], logits: Tensor) -> HostDecided:
         settings = sequences[0].settings

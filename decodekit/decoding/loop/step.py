@@ -48,8 +48,8 @@ from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Backtrack, NoToken, Outcome, Position
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced, append_token, forced_run
-from decodekit.decoding.loop.device_pass import DevicePass
-from decodekit.decoding.loop.flight import Decided, Entry, Flight
+from decodekit.decoding.loop.device_pass import DeviceFlight, DevicePass
+from decodekit.decoding.loop.flight import Decided, Entry
 from decodekit.decoding.loop.host_pass import HostPass
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.faults import fault_of
@@ -80,7 +80,7 @@ class DecodingLoop:
         self._device: DevicePass | None = None
         if isinstance(cache, PagedCache) and isinstance(model, HasPages) and model.paged is not None:
             self._device = DevicePass(model, model.paged, cache, isolates=isolates)
-        self._flights: Sequence[Flight] = ()  # of the device
+        self._flights: Sequence[DeviceFlight] = ()  # of the device
         self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
 
     @torch.inference_mode()
@@ -97,7 +97,8 @@ class DecodingLoop:
                 ahead, here = self._device.split(sequences)
                 self._step_ahead(self._device, ahead)
             for flight in self._host.launch(here, table):
-                self._take_in(flight)
+                for decided in flight.decide():
+                    self._take(decided)
             self._cut_rows()
         except BaseException:
             self.rewind()
@@ -118,14 +119,11 @@ class DecodingLoop:
             self._cut_rows()
             self._flights = device.launch(sequences)
 
-    def _see(self, device: DevicePass, flights: Sequence[Flight]) -> None:
+    def _see(self, device: DevicePass, flights: Sequence[DeviceFlight]) -> None:
         for flight in flights:
-            self._take_in(flight)
+            for decided in flight.decide():
+                self._take(decided)
             device.propose_behind(flight)
-
-    def _take_in(self, flight: Flight) -> None:
-        for decided in flight.decide():
-            self._take(decided)
 
     def _take(self, decided: Decided) -> None:
         """Let texts go on as decided."""
