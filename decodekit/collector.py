@@ -91,7 +91,7 @@ def _watch() -> None:
         pause.wait(LOOK_S)
         num_looks += 1
         if num_looks >= PAUSE and memory_bytes() > KEPT * kept:
-            give_back()
+            return_memory()
             kept, num_looks = memory_bytes(), 0
         before, num_steps = num_steps, turns.num_steps()
         if is_due(gc.get_count()[2], _most_memory() / memory, is_idle=before == num_steps):
@@ -117,7 +117,7 @@ def memory_bytes() -> int:
     return int(resident) * os.sysconf("SC_PAGE_SIZE")
 
 
-def give_back() -> None:
+def return_memory() -> None:
     """Let the system have the memory that is free; glibc alone keeps much of it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -8,7 +8,7 @@ numba keeps the machine code in ``__pycache__`` beside the sources, so this take
 from __future__ import annotations
 
 import decodekit as dk
-from tests.sampling import test_wide
+from tests.sampling import test_large_vocabulary
 
 SCHEMA = {
     "type": "object",
@@ -24,10 +24,10 @@ def main() -> None:
         for constraint in (SCHEMA, dk.Grammar("arithmetic")):
             llm.generate(["Invoice A-17", "A"], strategy=strategy, constraint=constraint, max_new_tokens=24)
     # The kernels of wide rows are those that the tests of them call.
-    for pipeline in test_wide.PIPELINES:
-        test_wide.test_a_narrowed_row_is_the_whole_row(pipeline, "normal")
-    test_wide.test_the_lazy_draw_is_the_whole_draw("normal")
-    test_wide.test_kth_largest()
+    for pipeline in test_large_vocabulary.PIPELINES:
+        test_large_vocabulary.test_a_narrowed_row_is_the_whole_row(pipeline, "normal")
+    test_large_vocabulary.test_the_lazy_draw_is_the_whole_draw("normal")
+    test_large_vocabulary.test_kth_largest()
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ before = collector.memory_bytes()
 last = blocks[::200]
 del blocks
 free = collector.memory_bytes()
-collector.give_back()
+collector.return_memory()
 print(before, free, collector.memory_bytes(), sum(block.sum() for block in last))
 """
 

@@ -21,7 +21,7 @@ from decodekit.cli.parts.shared_options import parse_whitespace
 from decodekit.constraints import as_constraint, explain
 from decodekit.constraints.author.filler import Filler, filler_of, remark
 from decodekit.constraints.grammar.rules import Inline
-from decodekit.constraints.wire import json_schema_in
+from decodekit.constraints.request_formats import json_schema_in
 from decodekit.errors import LengthError, OptionError
 from decodekit.jobs.job_schema import load_schema
 from tests.commands import Result

@@ -25,7 +25,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
-from decodekit.constraints.slices import WorkBudget
+from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop import scheduler
 from decodekit.decoding.loop.samples import Texts

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from decodekit.constraints.coerce import coerce
+from decodekit.constraints.coercion import coerce
 from decodekit.constraints.composition.combinators import Concat, OneOf, Part
 from decodekit.constraints.composition.composed import Special
 from decodekit.constraints.composition.tags import Reasoned

@@ -83,7 +83,7 @@ def check(
 @command
 def list_(as_json: o.Json = False) -> int:
     """List the grammars of the library, and the constraints that packages have installed."""
-    from decodekit.constraints.coerce import available_constraints
+    from decodekit.constraints.coercion import available_constraints
     from decodekit.constraints.grammar import library
 
     kinds = {name: library.path_of(name).name.removeprefix(f"{name}.") for name in library.names()}
@@ -134,7 +134,7 @@ def load(
         PluginError: what has the name cannot be loaded.
         OptionError: `start` for what has no rules, or an option of JSON Schemas for something else.
     """
-    from decodekit.constraints.wire import json_schema_in
+    from decodekit.constraints.request_formats import json_schema_in
     from decodekit.jobs.job_schema import with_options
 
     constraint = _load(source, start)
@@ -148,7 +148,7 @@ def load(
 
 def _load(source: str, start: str | None) -> Constraint:
     from decodekit.constraints import as_constraint
-    from decodekit.constraints.coerce import available_constraints
+    from decodekit.constraints.coercion import available_constraints
     from decodekit.constraints.grammar import Grammar, library
     from decodekit.errors import NameNotFoundError, OptionError
     from decodekit.jobs.job_schema import is_reference

@@ -23,7 +23,7 @@ from decodekit.constraints.explain.explanation import Explanation
 from decodekit.constraints.matching.compiler import CompiledGrammar, compile
 from decodekit.constraints.matching.matcher import Matcher, fill_bitmasks
 from decodekit.constraints.memory_account import memory_in_use, memory_limit, set_memory_limit
-from decodekit.constraints.wire import as_constraint
+from decodekit.constraints.request_formats import as_constraint
 
 if TYPE_CHECKING:
     from decodekit.constraints.author.coverage import check

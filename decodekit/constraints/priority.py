@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from decodekit.constraints.slices import finished, next_slice
+from decodekit.constraints.work_budget import finished, next_slice
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def give_way() -> None:
 
 
 def in_turns(work: Callable[[], T]) -> T:
-    """Do some work that holds `lock`: where others decode a slice at a time, for they may need it (see `slices`)."""
+    """Do some work that holds `lock`, a slice at a time where others decode (see `work_budget`): they may need it."""
     if not _num_decoding or _thread.num_decoding or lock._is_owned():  # type: ignore[attr-defined]
         return work()
     done: list[T] = []

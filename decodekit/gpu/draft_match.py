@@ -85,14 +85,14 @@ def moved(
     num_texts, width = tokens.shape
     num_positions = logits.shape[0] // num_texts
     found = chosen(logits, values, masks, num_positions, uses_top_k, uses_top_p).view(num_texts, num_positions, 4)
-    own, given, are_clear, status = found.unbind(dim=2)
+    own, given, are_certified, status = found.unbind(dim=2)
     draft_lengths = values[DRAFT].clone()
     num_pending = counts - draft_lengths
     columns = num_pending[:, None] + torch.arange(num_positions - 1, device=logits.device)
     drafts = tokens.gather(1, columns.long().clamp(0, width - 1)).long()
     come = advanced(own.long(), drafts, draft_lengths, status, starts + num_pending - 1)
     taken.index_put_((rows.long(),), come.pending)
-    out.copy_(torch.cat([come.out, given, are_clear, come.status[:, None]], dim=1))
+    out.copy_(torch.cat([come.out, given, are_certified, come.status[:, None]], dim=1))
     starts.copy_(torch.where(counts > 0, come.lengths, starts))
     counts.clamp_(max=1)
     tokens.fill_(-1)

@@ -12,7 +12,7 @@ The token is the one that `Pipeline([Temperature(T), TopK(k), TopP(p), MinP(m)])
 `selectors.greedy`: the same noise, ties and margins. The masses of a nucleus are sums of whole numbers, w = e^(y - max
 y) in units of 2^-44, so that they do not depend on the order in which they are added: they are equal on all devices and
 in all batches. The host adds the same float32 weights, or ones that differ in the last bits, in float64: its sums agree
-to 10^-7, and at shares that are equal but for rounding both keep the token (see `sampling.margins`).
+to 10^-7, and at shares that are equal but for rounding both keep the token (see `sampling.tolerances`).
 
 Of a row that is asked about (`ASKED`) it says, too, whether the token is the one that the row takes under every mask
 that allows it and what is `given` (see `sampling.certificates`): then a constraint is asked about it, and no mask is
@@ -45,8 +45,8 @@ from decodekit.gpu.draw_settings import (
     packed,
 )
 from decodekit.gpu.triton_programs import missing
-from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
+from decodekit.sampling.tolerances import MARGIN, NEAR
 
 UNIT: Final = float(1 << 44)
 """So many units are the weight 1: sums of 2^18 weights stay below 2^63, and what each loses is below 2^-44."""
@@ -77,13 +77,13 @@ class Chosen(NamedTuple):
 
     Args:
         tokens: int64 [N]; 0 where the status is not 0.
-        are_clear: bool [N]: the token is the one under every mask that allows it and the one that is given.
+        are_certified: bool [N]: the token is the one under every mask that allows it and the one that is given.
         given: int64 [N], mostly the tokens themselves.
         status: int32 [N]; see the module.
     """
 
     tokens: Tensor
-    are_clear: Tensor
+    are_certified: Tensor
     given: Tensor
     status: Tensor
 
@@ -148,15 +148,15 @@ def sampled(
     tokens = torch.where(is_kept, noisy, -torch.inf).argmax(dim=-1)
     likeliest = rows.argmax(dim=-1)
     tokens = torch.where(rule.are_greedy, likeliest, tokens)
-    are_clear, given = torch.zeros_like(rule.are_greedy), tokens
+    are_certified, given = torch.zeros_like(rule.are_greedy), tokens
     if certifies:
         above_floor = torch.where(relative >= _floors(peaks, rule) - peaks, noisy, -torch.inf)
-        are_clear = _is_certain(rows, above_floor, tokens, rule) & (status == 0)
+        are_certified = _is_certain(rows, above_floor, tokens, rule) & (status == 0)
         own = rows.gather(1, tokens[:, None])
         is_given_another = (rule.distances < torch.inf) & ~rule.are_greedy & (own < peaks)[:, 0]
         given = torch.where(is_given_another, likeliest, tokens)
     has_token = status == 0
-    return Chosen(torch.where(has_token, tokens, 0), are_clear, torch.where(has_token, given, 0), status)
+    return Chosen(torch.where(has_token, tokens, 0), are_certified, torch.where(has_token, given, 0), status)
 
 
 def _is_allowed(masks: Tensor, mask_ids: Tensor, vocab_size: int) -> Tensor:
@@ -175,7 +175,7 @@ def _noise(keys: Tensor, vocab_size: int) -> Tensor:
 
 
 def _floors(peaks: Tensor, rule: Rule) -> Tensor:
-    """The least number that min-p keeps, float32 [N, 1], as `margins.lowest_kept`; -inf without one."""
+    """The least number that min-p keeps, float32 [N, 1], as `tolerances.lowest_kept`; -inf without one."""
     limits = peaks.double() - (rule.distances[:, None] + MARGIN)
     rounded = limits.float()
     up = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
@@ -221,8 +221,8 @@ def chosen(
     """The operation in torch; arguments as of `sample_rows`."""
     rule, seeds, sequences, positions, mask_ids, are_asked = _unpacked(values, num_positions)
     found = sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies=True)
-    given, are_clear = torch.where(are_asked, found.given, found.tokens), found.are_clear & are_asked
-    return torch.stack([found.tokens, given, are_clear, found.status], dim=1).to(torch.int32)
+    given, are_certified = torch.where(are_asked, found.given, found.tokens), found.are_certified & are_asked
+    return torch.stack([found.tokens, given, are_certified, found.status], dim=1).to(torch.int32)
 
 
 @torch.library.custom_op("decodekit::sample_rows", mutates_args=())

@@ -19,10 +19,10 @@ from typing import Any
 
 from decodekit.constraints import Constraint, Grammar, Guarded, JsonSchema, as_constraint
 from decodekit.constraints.author import coverage
-from decodekit.constraints.coerce import available_schemas
+from decodekit.constraints.coercion import available_schemas
 from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.constraints.json_schema.schema import OPTIONS
-from decodekit.constraints.wire import json_schema_in
+from decodekit.constraints.request_formats import json_schema_in
 from decodekit.errors import (
     ConstraintError,
     DecodekitError,

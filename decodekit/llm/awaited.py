@@ -18,14 +18,14 @@ from decodekit.decoding.request.completion import Completion
 from decodekit.errors import DecodekitError
 from decodekit.llm.engine import Engine
 from decodekit.llm.handle import Handle
-from decodekit.llm.retries import Try, is_refused, options_again, rename
+from decodekit.llm.retries import Attempt, is_refused, options_again, rename
 
 _LEAST_SECONDS = 1e-3
 
 
 async def awaited(
     engine: Callable[[], Engine],
-    tries: Iterable[Try],
+    tries: Iterable[Attempt],
     options: Mapping[str, Any],
     deadline: float | None,
     tokenizer: Any,
@@ -51,7 +51,7 @@ async def awaited(
 
 
 async def _awaited(
-    engine: Callable[[], Engine], one: Try, options: Mapping[str, Any], deadline: float | None, tokenizer: Any
+    engine: Callable[[], Engine], one: Attempt, options: Mapping[str, Any], deadline: float | None, tokenizer: Any
 ) -> Completion:
     """The completion of a prompt, after all its tries."""
     options = dict(options)
@@ -72,7 +72,7 @@ async def _awaited(
 
 
 async def _submitted(
-    engine: Callable[[], Engine], one: Try, options: Mapping[str, Any], deadline: float | None
+    engine: Callable[[], Engine], one: Attempt, options: Mapping[str, Any], deadline: float | None
 ) -> Handle:
     """The handle of a try; where the task is cancelled before there is one, its request is cancelled when it comes."""
     if isinstance(one.seed, DecodekitError):

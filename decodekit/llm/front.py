@@ -50,7 +50,7 @@ from decodekit.llm.plans.option_rules import (
     warn_of_equal_prompts,
 )
 from decodekit.llm.plans.plan import Plan
-from decodekit.llm.retries import Tries, Try, rename, template_arguments_again
+from decodekit.llm.retries import Attempt, Attempts, rename, template_arguments_again
 from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
@@ -261,7 +261,7 @@ class LLM:
         listed, plan = await asyncio.to_thread(self._planned, prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
-        tries = Tries(listed, plan.seeds, 0).round()
+        tries = Attempts(listed, plan.seeds, 0).round()
         completions = await awaited(self._shared_engine, tries, options, deadline, self.tokenizer)
         return completions[0] if is_single(prompts) else completions
 
@@ -466,7 +466,7 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, GrowingText] = {}
-        tries = Tries(prompts, plan.seeds, plan.options.max_retries)
+        tries = Attempts(prompts, plan.seeds, plan.options.max_retries)
         is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
         while tries.is_open:
             requests = self._requests(tries, plan, deadline, texts)
@@ -494,7 +494,7 @@ class LLM:
                     text.text += update.text
 
     def _requests(
-        self, tries: Tries, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
+        self, tries: Attempts, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
     ) -> Iterator[Request | DecodekitError]:
         """The tries of a round as the loops take them; `texts` gets the text of each."""
         for number, one in enumerate(tries.round()):
@@ -502,7 +502,7 @@ class LLM:
             texts[number] = GrowingText(plan, None if isinstance(request, DecodekitError) else request.thought)
             yield request
 
-    def _request(self, one: Try, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
+    def _request(self, one: Attempt, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
         """A try as the loops take it; the error of one that cannot be read, or comes too late to be."""
         try:
             if isinstance(one.seed, DecodekitError):

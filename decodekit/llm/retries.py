@@ -1,4 +1,4 @@
-"""Tries of a prompt: what a validator refuses is asked for again, with the text and the reason in the prompt.
+"""Attempts of a prompt: what a validator refuses is asked for again, with the text and the reason in the prompt.
 
     llm.generate("Invoice A-17, total -4 EUR.", constraint=Invoice, max_retries=2)
 
@@ -9,8 +9,8 @@ Where a value fails a validator of its type, or a guard refuses every text, the 
     That is refused: total: the total is negative
     Corrected:
 
-A conversation gets two messages instead: the text as the assistant's, the refusal as the user's. Tries add up, so the
-third one reads both refusals.
+A conversation gets two messages instead: the text as the assistant's, the refusal as the user's. Attempts add up, so
+the third one reads both refusals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_REASON: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Attempt:
     """One try of a prompt.
 
     Args:
@@ -51,7 +51,7 @@ class Try:
     seed: int | DecodekitError
     before: tuple[Completion, ...] = ()
 
-    def again(self, completion: Completion, tokenizer: Any) -> Try:
+    def again(self, completion: Completion, tokenizer: Any) -> Attempt:
         """The next try of the prompt, after one with this completion."""
         prompt = corrected(self.prompt, completion.content, reason_of(completion), tokenizer)
         return replace(self, prompt=prompt, before=(*self.before, completion))
@@ -64,7 +64,7 @@ class Try:
         return replace(completion, stats=stats, attempts=self.before)
 
 
-class Tries:
+class Attempts:
     """Prompts as the loop takes them: those that are tried again first, then new ones.
 
     Args:
@@ -76,8 +76,8 @@ class Tries:
     def __init__(self, prompts: Iterable[Prompt], seeds: Iterable[int], max_retries: int) -> None:
         self._prompts, self._seeds = enumerate(prompts), iter(seeds)
         self._max_retries = max_retries
-        self._again: deque[Try] = deque()
-        self._running: dict[int, Try] = {}
+        self._again: deque[Attempt] = deque()
+        self._running: dict[int, Attempt] = {}
         self._is_new = True
 
     @property
@@ -85,7 +85,7 @@ class Tries:
         """Whether there is a round to go through; the first one always."""
         return self._is_new or bool(self._again)
 
-    def round(self) -> Iterator[Try]:
+    def round(self) -> Iterator[Attempt]:
         """The tries that can be begun, in the order of their numbers in this round."""
         self._is_new = False
         number = 0
@@ -96,7 +96,7 @@ class Tries:
                 entry = next(self._prompts, None)
                 if entry is None:
                     return
-                one = Try(*entry, self._seed(entry[0]))
+                one = Attempt(*entry, self._seed(entry[0]))
             self._running[number] = one
             number += 1
             yield one

@@ -25,7 +25,7 @@ from decodekit.errors import ContextLengthError, ModelError, OptionError
 from decodekit.gpu.pages import Stored
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from decodekit.models.causal_lm import Cache, LogitsKind, Rows
-from decodekit.models.checks.known import Notes, notes_of, state_of
+from decodekit.models.checks.model_notes import ModelNotes, notes_of, state_of
 from decodekit.models.checks.self_check import Runner, SelfCheck
 from decodekit.models.layers import Exit
 from decodekit.models.modules.shared_copy import context_length_of
@@ -127,7 +127,7 @@ class HuggingFaceLM:
                 hint="leave it out",
             )
 
-    def _learn(self, notes: Notes) -> None:
+    def _learn(self, notes: ModelNotes) -> None:
         """Take what is known of the model as it is, or find it out."""
         model = self.model
         config: Any = model.config
@@ -301,7 +301,7 @@ class _Learned(NamedTuple):
 
 def _learned(
     model: nn.Module,
-    notes: Notes,
+    notes: ModelNotes,
     context_length: int | None,
     asked: tuple[TierName | None, str | None, bool],
 ) -> _Learned:

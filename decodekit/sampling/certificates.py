@@ -38,9 +38,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decodekit.sampling.fast.wide import distances_above
-from decodekit.sampling.margins import MARGIN, log_total
+from decodekit.sampling.fast.large_vocabulary import distances_above
 from decodekit.sampling.scores import Scores
+from decodekit.sampling.tolerances import MARGIN, log_total
 
 Flags: TypeAlias = NDArray[np.bool_]
 
@@ -49,7 +49,7 @@ SEARCHED: Final = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class RankStatistics:
     """The standing of one token of each row among the others.
 
     Args:
@@ -113,14 +113,14 @@ def _without_itself(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     return distances
 
 
-def within_top_k(standing: Standing, k: int, *, exact: bool = False) -> Flags:
+def within_top_k(standing: RankStatistics, k: int, *, exact: bool = False) -> Flags:
     """Fewer than k tokens are likelier; with `exact`, or as likely."""
     is_before = standing.distances >= 0 if exact else standing.distances > 0
     flags: Flags = np.count_nonzero(is_before, axis=1) < k
     return flags
 
 
-def within_top_p(standing: Standing, p: float) -> Flags:
+def within_top_p(standing: RankStatistics, p: float) -> Flags:
     """The tokens before it cannot reach a share p of what is left without it: A (1 - p) < p P."""
     if p == 1.0:
         return np.ones(len(standing.tokens), np.bool_)
@@ -130,7 +130,7 @@ def within_top_p(standing: Standing, p: float) -> Flags:
     return flags
 
 
-def within_min_p(standing: Standing, share: float) -> Flags:
+def within_min_p(standing: RankStatistics, share: float) -> Flags:
     """It has at least this share of the largest probability."""
     if share == 0.0:
         return np.ones(len(standing.tokens), np.bool_)
@@ -138,7 +138,7 @@ def within_min_p(standing: Standing, share: float) -> Flags:
     return flags
 
 
-def within_epsilon(standing: Standing, epsilon: float) -> Flags:
+def within_epsilon(standing: RankStatistics, epsilon: float) -> Flags:
     """Its probability is at least epsilon."""
     flags: Flags = (standing.log_probabilities >= math.log(epsilon) + MARGIN) | (standing.largest == 0)
     return flags

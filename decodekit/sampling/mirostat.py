@@ -25,9 +25,9 @@ from torch import Tensor
 
 from decodekit.errors import raise_faults
 from decodekit.sampling.checks import POSITIVE, Domain, is_count, one_of
-from decodekit.sampling.margins import log_total, lowest_kept, precise, widened
 from decodekit.sampling.options.declared import faults_of_fields, within
 from decodekit.sampling.processors.functions import apply_top_k
+from decodekit.sampling.tolerances import log_total, lowest_kept, precise, widened
 
 _BITS = math.log2(math.e)
 

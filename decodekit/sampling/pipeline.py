@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError, ProcessorError, UnknownNameError, out_of_domain, raise_faults
-from decodekit.sampling.certificates import Flags, Standing
+from decodekit.sampling.certificates import Flags, RankStatistics
 from decodekit.sampling.fast.candidates import Candidates, Floats, in_order
+from decodekit.sampling.fast.large_vocabulary import is_wide
 from decodekit.sampling.fast.leaders import Floor, Leaders
-from decodekit.sampling.fast.wide import is_wide
 from decodekit.sampling.options.declared import WHOLE, Option, faults_of_fields
 from decodekit.sampling.orders import ORDER, ORDERS
 from decodekit.sampling.processors.functions import apply_bitmask
@@ -133,7 +133,7 @@ class LogitsProcessor(ABC):
             hint="a result of the same shape, type and device; decodekit.testing.check_processor tries it",
         )
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """Whether the token of each row stays whatever else of the row is forbidden, bool [N]; never wrongly yes.
 
         For a truncation; without a way of its own to tell, masks are made for all tokens. See `certificates`.
@@ -370,13 +370,13 @@ class Pipeline:
             for processor, before in truncations
             if before is scores and type(processor).floor is not LogitsProcessor.floor
         ]
-        tokens, are_clear, given = lead(scores, floors[0] if floors else None)
-        standing: Standing | None = None
+        tokens, are_certified, given = lead(scores, floors[0] if floors else None)
+        standing: RankStatistics | None = None
         for processor, before in truncations:
             if standing is None or standing.scores is not before:
-                standing = Standing(before, tokens.to(logits.device))
-            are_clear = are_clear & processor.keeps(standing)
-        return Leaders(tokens, are_clear, given)
+                standing = RankStatistics(before, tokens.to(logits.device))
+            are_certified = are_certified & processor.keeps(standing)
+        return Leaders(tokens, are_certified, given)
 
     def first_fault(
         self, logits: Tensor, history: History | None = None, mask: Tensor | None = None

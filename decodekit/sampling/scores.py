@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from decodekit.sampling.fast.candidates import Floats
-from decodekit.sampling.fast.wide import block_peaks, is_wide
+from decodekit.sampling.fast.large_vocabulary import block_peaks, is_wide
 from decodekit.sampling.processors.functions import apply_temperature
 
 

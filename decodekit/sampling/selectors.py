@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
 from decodekit.sampling.fast.candidates import Candidates
-from decodekit.sampling.fast.wide import is_wide, sample_wide
+from decodekit.sampling.fast.large_vocabulary import is_wide, sample_wide
 from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_keys
 
 

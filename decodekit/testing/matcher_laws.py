@@ -10,8 +10,8 @@ from decodekit.constraints.constraint import EarlyGuard, Refusal
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import next_slice
-from decodekit.constraints.wire import as_constraint
+from decodekit.constraints.request_formats import as_constraint
+from decodekit.constraints.work_budget import next_slice
 from decodekit.vocabulary import Vocabulary
 
 MAX_SLICES: Final = 10_000

@@ -25,8 +25,8 @@ from decodekit.sampling import (
     Temperature,
     TopK,
 )
-from decodekit.sampling.certificates import Standing
-from decodekit.sampling.fast.wide import WIDE
+from decodekit.sampling.certificates import RankStatistics
+from decodekit.sampling.fast.large_vocabulary import WIDE
 from decodekit.sampling.processors.transformers_processors import is_function, of_function
 from decodekit.testing.laws import Subject, check_value
 
@@ -186,7 +186,7 @@ class _ProcessorCase:
         for token in range(0, self.rows.shape[-1], 3):
             here = (self.rows[:, token] > -math.inf).nonzero().flatten()
             rows, tokens = self.rows[here], torch.full((len(here),), token)
-            keeps = partial(self.processor.keeps, Standing(rows, tokens))
+            keeps = partial(self.processor.keeps, RankStatistics(rows, tokens))
             certified = self.subject.run("certificate", "keeps", keeps)
             own = rows[:, token : token + 1]
             forbidden = [torch.ones_like(rows, dtype=torch.bool), rows > own, rows < own, rows <= own, rows >= own]

@@ -26,7 +26,7 @@ from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.sampling import Epsilon, Eta, MinP, Temperature, TopA, TopK, TopP, Watermark
-from decodekit.sampling.fast import wide
+from decodekit.sampling.fast import large_vocabulary
 from decodekit.sampling.scores import Scores
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw
@@ -73,8 +73,8 @@ CONSTRAINTS: list[Constraint] = [
 PROPOSERS = [None, PromptLookup(max_ngram=2, num_tokens=4), Prophet({}, 0.5, 3), GrammarDraft()]
 
 
-SPACE = wide.WIDE // V
-WIDE_TOKENS: list[bytes | None] = [None] * wide.WIDE
+SPACE = large_vocabulary.WIDE // V
+WIDE_TOKENS: list[bytes | None] = [None] * large_vocabulary.WIDE
 WIDE_TOKENS[::SPACE] = TOKENS
 WIDE_VOCABULARY = Vocabulary(WIDE_TOKENS, {SPACE * token for token in VOCABULARY.eos_token_ids})
 
@@ -84,7 +84,7 @@ def spread_law(salt: int = 0, law: Law | None = None) -> Law:
     law = law or hashed_law(V, salt=salt)
 
     def spread(prefix: Sequence[int]) -> Tensor:
-        row = torch.full((wide.WIDE,), -30.0)
+        row = torch.full((large_vocabulary.WIDE,), -30.0)
         row[::SPACE] = law([token // SPACE for token in prefix])
         return row
 
@@ -104,7 +104,7 @@ def texts_of(
     **options: Any,
 ) -> list[Result]:
     grammar = compile(constraint, WIDE_VOCABULARY if is_wide else VOCABULARY)
-    model = ToyLM(spread_law(salt), wide.WIDE) if is_wide else ToyLM(hashed_law(V, salt=salt), V)
+    model = ToyLM(spread_law(salt), large_vocabulary.WIDE) if is_wide else ToyLM(hashed_law(V, salt=salt), V)
     space = SPACE if is_wide else 1
     requests = [
         Request((index % V * space, 3 * space), grammar.matcher(), seed=salt + index) for index in range(num_prompts)
@@ -346,7 +346,7 @@ def test_what_a_leader_relies_on_has_to_come_in_time(monkeypatch: pytest.MonkeyP
         strategy, grammar = Sample(min_p=0.3), compile(Regex("ab{4}|[bc]{2}"), WIDE_VOCABULARY)
         given = settings_of(strategy, 2, must_close=True, masks=masks)
         requests = [Request((3 * SPACE,), grammar.matcher(), seed=seed) for seed in range(40)]
-        model = ToyLM(spread_law(law=law), wide.WIDE)
+        model = ToyLM(spread_law(law=law), large_vocabulary.WIDE)
         updates = samples.decode(model, replace(given, vocabulary=WIDE_VOCABULARY), 4, requests)
         found = {update.index: update.result for update in updates if update.result is not None}
         return [found[index].token_ids for index in range(40)]

@@ -66,7 +66,7 @@ def test_law_of_streaming(pieces: list[bytes], stop: list[str]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(alphabet, max_size=14), st.lists(st.text("abcé", min_size=1, max_size=4), max_size=3))
-def test_only_what_may_change_is_held_back(pieces: list[bytes], stop: list[str]) -> None:
+def test_only_what_may_change_is_withheld(pieces: list[bytes], stop: list[str]) -> None:
     """Text waits only as an incomplete character, or as a real beginning of a stop string."""
     stream = TextStream(StopStrings(tuple(stop)))
     data, released = b"", ""

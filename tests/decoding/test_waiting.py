@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from decodekit.constraints import Constraint, Guarded, Regex, compile, slices
+from decodekit.constraints import Constraint, Guarded, Regex, compile, work_budget
 from decodekit.constraints.engine import automaton
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.lazy_masks import deferral as waiting
@@ -164,7 +164,7 @@ def test_slices_of_one_thing_give_the_same_texts(monkeypatch: pytest.MonkeyPatch
 
     expected = texts()
     num_slices = 0
-    finished = slices.finished
+    finished = work_budget.finished
 
     def counted(*arguments: object) -> bool:
         nonlocal num_slices
@@ -172,8 +172,8 @@ def test_slices_of_one_thing_give_the_same_texts(monkeypatch: pytest.MonkeyPatch
         num_slices += not is_finished
         return is_finished
 
-    monkeypatch.setattr("decodekit.constraints.slices.SLICE", 1)
-    monkeypatch.setattr("decodekit.constraints.slices.PATIENCE", 3)
+    monkeypatch.setattr("decodekit.constraints.work_budget.SLICE", 1)
+    monkeypatch.setattr("decodekit.constraints.work_budget.PATIENCE", 3)
     monkeypatch.setattr("decodekit.constraints.matching.matcher.finished", counted)
     monkeypatch.setattr("decodekit.constraints.engine.token_masks.finished", counted)
     assert texts() == expected

@@ -104,7 +104,7 @@ def certificates_on_host(row: Tensor, setting: Setting, key: tuple[int, int, int
         found = Pipeline([]).leaders(row[None], None, lambda scores, floor: lead_greedy(scores))
     else:
         found = pipeline_of(setting).leaders(row[None], None, lambda scores, floor: lead_noisy(scores, *keys, floor))
-    return int(found.tokens[0]), bool(found.are_clear[0])
+    return int(found.tokens[0]), bool(found.are_certified[0])
 
 
 @sized("num_batches", 60, slow=2000)
@@ -116,13 +116,13 @@ def test_what_is_clear_is_clear_on_the_host(num_batches: int) -> None:
         logits, settings, keys, _, _ = drawn_rows(draw, are_sound=True)
         found = sampled(logits, rule_of(settings), *keys, certifies=True)
         for row, setting in enumerate(settings):
-            token, is_clear = certificates_on_host(logits[row].float(), setting, tuple(keys[:, row].tolist()))
-            if (setting[3] == 0 and logits.shape[1] > 1) or is_clear:
-                assert is_clear == bool(found.are_clear[row]), (row, setting)
-            if is_clear:
+            token, is_certified = certificates_on_host(logits[row].float(), setting, tuple(keys[:, row].tolist()))
+            if (setting[3] == 0 and logits.shape[1] > 1) or is_certified:
+                assert is_certified == bool(found.are_certified[row]), (row, setting)
+            if is_certified:
                 assert token == found.tokens[row]
-            num_clear += is_clear
-            num_unclear += not is_clear
+            num_clear += is_certified
+            num_unclear += not is_certified
     assert min(num_clear, num_unclear) > 20
 
 
@@ -140,8 +140,8 @@ def test_a_clear_token_is_taken_under_every_mask_that_allows_it(num_batches: int
             is_allowed.scatter_(1, found.tokens[:, None], True)
             is_allowed.scatter_(1, found.given[:, None], True)
             masked = sampled(torch.where(is_allowed, logits, -math.inf), rule, *keys)
-            assert (masked.tokens == found.tokens)[found.are_clear].all()
-        num_clear += int(found.are_clear.sum())
+            assert (masked.tokens == found.tokens)[found.are_certified].all()
+        num_clear += int(found.are_certified.sum())
         assert vocab_size
     assert num_clear > 50
 
@@ -154,7 +154,7 @@ def test_a_token_that_is_not_clear_may_change() -> None:
         keys = torch.tensor([[seed], [0], [0]])
         found = sampled(logits, rule, *keys, certifies=True)
         if found.tokens[0] == 1:
-            assert not found.are_clear[0]
+            assert not found.are_certified[0]
             masked = torch.where(torch.tensor([[True, True, False, False]]), logits, -math.inf)
             assert sampled(masked, rule, *keys).tokens[0] == 0
             return
@@ -192,8 +192,8 @@ def test_rows_of_one_text_have_its_numbers_and_their_own_places(is_asked: bool) 
         seed, sequence, index = keys[:, [text]]
         rule = rule_of([settings[text]])
         own = sampled(logits[[text]], rule, seed, sequence, index + place, masks, ids[place, [text]], True)
-        given, is_clear = (own.given, own.are_clear) if is_asked else (own.tokens, own.are_clear & False)
-        assert found[row].tolist() == [int(one) for one in (own.tokens, given, is_clear, own.status)]
+        given, is_certified = (own.given, own.are_certified) if is_asked else (own.tokens, own.are_certified & False)
+        assert found[row].tolist() == [int(one) for one in (own.tokens, given, is_certified, own.status)]
 
 
 def test_the_operation_has_a_fake_and_a_schema() -> None:

@@ -22,7 +22,7 @@ from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitm
 from decodekit.constraints.grammar import library
 from decodekit.constraints.grammar.grammar import Grammar
 from decodekit.constraints.matching.compiler import compile
-from decodekit.constraints.wire import json_schema_in
+from decodekit.constraints.request_formats import json_schema_in
 from decodekit.errors import NameNotFoundError
 from decodekit.testing import check_language
 from tests.grammars.judges import EXACT, JUDGES, roman, run_sql

@@ -4,7 +4,7 @@
     python -m tests.models.survey llama rwkv   prints the rows of some
 
 Each model is built from the configuration that its class has by default, made small by the rules with which the
-self-check makes twins (`decodekit.models.checks.shrinking`), with random weights. What the rules cannot know is in
+self-check makes twins (`decodekit.models.checks.tiny_copy`), with random weights. What the rules cannot know is in
 `CHANGES`.
 """
 
@@ -24,7 +24,7 @@ from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from decodekit.models.checks.shrinking import randomise, shrunken
+from decodekit.models.checks.tiny_copy import randomise, shrunken
 from decodekit.models.huggingface import HuggingFaceLM
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from decodekit.errors import ModelError
 from decodekit.models import load
-from decodekit.models.checks.shrinking import randomise, shrunken
+from decodekit.models.checks.tiny_copy import randomise, shrunken
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models.test_huggingface import Checked
 from tests.reference.generation_tokenizer import small_tokenizer

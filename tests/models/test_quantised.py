@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 import decodekit as dk
-from decodekit.models.checks.known import state_of
+from decodekit.models.checks.model_notes import state_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
 from decodekit.models.programs import replay

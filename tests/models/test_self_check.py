@@ -14,9 +14,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from decodekit.gpu.paged_attention import PROMPT_TOKENS
 from decodekit.models.caches import kv_cache
 from decodekit.models.caches.kv_cache import RaggedCache, Step
-from decodekit.models.checks import known, self_check
+from decodekit.models.checks import model_notes, self_check
 from decodekit.models.checks.self_check import Plain, SelfCheck, largest_error, small_windows
-from decodekit.models.checks.shrinking import twin_of
+from decodekit.models.checks.tiny_copy import tiny_copy_of
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.programs.proof import tolerance_of
 from decodekit.models.runners.attention import ragged_attention
@@ -132,7 +132,7 @@ def test_windows_are_checked_however_wide(monkeypatch: pytest.MonkeyPatch, name:
     small = small_windows(model)
     assert small is not None
     assert largest_error(RaggedModel(small), Plain(small), CONTEXT_LENGTH) > tolerance_of(torch.float32) * 100
-    known.forget(model)  # it was found right before the fault
+    model_notes.forget(model)  # it was found right before the fault
     lm = HuggingFaceLM(model)
     assert lm.tier.name == "rowwise", lm.tier
     assert "small float32 twin" in lm.tier.refused[0]
@@ -252,7 +252,7 @@ def test_faults_below_the_rounding_of_half_precision_are_seen(
     assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < tolerance_of(
         torch.bfloat16
     )
-    known.forget(model)
+    model_notes.forget(model)
     tier = HuggingFaceLM(model).tier
     assert tier.name in ("masked", "rowwise")  # with the attention of the model itself
     assert "small float32 twin" in tier.refused[0]
@@ -273,9 +273,9 @@ def test_positions_that_are_ignored_are_seen(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = architectures.build("mistral")
     widen(model, 4096)
-    monkeypatch.setattr("decodekit.models.checks.self_check.twin_of", lambda model: 1 / 0)
+    monkeypatch.setattr("decodekit.models.checks.self_check.tiny_copy_of", lambda model: 1 / 0)
     assert HuggingFaceLM(model).tier.twin_error is None
-    known.forget(model)
+    model_notes.forget(model)
     use_attention(monkeypatch, widened)
     assert "differ from the model's own" in HuggingFaceLM(model).tier.refused[0]
 
@@ -335,7 +335,7 @@ def test_the_check_is_in_full_precision(
 def test_what_a_twin_keeps() -> None:
     model = architectures.build("gemma2", torch.bfloat16)
     config = model.config
-    twin = twin_of(model)
+    twin = tiny_copy_of(model)
     assert type(twin) is type(model) and twin.dtype == torch.float32
     assert [type(part) for part in twin.model.layers[0].children()] == [
         type(part) for part in model.model.layers[0].children()
@@ -344,7 +344,7 @@ def test_what_a_twin_keeps() -> None:
     assert twin.config.sliding_window == 4 and twin.config.attn_logit_softcapping == 2.0
     assert twin.config.query_pre_attn_scalar == config.query_pre_attn_scalar
     assert config.sliding_window == architectures.WINDOW  # nothing of the model is changed
-    again = twin_of(model)
+    again = tiny_copy_of(model)
     assert all(torch.equal(one, other) for one, other in zip(twin.parameters(), again.parameters(), strict=True))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decodekit.models.checks.self_check import Plain
-from decodekit.models.checks.shrinking import WINDOW
+from decodekit.models.checks.tiny_copy import WINDOW
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners.attention import ragged_attention
 from decodekit.models.runners.ragged import RaggedModel

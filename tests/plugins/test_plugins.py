@@ -20,7 +20,7 @@ from decodekit import plugins
 from decodekit.cli import app
 from decodekit.cli.parts import console
 from decodekit.constraints import as_constraint, explain
-from decodekit.constraints.coerce import named_constraint
+from decodekit.constraints.coercion import named_constraint
 from decodekit.constraints.grammar import library
 from decodekit.errors import InvalidConstraintError, OptionError, PluginError, UnknownNameError
 from decodekit.jobs.job_schema import load_schema, reload_schema

@@ -33,7 +33,7 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
-from decodekit.sampling.certificates import Flags, Standing
+from decodekit.sampling.certificates import Flags, RankStatistics
 from decodekit.sampling.fast.leaders import Leaders, lead_greedy, lead_noisy
 from decodekit.sampling.scores import Scores
 
@@ -78,7 +78,7 @@ def wrongly_kept(processor: LogitsProcessor, rows: Tensor) -> tuple[int, int]:
     num_certified = num_wrong = 0
     for token in range(rows.shape[1]):
         with_token = rows[rows[:, token] > -INF]
-        kept = processor.keeps(Standing(with_token, torch.full((len(with_token),), token)))
+        kept = processor.keeps(RankStatistics(with_token, torch.full((len(with_token),), token)))
         certified = with_token[torch.from_numpy(kept)]
         num_certified += len(certified)
         is_removed = torch.zeros(len(certified), dtype=torch.bool)
@@ -105,7 +105,7 @@ class KeptUnmasked(LogitsProcessor):
     def __init__(self, inner: LogitsProcessor) -> None:
         self.inner = inner
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         kept = self.inner(standing.logits, None).gather(1, standing.tokens[:, None])[:, 0] > -INF
         return kept.numpy()
 
@@ -122,7 +122,7 @@ def test_what_is_kept_without_a_mask_may_be_removed_with_one(processor: LogitsPr
 def test_other_processors_certify_nothing(processor: LogitsProcessor) -> None:
     assert not processor.certifies
     assert not Pipeline([Temperature(0.5), processor]).certifies
-    assert not processor.keeps(Standing(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))).any()
+    assert not processor.keeps(RankStatistics(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))).any()
 
 
 PIPELINES = [
@@ -146,10 +146,10 @@ def test_a_certified_leader_is_the_token_under_every_mask_that_allows_it(pipelin
     rows = every_row((-INF, -1.0, 0.0, 0.25, 3.0), V)
     keys = keys_of(len(rows))
     found = pipeline.leaders(rows, None, lambda z, floor: lead_noisy(z, *keys, floor) if is_drawn else lead_greedy(z))
-    assert np.mean(found.are_clear) > 0.3
+    assert np.mean(found.are_certified) > 0.3
     leaders, num_compared = found.tokens.numpy(), 0
     for mask in every_mask(V):
-        chosen = np.flatnonzero(found.are_clear & (int(mask) >> leaders & 1).astype(bool))
+        chosen = np.flatnonzero(found.are_certified & (int(mask) >> leaders & 1).astype(bool))
         left = pipeline.narrow(rows[chosen], None, mask.expand(len(chosen), 1))
         taken = sample(left, *([one[i] for i in chosen] for one in keys)) if is_drawn else greedy(dense(left))
         assert (taken.numpy() == leaders[chosen]).all()
@@ -169,8 +169,8 @@ def test_leaders_are_drawn_tokens_in_rows_of_any_width(seed: int, width: int, sp
     keys = [seed] * 3, [0, 1, 2], [0, 5, 9]
     found = lead_noisy(Scores(rows), *keys)
     drawn = sample(rows, *keys)
-    assert (drawn[torch.from_numpy(found.are_clear)] == found.tokens[torch.from_numpy(found.are_clear)]).all()
-    assert found.are_clear.any()
+    assert (drawn[torch.from_numpy(found.are_certified)] == found.tokens[torch.from_numpy(found.are_certified)]).all()
+    assert found.are_certified.any()
     assert lead_greedy(Scores(rows)).tokens.tolist() == greedy(rows).tolist() == rows.argmax(dim=-1).tolist()
 
 
@@ -185,8 +185,8 @@ def test_leaders_above_a_floor_hold_under_masks_that_allow_what_is_given(width: 
         keys = [number] * 4, [0, 1, 2, 3], [number] * 4
         found = pipeline.leaders(rows, None, lambda z, floor, keys=keys: lead_noisy(z, *keys, floor))  # type: ignore
         plain = pipeline.leaders(rows, None, lambda z, floor, keys=keys: lead_noisy(z, *keys))  # type: ignore
-        assert not (plain.are_clear & ~found.are_clear).any()
-        num_clear += int(found.are_clear.sum())
+        assert not (plain.are_certified & ~found.are_certified).any()
+        num_clear += int(found.are_certified.sum())
         num_given += int((found.given != found.tokens).sum())
         for share in (0.1, 0.6, 0.95):
             allowed = torch.rand(rows.shape, generator=generator) >= share
@@ -194,7 +194,7 @@ def test_leaders_above_a_floor_hold_under_masks_that_allow_what_is_given(width: 
                 allowed[torch.arange(4), tokens] = True
             masked = rows.masked_fill(~allowed, -INF)
             drawn = sample(pipeline.narrow(masked), *keys)
-            clear = torch.from_numpy(found.are_clear)
+            clear = torch.from_numpy(found.are_certified)
             assert (drawn == found.tokens)[clear].all()
             allowed[torch.arange(4), found.given] = found.given == found.tokens  # the control
             again = sample(pipeline.narrow(rows.masked_fill(~allowed, -INF)), *keys)
@@ -213,15 +213,15 @@ def test_faulty_rows_have_no_clear_leader(value: float | None, width: int) -> No
     else:
         rows[1, 2] = value
     for found in (lead_greedy(Scores(rows)), lead_noisy(Scores(rows), [1, 1], [0, 0], [0, 0])):
-        assert not found.are_clear[1]
-    assert lead_greedy(Scores(rows)).are_clear[0]
+        assert not found.are_certified[1]
+    assert lead_greedy(Scores(rows)).are_certified[0]
 
 
 def test_sums_that_rounding_could_decide_are_not_clear() -> None:
     keys = [1], [0], [0]
     rows = torch.zeros(1, 64)
     winner = lead_noisy(Scores(rows), *keys)
-    assert winner.are_clear[0]
+    assert winner.are_certified[0]
     best = int(winner.tokens[0])
     gap = 0.0
     noisy = sample(rows, *keys)
@@ -237,7 +237,7 @@ def test_sums_that_rounding_could_decide_are_not_clear() -> None:
         rows[0, (best + 1) % 64] = middle
         low, high = (low, middle) if int(sample(rows, *keys)[0]) != best else (middle, high)
     rows[0, (best + 1) % 64] = high
-    assert not lead_noisy(Scores(rows), *keys).are_clear[0]
+    assert not lead_noisy(Scores(rows), *keys).are_certified[0]
 
 
 def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(mo
     rows = every_row((-1.0, 0.0, 2.0), V)
     for token in range(V):
         tokens = torch.full((len(rows),), token)
-        here, there = Standing(rows, tokens), Standing(Elsewhere(rows), tokens)  # type: ignore[arg-type]
+        here, there = RankStatistics(rows, tokens), RankStatistics(Elsewhere(rows), tokens)  # type: ignore[arg-type]
         for processor in (TopK(2), TopP(0.7), MinP(0.2)):
             assert not (processor.keeps(there) & ~processor.keeps(here)).any()
             assert processor.keeps(there).any()
@@ -262,7 +262,7 @@ def test_what_is_searched_of_a_row_on_an_accelerator_bounds_what_is_certified(mo
 
 def test_no_rows_have_no_leaders() -> None:
     found = (TopK(2) | TopP(0.5)).leaders(torch.zeros(0, 7), None, lambda scores, floor: lead_greedy(scores))
-    assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_clear) == 0
+    assert isinstance(found, Leaders) and len(found.tokens) == len(found.are_certified) == 0
 
 
 def wide_rows(seed: int, width: int = 4500) -> Tensor:
@@ -283,13 +283,13 @@ def test_scores_are_looked_at_as_divided_rows_are(temperature: float) -> None:
         scores, divided = Scores(rows).divided_by(temperature), Scores(Temperature(temperature)(rows))
         keys = [seed] * 4, [0] * 4, [1, 2, 3, 4]
         found, expected = lead_noisy(scores, *keys), lead_noisy(divided, *keys)
-        assert (found.are_clear == expected.are_clear).all()
-        assert (found.tokens == expected.tokens)[torch.from_numpy(found.are_clear)].all()
-        num_clear += int(found.are_clear.sum())
+        assert (found.are_certified == expected.are_certified).all()
+        assert (found.tokens == expected.tokens)[torch.from_numpy(found.are_certified)].all()
+        num_clear += int(found.are_certified.sum())
         for rank in (0, 1, 5, 100, 400):  # among the 256 likeliest, and not
             tokens = rows.topk(rank + 1, dim=-1).indices[:, -1]
             assert (rows.gather(1, tokens[:, None]) > -INF).all() or rank == 400
-            quick, slow = Standing(scores, tokens), Standing(divided.rows, tokens)
+            quick, slow = RankStatistics(scores, tokens), RankStatistics(divided.rows, tokens)
             is_there = rows.gather(1, tokens[:, None])[:, 0].numpy() > -INF
             for one, other in zip(quick.distances[is_there], slow.distances[is_there], strict=True):
                 assert sorted(one[one > -INF]) == sorted(other[other > -INF])
@@ -302,7 +302,7 @@ def test_a_forbidden_token_is_certified_by_nothing() -> None:
     rows = wide_rows(3)
     tokens = (rows == -INF).float().argmax(dim=-1)[2].expand(4)
     for processor in (TopK(3), TopP(0.9), MinP(0.05)):
-        assert not processor.keeps(Standing(Scores(rows), tokens))[2]
+        assert not processor.keeps(RankStatistics(Scores(rows), tokens))[2]
 
 
 def test_a_leader_and_its_certificates_divide_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_a_leader_and_its_certificates_divide_no_row(monkeypatch: pytest.MonkeyP
     keys = keys_of(4)
     pipeline = Temperature(0.8) | TopK(50) | TopP(0.95) | MinP(0.05)
     found = pipeline.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))
-    assert found.are_clear.any() and set(calls) <= {1.0}
+    assert found.are_certified.any() and set(calls) <= {1.0}
     twice = Temperature(0.8) | Temperature(0.5) | TopK(50)  # the control: 0.4 at once would be rounded otherwise
     twice.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))
     assert [one for one in calls if one != 1.0] == [0.8]
@@ -327,4 +327,4 @@ def test_scores_that_overflow_have_no_leader() -> None:
     rows[:, 4096] = 1e4  # alone in its block
     rows[1, 4096] = 1.0
     found = lead_noisy(Scores(rows, 1e-35), *keys_of(2))
-    assert found.are_clear.tolist() == [False, True]
+    assert found.are_certified.tolist() == [False, True]

@@ -72,7 +72,7 @@ def test_a_row(number: int, num_tokens: int, num_back: int, seed: int) -> None:
         if not append_token(one, path[-1], given_settings, one_table):  # the text is complete
             return
     kept = max(0, len(path) - num_back)
-    one.take_back(kept)
+    one.roll_back(kept)
     one_table.truncate(one)
     other, other_table = row(grammar.matcher())
     for token in path[:kept]:

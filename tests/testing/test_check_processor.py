@@ -50,7 +50,7 @@ from decodekit.sampling import (
     Typical,
     Watermark,
 )
-from decodekit.sampling.certificates import Flags, Standing
+from decodekit.sampling.certificates import Flags, RankStatistics
 from decodekit.sampling.fast.candidates import Floats
 from decodekit.testing import PROCESSOR_LAWS, check_processor
 from tests.sizes import thinned
@@ -437,7 +437,7 @@ class CertifiesWhatItKeeps(LogitsProcessor):
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         return TopP(0.7)(logits)
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         kept: Flags = (self(standing.logits, None).gather(1, standing.tokens[:, None])[:, 0] > -INF).numpy()
         return kept
 

@@ -17,7 +17,7 @@ from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.constraints.json_schema.schema import JsonSchema
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED, JSON_STRING, Formats
 from decodekit.constraints.matching.compiler import compile
-from decodekit.constraints.wire import as_constraint, json_schema_in
+from decodekit.constraints.request_formats import as_constraint, json_schema_in
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError, UnsatisfiableError
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def filler_of(text: str) -> Filler:
 
 def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:
     """The filler that most of a text that was cut consists of, and the option against it; None if no kind is most."""
-    from decodekit.constraints.wire import json_schema_in  # which brings the grammars along
+    from decodekit.constraints.request_formats import json_schema_in  # which brings the grammars along
 
     schema = json_schema_in(constraint)
     if schema is None or len(text) < MIN_CHARACTERS:

@@ -38,8 +38,8 @@ from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.matching.compiler import check_satisfiable
 from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Call, Frame, Label, Move, Read, Return
+from decodekit.constraints.request_formats import as_constraint
 from decodekit.constraints.special import with_names
-from decodekit.constraints.wire import as_constraint
 from decodekit.errors import ConstraintError, GuardError, OptionError
 from decodekit.vocabulary import Vocabulary
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decodekit.constraints.coerce import coerce
+from decodekit.constraints.coercion import coerce
 from decodekit.constraints.composition.split import HasParts, PartsGuard, Split
 from decodekit.constraints.constraint import Constraint, Guard
 from decodekit.constraints.grammar.rule_frames import root_frame

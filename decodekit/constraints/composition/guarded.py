@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from decodekit.constraints.coerce import coerce
+from decodekit.constraints.coercion import coerce
 from decodekit.constraints.constraint import (
     Constraint,
     Guard,

@@ -26,7 +26,7 @@ from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import bytes_of, label_range, sweep_if_due
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import Account
-from decodekit.constraints.slices import spend
+from decodekit.constraints.work_budget import spend
 from decodekit.errors import ResourceLimitError
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]

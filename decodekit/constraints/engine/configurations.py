@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, array_bytes, doubled
-from decodekit.constraints.slices import charge, check
+from decodekit.constraints.work_budget import charge, check
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -183,7 +183,7 @@ BUNDLE: Final = -2
 CUT: Final = -3
 """In place of a frame: what lies here and below was left out."""
 _CUT_STACK: Final = 1
-_STEPS_OF_BUNDLE: Final = 20  # of `slices`
+_STEPS_OF_BUNDLE: Final = 20  # of `work_budget`
 _MANY_STACKS: Final = 256  # count as one step down more, so that a bundle is a bounded piece of work
 _MAX_SHARED_DEPTH: Final = 200  # so far down stacks are compared at once; what was bundled before counts as one step
 

@@ -42,7 +42,7 @@ from decodekit.constraints.engine.configurations import (
 )
 from decodekit.constraints.memory_account import Account
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
-from decodekit.constraints.slices import charge, check, spend
+from decodekit.constraints.work_budget import charge, check, spend
 from decodekit.errors import ResourceLimitError
 
 MAX_CONFIGURATIONS: Final = 20_000

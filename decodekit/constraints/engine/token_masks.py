@@ -47,7 +47,7 @@ from decodekit.constraints.engine.token_index import (
 from decodekit.constraints.memory_account import Account, is_exceeded, share
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.priority import in_turns
-from decodekit.constraints.slices import finished
+from decodekit.constraints.work_budget import finished
 from decodekit.vocabulary import Vocabulary
 
 MASK_CACHE_BYTES: Final = 64 << 20
@@ -131,7 +131,7 @@ class Masks:
         return known
 
     def is_made(self, state: State, num_things: int) -> bool:
-        """Whether the mask of a state is there after a slice of work, of at most so many new things (see `slices`)."""
+        """Whether the mask of a state is there after a slice of work of at most so many things (see `work_budget`)."""
         return state in self._kept or finished(lambda: self.mask(state), num_things)
 
     def only_token(self, state: State) -> int | None:

@@ -24,7 +24,7 @@ from typing import Final
 from decodekit.constraints.language.node import EMPTY as EMPTY
 from decodekit.constraints.language.node import ByteMask, Node, Transitions, forgetters
 from decodekit.constraints.priority import give_way
-from decodekit.constraints.slices import charge
+from decodekit.constraints.work_budget import charge
 
 ALL_BYTES: Final[ByteMask] = (1 << 256) - 1
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language.blocks import Block
-from decodekit.constraints.slices import spend
+from decodekit.constraints.work_budget import spend
 from decodekit.errors import ResourceLimitError
 
 ByteMask: TypeAlias = int

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from typing import Any, Final, Protocol, runtime_checkable
 
-from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.completion.budgeted_completion import BudgetedCompletion
 from decodekit.constraints.completion.longest import most_bytes
 from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.constraint import Constraint
@@ -22,8 +22,8 @@ from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
 from decodekit.constraints.matching.verdicts import Verdicts
 from decodekit.constraints.memory_account import Account, has_room, make_room, on_shortage, share
+from decodekit.constraints.request_formats import as_constraint
 from decodekit.constraints.special import check_special_tokens, token_texts
-from decodekit.constraints.wire import as_constraint
 from decodekit.errors import UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 
@@ -140,7 +140,7 @@ class CompiledGrammar:
         self._recogniser = Recogniser(self._root, automaton)
         self._masks = Masks(self._recogniser, self.vocabulary)
         self._completions = Completions(self._recogniser, self.vocabulary)
-        self._in_time = InTime(self._recogniser, self._masks, self._completions, self.vocabulary)
+        self._in_time = BudgetedCompletion(self._recogniser, self._masks, self._completions, self.vocabulary)
         self._verdicts = None if self._guard is None else Verdicts(self._guard, self._recogniser, self.vocabulary)
         self._is_started = True
 

@@ -18,8 +18,8 @@ from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, 
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.matching.verdicts import GuardAnswer, Verdicts
 from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
-from decodekit.constraints.slices import SLICE, STEPS, charge, check
 from decodekit.constraints.work import Work, done, noted
+from decodekit.constraints.work_budget import SLICE, STEPS, charge, check
 from decodekit.errors import DecodekitError, ResourceLimitError
 
 MAX_STEPS: Final = 10_000_000
@@ -27,7 +27,7 @@ MAX_STEPS: Final = 10_000_000
 step is about a microsecond; a long value is judged in some 20 steps a byte. Work is not given back by `rollback`."""
 STEPS_OF_A_BYTE: Final = 100
 _STEPS_OF_MASKS: Final = 4
-"""So many of these steps take as long as one with which masks and states are counted (see `slices`)."""
+"""So many of these steps take as long as one with which masks and states are counted (see `work_budget`)."""
 
 _Answer = TypeVar("_Answer")
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.completion.budgeted_completion import BudgetedCompletion
 from decodekit.constraints.constraint import Refusal
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import State
@@ -16,8 +16,8 @@ from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import read_as, successor
 from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.explain.explanation import Explanation, explain_end, explain_special, explain_text
-from decodekit.constraints.slices import finished
 from decodekit.constraints.special import is_text, spellings
+from decodekit.constraints.work_budget import finished
 from decodekit.errors import ConstraintError, OptionError
 from decodekit.vocabulary import Vocabulary
 
@@ -97,15 +97,15 @@ class Matcher(Protocol):
         """Write the tokens for which `can_end_within` holds into ``out``, int32 [words], without trying each.
 
         The guard is not asked, and the mask may have a few tokens more or less where what may follow depends on all of
-        a text that is remembered; see the module `in_time`.
+        a text that is remembered; see the module `budgeted_completion`.
         """
 
     def prepare(self, num_things: int, token: int | None = None) -> bool:
         """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more.
 
         What a state needs that is met for the first time is made a slice at a time, of at most so many new things each
-        (see the module `slices`), so that other rows need not wait for it. A slice whose work fails needs no more: the
-        call that it prepares says why. Nothing else changes. A guard is not asked.
+        (see the module `work_budget`), so that other rows need not wait for it. A slice whose work fails needs no more:
+        the call that it prepares says why. Nothing else changes. A guard is not asked.
         """
 
     def accept(self, token: int) -> bool:
@@ -164,7 +164,7 @@ class GrammarMatcher:
         token_texts: Sequence[bytes | None],
         recogniser: Recogniser,
         masks: Masks,
-        in_time: InTime,
+        in_time: BudgetedCompletion,
         path: list[State],
         tokens: list[int],
     ) -> None:

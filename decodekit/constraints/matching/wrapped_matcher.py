@@ -10,7 +10,7 @@ from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.explain.explanation import Explanation
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import WorkBudget
+from decodekit.constraints.work_budget import WorkBudget
 
 
 class WrappedMatcher:
@@ -142,7 +142,7 @@ class WrappedMatcher:
 
 
 class BudgetedMatcher(WrappedMatcher):
-    """A matcher with a budget for its work, which forks share; see `slices.WorkBudget`.
+    """A matcher with a budget for its work, which forks share; see `work_budget.WorkBudget`.
 
     Every method may raise the `ResourceLimitError` of the budget; the text stands where it stood.
 

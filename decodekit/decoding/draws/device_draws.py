@@ -67,7 +67,7 @@ class DeviceDraw(NamedTuple):
 
     token: int
     given: int
-    is_clear: int
+    is_certified: int
     status: int
 
 

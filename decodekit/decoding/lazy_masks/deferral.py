@@ -1,7 +1,7 @@
 """Rows that wait for their constraint while the other rows of a batch go on.
 
 A mask, or a question about a token, may need much that no text has needed before. In a batch it is made a slice at a
-time (see `constraints.slices`), one slice in each step, and the row keeps what the model gave for it:
+time (see `constraints.work_budget`), one slice in each step, and the row keeps what the model gave for it:
 
     step 1    A, B are read     A takes a token    B has not its mask yet: its logits are held
     step 2    A is read         A takes a token    B: one more slice
@@ -98,7 +98,7 @@ def hold(sequence: TextRow, position: int, outputs: Outputs) -> None:
     sequence.held, sequence.is_waiting = Held(Guess(), outputs.logits[position : position + 1].clone()), False
 
 
-def put_off(
+def defer(
     sequences: Sequence[TextRow], guesses: Sequence[Guess], outputs: Outputs, choices: Sequence[int | None]
 ) -> tuple[list[TextRow], list[Guess], Outputs, list[int | None]]:
     """The rows that go on, with their guesses, outputs and choices; the others hold what they have."""

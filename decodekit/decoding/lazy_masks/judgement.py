@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from decodekit.decoding.request.settings import Settings
 
 
-def settle(
+def resolve(
     sequence: TextRow,
     choice: int | DecodekitError,
     position: int,

@@ -176,7 +176,7 @@ def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:
     settings, keys = outputs.settings, noise_keys(outputs.positions)
     taken = device_draws(outputs.logits, settings, keys, is_asked=True)
     if taken is not None:
-        return [(one.token, one.given) if one.is_clear else None for one in taken]
+        return [(one.token, one.given) if one.is_certified else None for one in taken]
     lead = settings.lead
     assert lead is not None
     try:
@@ -186,4 +186,6 @@ def leaders_of(outputs: Outputs) -> list[tuple[int, int] | None]:
     except DecodekitError:  # of a processor: the mask's way tells of which row
         return [None] * len(outputs.positions)
     pairs = zip(found.tokens.tolist(), found.given.tolist(), strict=True)
-    return [pair if is_clear else None for pair, is_clear in zip(pairs, found.are_clear.tolist(), strict=True)]
+    return [
+        pair if is_certified else None for pair, is_certified in zip(pairs, found.are_certified.tolist(), strict=True)
+    ]

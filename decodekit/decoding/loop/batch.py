@@ -25,7 +25,7 @@ from decodekit.decoding.loop.decoder import CacheRows, Decoder, G
 from decodekit.decoding.prefixes.padding import similar_lengths
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.prefixes.row_memory import free_memory, new_cache
-from decodekit.decoding.prefixes.shared_rows import ReadingCounts, SharedRows, copy_rows, hold_back
+from decodekit.decoding.prefixes.shared_rows import ReadingCounts, SharedRows, copy_rows, withhold
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.updates import Update
 from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, is_out_of_memory
@@ -49,7 +49,7 @@ class Batch(Generic[G]):
         store: prefixes for later requests; of this batch alone.
         keeps_texts: whether what requests have read is kept for later ones.
         isolates: whether an exception that the code of a request raises ends that request alone.
-        give_back: is told of a group that had to leave its rows, and of the one that goes on in its place.
+        requeue: is told of a group that had to leave its rows, and of the one that goes on in its place.
     """
 
     decoder: Decoder[G]
@@ -57,7 +57,7 @@ class Batch(Generic[G]):
     store: PrefixStore
     keeps_texts: bool
     isolates: bool
-    give_back: Callable[[G, G], None]
+    requeue: Callable[[G, G], None]
     reading: list[G] = field(default_factory=list)
     running: list[G] = field(default_factory=list)
     counts: ReadingCounts = field(default_factory=ReadingCounts)
@@ -110,7 +110,7 @@ class Batch(Generic[G]):
             self._number += 1
             group.number = self._number
             if len(self._free) < self.decoder.num_rows:  # the cache has become smaller than it was asked for
-                self.give_back(group, group)
+                self.requeue(group, group)
                 continue
             shared.begin(group, self.decoder.num_rows, self._free, live)
             live.append(group)
@@ -120,7 +120,7 @@ class Batch(Generic[G]):
                     rows.table = rows.table or TokenTable(rows.cache.num_rows)
                     rows.table.begin(sequence)
             if self.decoder.is_prompt_shared:
-                hold_back(group)
+                withhold(group)
             self.reading.append(group)
 
     def _look_at_rows(self, groups: Sequence[G]) -> None:
@@ -213,7 +213,7 @@ class Batch(Generic[G]):
                 break
             num_left -= num_padded
             self.counts.num_read += sum(min(count, chunk) for count in counts)
-            if max(counts) > chunk or groups[0].held_back:
+            if max(counts) > chunk or groups[0].withheld:
                 self._guarded(lambda groups=groups, chunk=chunk: self._read(groups, chunk, rows), groups)  # type: ignore[misc]
             else:
                 for group in groups:
@@ -236,8 +236,8 @@ class Batch(Generic[G]):
             if group.prefix_owner is None and group.sequence.pending and not group.is_done
         ]
         found: list[list[G]] = []
-        for is_held_back in (False, True):
-            some = [group for group in due if bool(group.held_back) == is_held_back]
+        for is_withheld in (False, True):
+            some = [group for group in due if bool(group.withheld) == is_withheld]
             lengths = [len(group.sequence.pending) for group in some]
             found += [[some[i] for i in indices] for indices in similar_lengths(lengths, PREFILL_TOKENS)]
         return sorted(found, key=lambda groups: not any(group.is_late for group in groups))
@@ -252,7 +252,7 @@ class Batch(Generic[G]):
             num_left = len(group.sequence.pending)
             if group.prefix_owner is not None or num_left > 1 or not group.rows:
                 continue
-            if group.held_back:
+            if group.withheld:
                 if num_left or any(one.prefix_owner is group for one in self.reading):
                     continue
                 self._guarded(lambda group=group: self._release(group), [group])  # type: ignore[misc]
@@ -269,8 +269,8 @@ class Batch(Generic[G]):
         if self.decoder.is_prompt_shared:  # first, since there may be no memory for it
             copy_rows(self.rows.cache, [(group.rows[0], row) for row in group.rows[1:]])
             for sequence in group.sequences[1:]:
-                sequence.pending = [*group.held_back]
-        group.sequence.pending, group.held_back = group.held_back, []
+                sequence.pending = [*group.withheld]
+        group.sequence.pending, group.withheld = group.withheld, []
 
     def _advance(self, groups: list[G], rows: CacheRows) -> list[tuple[G, Update]]:
         """Bring groups on by a step; the updates that it brought, and the rows that it freed."""
@@ -353,7 +353,7 @@ class Batch(Generic[G]):
         assert self.rows is not None and self.shared is not None
         live = [group for group in self.groups if not group.is_done]
         *others, youngest = sorted(live, key=lambda group: group.number)
-        if self.decoder.settle(live, self.rows):
+        if self.decoder.recover(live, self.rows):
             if self.shared.drop_all():
                 return
         elif others:  # a search that was broken off begins anew
@@ -396,7 +396,7 @@ class Batch(Generic[G]):
         """
         self.counts.num_preempted += 1
         self.leave(group, is_sound=None if is_kept else False)
-        self.give_back(group, self.decoder.again(group))
+        self.requeue(group, self.decoder.again(group))
 
     def leave(self, group: G, *, is_sound: bool | None = None) -> None:
         """Take a group off its rows."""

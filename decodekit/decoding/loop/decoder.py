@@ -30,7 +30,7 @@ class Group:
         error: what failed for all of them.
         prefix_owner: another group that reads what this one begins with; this one waits until `num_shared` tokens are
             read.
-        held_back: the last token of the prompt, where it must not be read together with those before it.
+        withheld: the last token of the prompt, where it must not be read together with those before it.
         is_late: whether other prompts were read before this one in the last step.
         number: how many groups came before it.
     """
@@ -40,7 +40,7 @@ class Group:
     error: DecodekitError | None = field(default=None, kw_only=True)
     prefix_owner: Group | None = field(default=None, kw_only=True)
     num_shared: int = field(default=0, kw_only=True)
-    held_back: list[int] = field(default_factory=list, kw_only=True)
+    withheld: list[int] = field(default_factory=list, kw_only=True)
     is_late: bool = field(default=False, kw_only=True)
     number: int = field(default=0, kw_only=True)
 
@@ -57,7 +57,7 @@ class Group:
     @property
     def num_cached(self) -> int:
         """Tokens that the first row has read."""
-        return self.sequence.num_read - len(self.held_back)
+        return self.sequence.num_read - len(self.withheld)
 
 
 G = TypeVar("G", bound=Group)
@@ -115,7 +115,7 @@ class Decoder(ABC, Generic[G]):
         if group.sequence.finish_reason is None:
             group.sequence.finish("error", error)
 
-    def settle(self, groups: Sequence[G], rows: CacheRows) -> bool:
+    def recover(self, groups: Sequence[G], rows: CacheRows) -> bool:
         """After a step that was broken off before any text changed: make the groups ready for another try.
 
         Returns:

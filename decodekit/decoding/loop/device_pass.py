@@ -139,7 +139,7 @@ class DeviceDecided(Decided):
         self._key = mask_key(self.text.sequence.matcher)
         return [draw.token for draw in self.draws]
 
-    def settle(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
+    def resolve(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
         """The token, if its constraint allows it; else it is taken again."""
         draw, text = self.draws[place], self.text
         is_allowed = self.device.allows(text, self.entry, draw)
@@ -540,7 +540,7 @@ class DevicePass:
         if sequence.matcher is None or entry.has_mask:
             return True
         begin = time.perf_counter()
-        is_allowed = text.guarded(lambda: self._is_answered(sequence, draw)) if draw.is_clear else False
+        is_allowed = text.guarded(lambda: self._is_answered(sequence, draw)) if draw.is_certified else False
         sequence.ask_s += time.perf_counter() - begin
         if sequence.is_waiting:
             return None

@@ -86,7 +86,7 @@ class Decided(ABC):
         """The target's own tokens of a row: as far as they are those of its draft, and one more; or an error."""
 
     @abstractmethod
-    def settle(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
+    def resolve(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
         """The outcome of a choice that the text has reached."""
 
     @abstractmethod

@@ -16,8 +16,8 @@ from torch import Tensor
 from decodekit.decoding.draws.guesses import guesses_of
 from decodekit.decoding.draws.row_draws import Outputs, record
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.lazy_masks.deferral import can_take, hold, put_off, reading, with_held
-from decodekit.decoding.lazy_masks.judgement import settle
+from decodekit.decoding.lazy_masks.deferral import can_take, defer, hold, reading, with_held
+from decodekit.decoding.lazy_masks.judgement import resolve
 from decodekit.decoding.lazy_masks.positions import Guess, Outcome, Position, first_positions, positions_along
 from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
@@ -121,7 +121,7 @@ class HostFlight(Flight):
         outputs = replace(outputs, bitmask=bitmask)
         if any(sequence.is_waiting for sequence in sequences):
             drafts = [draft for draft, sequence in zip(drafts, sequences, strict=True) if not sequence.is_waiting]
-            sequences, guesses, outputs, choices = put_off(sequences, guesses, outputs, choices)
+            sequences, guesses, outputs, choices = defer(sequences, guesses, outputs, choices)
         # the target's own token at every position, or an error
         target = outputs.choose_rest(choices) if sequences else []
         decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks, self.isolates)
@@ -171,7 +171,7 @@ class HostDecided(Decided):
         if all(is_going_on):
             return self
         is_kept = [going for going, guess in zip(is_going_on, self.guesses, strict=True) for _ in (*guess.tokens, 0)]
-        sequences, guesses, outputs, known = put_off(self.sequences, self.guesses, self.outputs, self.known)
+        sequences, guesses, outputs, known = defer(self.sequences, self.guesses, self.outputs, self.known)
         drafts, target = list(compress(self.drafts, is_going_on)), list(compress(self.target, is_kept))
         return HostDecided(sequences, guesses, drafts, outputs, known, target, self.masks, self.can_hold)
 
@@ -184,11 +184,11 @@ class HostDecided(Decided):
             own = [*draft[:num_forced], *own[num_forced:]]
         return coupled_match(draft, own)
 
-    def settle(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
+    def resolve(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
         """By the guard, and the budget; another token is drawn from the same logits where one is refused."""
         position = self.firsts[number] + place
         later_masks = None if self.known[position] is None else self.masks
-        return settle(self.sequences[number], choice, position, self.outputs, later_masks, self.can_hold)
+        return resolve(self.sequences[number], choice, position, self.outputs, later_masks, self.can_hold)
 
     def hold(self, number: int, place: int) -> None:
         """Keep the logits of the position for the next step."""

@@ -74,7 +74,7 @@ class Texts(Decoder[Group]):
             known = self._masks[id(settings.batch_key)] = settings, masks  # held, so that the identity stays theirs
         return known[1]
 
-    def settle(self, groups: Sequence[Group], rows: CacheRows) -> bool:
+    def recover(self, groups: Sequence[Group], rows: CacheRows) -> bool:
         """Read the last token again where no token was taken after it."""
         loop, lengths = self._loop_over(rows), {}
         loop.rewind()
@@ -82,7 +82,7 @@ class Texts(Decoder[Group]):
             sequence = group.sequence
             if sequence.held is not None or sequence.finish_reason is not None:
                 continue
-            if not sequence.pending and not group.held_back:
+            if not sequence.pending and not group.withheld:
                 sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
             sequence.is_waiting = False
             lengths[sequence.row] = group.num_cached

@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.priority import decoding
-from decodekit.constraints.slices import WorkBudget
+from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.loop.batch import Batch
 from decodekit.decoding.loop.decoder import Decoder, Group
 from decodekit.decoding.loop.text_row import Request, TextRow

@@ -152,7 +152,7 @@ class DecodingLoop:
         sequence, behind = entry.sequence, entry.behind
         is_token = outcome is None or isinstance(outcome, int)
         if isinstance(outcome, Backtrack):
-            sequence.take_back(outcome.num_tokens)
+            sequence.roll_back(outcome.num_tokens)
             if table is not None:
                 table.truncate(sequence)
         elif outcome is NoToken.AGAIN and not sequence.pending:
@@ -218,7 +218,7 @@ def follow(decided: Decided, number: int) -> Outcome | None:
         num_taken = len(sequence.token_ids) - entry.number
         if settings.is_canonical and num_taken > entry.guess.num_forced and forced_run(sequence, settings):
             return _counted(entry, None)  # what follows here is not the target's to choose
-        outcome = decided.settle(number, place, choice)
+        outcome = decided.resolve(number, place, choice)
         match outcome:
             case NoToken.WAITS:
                 decided.hold(number, place)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from decodekit.constraints.slices import next_slice
+from decodekit.constraints.work_budget import next_slice
 from decodekit.decoding.request.stats import ProposerStats, Stats
 from decodekit.decoding.request.stopping import FinishReason, TextStream
 from decodekit.errors import DecodekitError
@@ -197,7 +197,7 @@ class TextRow:
         self.pending = [*self.request.prompt, *self.token_ids]
         self.held, self.is_waiting = None, False
 
-    def take_back(self, num_tokens: int) -> None:
+    def roll_back(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` tokens; the token that came next is banned there, later bans are forgotten.
 
         What the model has read must be cut to `length` - 1 tokens, for it reads the last one anew.

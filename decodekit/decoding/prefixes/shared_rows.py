@@ -234,7 +234,7 @@ class SharedRows:
         """Whether a group has read, or is going to read, some first tokens so that others can begin with them."""
         if self._can_rollback:
             return True
-        return other.num_cached < num_tokens or bool(other.held_back)  # it stops there, see `_follow`
+        return other.num_cached < num_tokens or bool(other.withheld)  # it stops there, see `_follow`
 
     def _num_shared(
         self, group: Group, tokens: list[int], other: Sequence[int], owner: Request, text: Sequence[int] = ()
@@ -260,8 +260,8 @@ class SharedRows:
         prefix_owner = source.prefix_owner
         assert prefix_owner is not None
         group.prefix_owner, group.num_shared = prefix_owner, source.num_tokens
-        if not self._can_rollback and not prefix_owner.held_back:
-            hold_back(prefix_owner)
+        if not self._can_rollback and not prefix_owner.withheld:
+            withhold(prefix_owner)
 
     def start(self, reading: Sequence[Group], live: Sequence[Group]) -> None:
         """Let groups begin with what was read for them by now; those without an owner of a prefix look for one."""
@@ -346,11 +346,11 @@ def _head(tokens: list[int], request: Request) -> Hashable:
     return request.salt, tuple(tokens[:MIN_SHARED])
 
 
-def hold_back(group: Group) -> None:
+def withhold(group: Group) -> None:
     """Let a group read all of its prompt but the last token first."""
     sequence = group.sequence
     num_first = max(0, len(sequence.request.prompt) - 1 - group.num_cached)
-    group.held_back, sequence.pending = sequence.pending[num_first:], sequence.pending[:num_first]
+    group.withheld, sequence.pending = sequence.pending[num_first:], sequence.pending[:num_first]
 
 
 def copy_rows(cache: Cache, pairs: Iterable[tuple[int, int]]) -> None:

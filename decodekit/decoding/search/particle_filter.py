@@ -67,9 +67,9 @@ from decodekit.decoding.search.weighted_draws import (
 )
 from decodekit.errors import ConstraintError, DeadEndError, DecodekitError, DecodingError
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.margins import MARGIN
 from decodekit.sampling.noise import Stream, gumbel, uniforms
 from decodekit.sampling.selectors import is_faulty
+from decodekit.sampling.tolerances import MARGIN
 
 Method: TypeAlias = Literal["smc", "awrs"]
 Returns: TypeAlias = Literal["draw", "best"]

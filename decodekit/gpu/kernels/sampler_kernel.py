@@ -51,8 +51,8 @@ from torch import Tensor
 
 from decodekit.gpu import draw_settings
 from decodekit.gpu.triton_programs import NUM_COUNTERS, counters, next_power_of_2, on, program, program_for_any
-from decodekit.sampling.margins import MARGIN, NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
+from decodekit.sampling.tolerances import MARGIN, NEAR
 
 _GOLDEN = tl.constexpr(GOLDEN)
 _FACTOR1 = tl.constexpr(FACTOR1)
@@ -428,7 +428,7 @@ def _number(key: tl.tensor) -> tl.tensor:
 
 @program
 def _floor(peak: tl.tensor, distance: tl.tensor) -> tl.tensor:
-    """The least number that min-p keeps, as `margins.lowest_kept`."""
+    """The least number that min-p keeps, as `tolerances.lowest_kept`."""
     limit = peak.to(tl.float64) - (distance + _MARGIN)
     rounded = limit.to(tl.float32)
     bits = rounded.to(tl.int32, bitcast=True)
@@ -653,7 +653,7 @@ def _decide(
     stride = tl.num_programs(1).to(tl.int64) * num_blocks
     is_greedy = _has_flag(values, row, num_texts, WIDTH, _GREEDY)
     is_asked = _has_flag(values, row, num_texts, WIDTH, _ASKED)
-    token, given, is_clear = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
+    token, given, is_certified = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
     if status == 0:
         if is_greedy | is_asked:
             # The block by its largest y: what is divided may be equal where the logits are not.
@@ -663,7 +663,7 @@ def _decide(
             y = _divided(numbers, values, row, num_texts, WIDTH)
             given = tl.min(tl.where(y == peak, tokens, 2147483647), axis=0)
         if is_greedy:
-            token, is_clear = given, is_asked.to(tl.int32)
+            token, is_certified = given, is_asked.to(tl.int32)
         else:
             # Other programs stored these: not from a cache of this multiprocessor.
             uppers = tl.load(bests + place, mask=is_block, other=float("-inf"), cache_modifier=".cg")
@@ -695,7 +695,7 @@ def _decide(
                     HAS_MASKS, WIDTH, BLOCK, BLOCKS_PAD,
                 )  # fmt: skip
                 is_alone = best.to(tl.float64) - second.to(tl.float64) > _NEAR
-                is_clear = (is_certain & is_alone & (leader == token)).to(tl.int32)
+                is_certified = (is_certain & is_alone & (leader == token)).to(tl.int32)
                 has_floor = _real_setting(values, row, num_texts, WIDTH, _DISTANCE) < float("inf")
                 given = tl.where(has_floor & (is_likeliest == 0), given, token)
             else:
@@ -703,7 +703,7 @@ def _decide(
     drawn += row.to(tl.int64) * 4
     tl.store(drawn, token)
     tl.store(drawn + 1, given)
-    tl.store(drawn + 2, is_clear)
+    tl.store(drawn + 2, is_certified)
     tl.store(drawn + 3, status)
 
 
@@ -719,7 +719,7 @@ def _match(
     found = drawn + (text * WIDTH + places) * 4
     own = tl.load(found, mask=is_there, other=0, cache_modifier=".cg")
     given = tl.load(found + 1, mask=is_there, other=0, cache_modifier=".cg")
-    are_clear = tl.load(found + 2, mask=is_there, other=0, cache_modifier=".cg")
+    are_certified = tl.load(found + 2, mask=is_there, other=0, cache_modifier=".cg")
     states = tl.load(found + 3, mask=is_there, other=0, cache_modifier=".cg")
     index = values + _INDEX * num_texts + text
     number, start, num_new = tl.load(index), tl.load(starts + text), tl.load(counts + text)
@@ -737,7 +737,7 @@ def _match(
     out += text * (3 * WIDTH + 1)
     tl.store(out + places, tl.where(places < count, own, -1), mask=is_there)
     tl.store(out + WIDTH + places, given, mask=is_there)
-    tl.store(out + 2 * WIDTH + places, are_clear, mask=is_there)
+    tl.store(out + 2 * WIDTH + places, are_certified, mask=is_there)
     tl.store(out + 3 * WIDTH, fault)
     tl.store(taken + tl.load(rows + text), token.to(tl.int64))
     tl.store(starts + text, tl.where(num_new > 0, start + num_pending - 1 + count, start))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from decodekit.chat.conversation import TemplateArguments
-from decodekit.constraints.coerce import named_constraint
+from decodekit.constraints.coercion import named_constraint
 from decodekit.constraints.tool_calls import Tools, tools
 from decodekit.decoding.request.settings import FastForward, left_out_of
 from decodekit.decoding.search.search import Search, SearchCall

@@ -9,7 +9,7 @@ forward passes of the model, one row at a time and without a cache.
     its float32 twin   error 0.4,                               tolerance 0.001    seen
 
 Rounding in half precision is larger than many a fault, and windows of thousands of tokens are never reached. So a small
-float32 twin of the same classes and settings is compared first (see `shrinking`), with windows of a few tokens. The
+float32 twin of the same classes and settings is compared first (see `tiny_copy`), with windows of a few tokens. The
 comparison of the model itself is the second, coarse one: it sees what is wrong with this model only.
 """
 
@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from decodekit.gpu.paged_attention import PROMPT_TOKENS
 from decodekit.models.causal_lm import LogitsKind
-from decodekit.models.checks.shrinking import WINDOW, WINDOWS, twin_of
+from decodekit.models.checks.tiny_copy import WINDOW, WINDOWS, tiny_copy_of
 from decodekit.models.modules.shared_copy import shared_copy
 from decodekit.models.programs.proof import tolerance_of
 from decodekit.models.runners.ragged import RaggedModel
@@ -101,7 +101,7 @@ class SelfCheck:
         self.why_no_twin: str | None = None
         """Why the model has no twin."""
         try:
-            twin = Plain(twin_of(model))
+            twin = Plain(tiny_copy_of(model))
             if twin.logits([1, 2, 3]).isfinite().all():
                 self._twin = twin
             else:

@@ -35,8 +35,8 @@ What looks at the spread or the number of finite logits (top-nσ, dynamic temper
 """
 
 _MARGIN: Final = 2.0**-18
-"""The distance to the limit that rounding explains: a token within it is plausible. This is `sampling.margins.MARGIN`,
-written again because rooms of one level do not import each other."""
+"""The distance to the limit that rounding explains: a token within it is plausible. This is
+`sampling.tolerances.MARGIN`, written again because rooms of one level do not import each other."""
 
 _LEAST: Final = -1e4
 """Log-probabilities that something is subtracted from end here: infinity less infinity is no number."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from decodekit.errors import ModelError
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.checks.known import notes_of
+from decodekit.models.checks.model_notes import notes_of
 from decodekit.models.checks.self_check import small_windows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.decoder_layers import decoder_layers

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from decodekit.sampling.certificates import Flags
 from decodekit.sampling.fast.candidates import Floats, Ids
-from decodekit.sampling.fast.wide import contenders
-from decodekit.sampling.margins import NEAR
+from decodekit.sampling.fast.large_vocabulary import contenders
 from decodekit.sampling.noise import Keys, gumbel, host_keys
 from decodekit.sampling.scores import Blocks, Scores
 from decodekit.sampling.selectors import likeliest
+from decodekit.sampling.tolerances import NEAR
 
 Floor: TypeAlias = Callable[[Floats], Floats | None]
 """From the largest logit of each row, [N], the least one that counts, [N]; None if all do."""
@@ -30,13 +30,13 @@ class Leaders(NamedTuple):
 
     Args:
         tokens: int64 [N], on the host; of a row that is not clear any token.
-        are_clear: bool [N].
+        are_certified: bool [N].
         given: int64 [N], on the host: tokens that have to be allowed, too, since they keep others from coming; mostly
             the tokens themselves.
     """
 
     tokens: Tensor
-    are_clear: Flags
+    are_certified: Flags
     given: Tensor
 
 
@@ -77,9 +77,9 @@ def lead_noisy(scores: Scores, seeds: Keys, sequences: Keys, positions: Keys, fl
     best = noisy.topk(min(2, noisy.shape[-1]), dim=-1)
     values = best.values.double().numpy(force=True)
     with np.errstate(invalid="ignore"):
-        are_clear = np.isfinite(values[:, 0]) & (values[:, 0] - values[:, -1] > NEAR)
+        are_certified = np.isfinite(values[:, 0]) & (values[:, 0] - values[:, -1] > NEAR)
     tokens = best.indices[:, 0].cpu()
-    return Leaders(tokens, are_clear, tokens)
+    return Leaders(tokens, are_certified, tokens)
 
 
 def _likeliest_unless(tokens: Ids, temperature: float, blocks: Blocks) -> Ids:

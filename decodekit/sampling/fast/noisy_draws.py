@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decodekit.sampling.fast.logit_blocks import BLOCK, compiled
-from decodekit.sampling.margins import NEAR
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
+from decodekit.sampling.tolerances import NEAR
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from decodekit.sampling.certificates import Flags, Standing
+from decodekit.sampling.certificates import Flags, RankStatistics
 from decodekit.sampling.checks import FLAG
-from decodekit.sampling.margins import log_total
 from decodekit.sampling.options.declared import Option
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.truncations import at_least
+from decodekit.sampling.tolerances import log_total
 
 
 def apply_p_less(logits: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class PLess(LogitsProcessor):
     stage = Stage.TRUNCATION
     whole = Option("p_less", FLAG, type="bool", idle=False)
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """It is the likeliest: beside one that is likelier, and nothing else, it would go."""
         flags: Flags = standing.largest == 0
         return flags

@@ -2,7 +2,7 @@
 
 ``logits`` is float32 [N, V] and is never changed in place. A removed token is -inf; what is -inf stays -inf, what is
 NaN stays NaN (so a fault of the model is seen where a token is selected), and no truncation removes a whole row. Where
-a truncation compares what is equal but for rounding, the token stays: see `margins`.
+a truncation compares what is equal but for rounding, the token stays: see `tolerances`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.fast.wide import MANY, divided, is_wide
-from decodekit.sampling.fast.wide import outside_nucleus as nucleus_of_wide_rows
-from decodekit.sampling.margins import lowest_kept, precise, reached, widened
+from decodekit.sampling.fast.large_vocabulary import MANY, divided, is_wide
+from decodekit.sampling.fast.large_vocabulary import outside_nucleus as nucleus_of_wide_rows
 from decodekit.sampling.processors.history import History
+from decodekit.sampling.tolerances import lowest_kept, precise, reached, widened
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:

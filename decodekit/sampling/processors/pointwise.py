@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.certificates import Flags, Standing, within_min_p, within_top_k, within_top_p
+from decodekit.sampling.certificates import Flags, RankStatistics, within_min_p, within_top_k, within_top_p
 from decodekit.sampling.checks import (
     COUNT,
     MASS,
@@ -24,13 +24,13 @@ from decodekit.sampling.checks import (
     numbers,
     require,
 )
-from decodekit.sampling.fast import wide
+from decodekit.sampling.fast import large_vocabulary
 from decodekit.sampling.fast.candidates import Candidates, Floats
-from decodekit.sampling.margins import lowest_kept_of, reached, widened
 from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Narrowing, OrderPreserving, Stage
 from decodekit.sampling.processors import functions
 from decodekit.sampling.processors.history import History
+from decodekit.sampling.tolerances import lowest_kept_of, reached, widened
 
 _REMOVED = np.float32(-np.inf)
 
@@ -71,7 +71,7 @@ class TopK(Narrowing):
     exact: bool = False
     stage = Stage.TRUNCATION
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """Fewer than k tokens are likelier."""
         return within_top_k(standing, self.k, exact=self.exact)
 
@@ -85,7 +85,7 @@ class TopK(Narrowing):
 
     def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The k likeliest tokens, and ties with the last of them; None for a quarter of a row or more."""
-        found = wide.keep_top_k(logits, temperature, self.k)
+        found = large_vocabulary.keep_top_k(logits, temperature, self.k)
         if found is None or not self.exact:
             return found
         return replace(found, logits=self.on_sorted(found.logits))
@@ -107,7 +107,7 @@ class TopP(Narrowing):
     p: float = field(metadata=option("top_p", _domain, off=(1,)))
     stage = Stage.TRUNCATION
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """The likelier tokens cannot reach a share p of what is left without it."""
         return within_top_p(standing, self.p)
 
@@ -123,7 +123,7 @@ class TopP(Narrowing):
         min_p = after.min_p if isinstance(after, MinP) else 0.0
         # A row and its candidates have one mass but for rounding: before another top-p, one way is taken for all rows.
         has_another = any(isinstance(processor, TopP) for processor in rest)
-        return wide.keep_top_p(logits, temperature, self.p, min_p=min_p, even_many=has_another)
+        return large_vocabulary.keep_top_p(logits, temperature, self.p, min_p=min_p, even_many=has_another)
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The shortest start of the row with mass p; the same arithmetic as ``outside_nucleus``."""
@@ -141,7 +141,7 @@ class MinP(Narrowing):
     min_p: float = field(metadata=option("min_p", SHARE, off=(0,)))
     stage = Stage.TRUNCATION
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """It is likely enough beside the likeliest."""
         return within_min_p(standing, self.min_p)
 
@@ -157,7 +157,7 @@ class MinP(Narrowing):
 
     def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The tokens not much less likely than the likeliest."""
-        return None if self.min_p == 0.0 else wide.keep_min_p(logits, temperature, self.min_p)
+        return None if self.min_p == 0.0 else large_vocabulary.keep_min_p(logits, temperature, self.min_p)
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The start of the row down to a share min_p of its first."""

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from decodekit.errors import OptionError, out_of_domain
 from decodekit.sampling.checks import NUMBER, POSITIVE, SHARE, Domain, is_number, numbers, require, token_ids
-from decodekit.sampling.margins import log_total, lowest_kept, widened
 from decodekit.sampling.options.declared import WHOLE, Option, option, within
 from decodekit.sampling.pipeline import LogitsProcessor, OrderPreserving, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.truncations import entropy
+from decodekit.sampling.tolerances import log_total, lowest_kept, widened
 
 
 def apply_dynamic_temperature(logits: Tensor, low: float, high: float, exponent: float = 1.0) -> Tensor:

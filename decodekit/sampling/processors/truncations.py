@@ -2,7 +2,7 @@
 
 Each keeps the likeliest token, or the most typical one, whatever its setting. Tokens equal in what decides are kept or
 removed together, so that none of these depends on the order of a sort; what is at a limit but for rounding is kept
-(see `margins`).
+(see `tolerances`).
 
 Notation: the logits z are float32 [N, V], p = softmax(z), H = -sum(p ln p) in nats.
 """
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from decodekit.sampling.certificates import Flags, Standing, within_epsilon, within_min_p
+from decodekit.sampling.certificates import Flags, RankStatistics, within_epsilon, within_min_p
 from decodekit.sampling.checks import COUNT, INSIDE, MASS, POSITIVE, SHARE
-from decodekit.sampling.margins import log_total, lowest_kept, precise, reached, stretched, widened
 from decodekit.sampling.options.declared import option, within
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
+from decodekit.sampling.tolerances import log_total, lowest_kept, precise, reached, stretched, widened
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class Epsilon(LogitsProcessor):
     epsilon: float = field(metadata=option("epsilon_cutoff", INSIDE, off=(0,)))
     stage = Stage.TRUNCATION
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """Its probability is at least epsilon."""
         return within_epsilon(standing, self.epsilon)
 
@@ -153,7 +153,7 @@ class Eta(LogitsProcessor):
     epsilon: float = field(metadata=option("eta_cutoff", INSIDE, off=(0,)))
     stage = Stage.TRUNCATION
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """Its probability is at least epsilon, which the limit never exceeds."""
         return within_epsilon(standing, self.epsilon)
 
@@ -181,7 +181,7 @@ class TopA(LogitsProcessor):
     a: float = field(metadata=option("top_a", SHARE))
     stage = Stage.TRUNCATION
 
-    def keeps(self, standing: Standing) -> Flags:
+    def keeps(self, standing: RankStatistics) -> Flags:
         """Its probability is at least a times the largest: see `certificates`."""
         return within_min_p(standing, self.a)
 

@@ -9,7 +9,7 @@ from decodekit.constraints import Grammar, allocate_bitmask, compile
 from decodekit.constraints.engine.bitmask import ids_from_bitmask
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
-from decodekit.constraints.slices import MAX_SLICE, SLICE, STEPS, WorkBudget, next_slice
+from decodekit.constraints.work_budget import MAX_SLICE, SLICE, STEPS, WorkBudget, next_slice
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import byte_vocabulary
 

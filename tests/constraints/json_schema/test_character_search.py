@@ -9,7 +9,7 @@ from decodekit.constraints.json_schema.strings.character_derivatives import row
 from decodekit.constraints.language import ir
 from decodekit.constraints.language import node as nodes
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.slices import Unfinished
+from decodekit.constraints.work_budget import Unfinished
 from decodekit.errors import ResourceLimitError
 from tests.sizes import sized
 

@@ -26,7 +26,7 @@ from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.notation import Notated, Values
 from decodekit.errors import ConstraintError, OptionError
 from decodekit.testing import check_language
-from tests.constraints import test_in_time as in_time
+from tests.constraints import test_budgeted_completion as budgeted
 from tests.constraints.json_schema.corpora import needs_corpus, sample
 from tests.constraints.json_schema.test_mask_oracle import SCHEMAS, compare
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
@@ -354,9 +354,9 @@ def test_texts_end_in_time(values: Values) -> None:
     rng, vocabulary = random.Random(3), adversarial_vocabulary()
     for name in ("nested", "any JSON"):
         for _ in range(3):
-            matcher = in_time.matcher_of(notated(in_time.RULES[name], values), vocabulary)
-            in_time.walk(matcher, vocabulary, rng, rng.randrange(10))
-            assert in_time.compare(matcher, vocabulary, list(range(vocabulary.size)), frozenset()) == 0
+            matcher = budgeted.matcher_of(notated(budgeted.RULES[name], values), vocabulary)
+            budgeted.walk(matcher, vocabulary, rng, rng.randrange(10))
+            assert budgeted.compare(matcher, vocabulary, list(range(vocabulary.size)), frozenset()) == 0
 
 
 TRIP: Final = {

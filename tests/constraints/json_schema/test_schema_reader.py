@@ -328,14 +328,14 @@ def test_a_wrong_value_is_taken_back_right_there(name: str, has_reader: bool, mo
     schema, most = LONG[name]
     rule = JsonSchema(schema, whitespace="compact")
     taken_back_at: list[int] = []
-    take_back = TextRow.take_back
+    roll_back = TextRow.roll_back
 
     def watched(self: TextRow, num_tokens: int) -> None:
         taken_back_at.append(len(self.token_ids))
-        take_back(self, num_tokens)
+        roll_back(self, num_tokens)
 
     llm, prompt = dk.LLM.load("tiny"), "some JSON: "
-    monkeypatch.setattr(TextRow, "take_back", watched)
+    monkeypatch.setattr(TextRow, "roll_back", watched)
     if not has_reader:
         monkeypatch.setattr(SchemaGuard, "reader", lambda self: None)
     strategy = dk.Sample(temperature=1.5, seed=2)

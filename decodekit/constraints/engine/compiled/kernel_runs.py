@@ -22,7 +22,7 @@ from decodekit.constraints.engine.configurations import Configuration, Int64Arra
 from decodekit.constraints.engine.recogniser import Recogniser, too_many
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.network import TextNeeded
-from decodekit.constraints.slices import Unfinished, charge, is_sliced, spend
+from decodekit.constraints.work_budget import Unfinished, charge, is_sliced, spend
 
 MAX_THREADS: Final = 1 << 17
 """Bound on the configurations along one token."""
@@ -37,7 +37,7 @@ MAX_LONG_RUNS: Final = 256
 STEPS_KEPT: Final = 64
 """From so many steps on a run is long."""
 STEPS_OF_RUN: Final = 32
-"""So many steps of a run take as long as one of `slices`."""
+"""So many steps of a run take as long as one of `work_budget`."""
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
@@ -76,7 +76,7 @@ class Runner:
         self._position: Int64Array = np.zeros(9, np.int64)
         self._returned: Int32Array = np.zeros(MAX_RETURNED, np.int32)
         self._long_runs: dict[_Key, _LongRun] = {}  # the one that was used last at the end
-        self._num_steps = 0  # of the run that goes on, those of `slices`
+        self._num_steps = 0  # of the run that goes on, those of `work_budget`
 
     @cached_property
     def _kernels(self) -> ModuleType:

@@ -37,7 +37,7 @@ from decodekit.constraints.json_schema.document.loader import Library, Location,
 from decodekit.constraints.json_schema.strings import character_search, patterns, text
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS, Searched
 from decodekit.constraints.json_schema.strings.string_formats import Formats
-from decodekit.constraints.json_schema.values.hull import hull
+from decodekit.constraints.json_schema.values.over_approximation import over_approximation
 from decodekit.constraints.json_schema.values.shape import (
     EVERYTHING,
     FALSE,
@@ -60,8 +60,8 @@ from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import kept
 from decodekit.constraints.priority import give_way
 from decodekit.constraints.regex.pattern_search import PatternProgram
-from decodekit.constraints.slices import Unfinished, spend
 from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Unfinished, spend
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128
@@ -320,9 +320,9 @@ class Semantics:
         except ResourceLimitError as error:
             self.leave(error, *_combining(place))
         try:
-            return first.meet(hull([second], self.either))
+            return first.meet(over_approximation([second], self.either))
         except ResourceLimitError:
-            return hull([first], self.either).meet(hull([second], self.either))
+            return over_approximation([first], self.either).meet(over_approximation([second], self.either))
 
     def union(self, shapes: Iterable[Shape], place: Location | None = None) -> Shape:
         """The values of any of some shapes. `place`: as in `meet`."""
@@ -331,7 +331,7 @@ class Semantics:
             return reduce(Shape.join, listed, NOTHING)
         except ResourceLimitError as error:
             self.leave(error, *_combining(place))
-        return hull(listed, self.either)
+        return over_approximation(listed, self.either)
 
     def shape_of(self, literal: Literal) -> Shape:
         """The values that one literal admits.

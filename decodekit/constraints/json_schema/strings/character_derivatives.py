@@ -18,7 +18,7 @@ from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node, forgetters
 from decodekit.constraints.regex.regex import Loop
-from decodekit.constraints.slices import charge
+from decodekit.constraints.work_budget import charge
 
 _Way: TypeAlias = tuple[int, int, Node]
 """First and last code point, with what follows them."""

@@ -28,7 +28,7 @@ from decodekit.constraints.json_schema.strings.character_derivatives import Targ
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, forgetters
 from decodekit.constraints.priority import give_way
-from decodekit.constraints.slices import Unfinished, spend
+from decodekit.constraints.work_budget import Unfinished, spend
 from decodekit.errors import ResourceLimitError
 
 MAX_ALTERNATIVES: Final = 16

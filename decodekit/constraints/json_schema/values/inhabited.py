@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 from weakref import WeakMethod
 
 from decodekit.constraints.json_schema.values.shape import FALSE, TRUE, Goal
-from decodekit.constraints.slices import Unfinished
+from decodekit.constraints.work_budget import Unfinished
 from decodekit.errors import ResourceLimitError
 
 Leave: TypeAlias = Callable[[ResourceLimitError], None]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from decodekit.constraints import Choices, Grammar, JsonSchema, Regex, as_constraint
-from decodekit.constraints.completion.in_time import InTime
+from decodekit.constraints.completion.budgeted_completion import BudgetedCompletion
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.matching.matcher import GrammarMatcher
@@ -127,7 +127,7 @@ def test_classes_on_a_real_vocabulary() -> None:
 
 def test_negative_control_classes_that_are_too_large_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without telling what is left of a lexeme."""
-    monkeypatch.setattr(InTime, "_rest_of", lambda self, lexical: 0)
+    monkeypatch.setattr(BudgetedCompletion, "_rest_of", lambda self, lexical: 0)
     matcher, vocabulary = matcher_of(RULES["counts"], adversarial_vocabulary()), adversarial_vocabulary()
     assert compare(matcher, vocabulary, list(range(vocabulary.size)), frozenset()) > 0
 

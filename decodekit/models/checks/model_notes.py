@@ -43,7 +43,7 @@ _OF_EVERY_MODULE = frozenset({*nn.Module().__dict__, "generation_config", "warni
 _MAX_DEPTH = 6
 
 
-class Notes:
+class ModelNotes:
     """The notes of a model in one state."""
 
     def __init__(self, model: nn.Module, state: ModelState) -> None:
@@ -65,17 +65,17 @@ class Notes:
         return value
 
 
-_notes: weakref.WeakKeyDictionary[nn.Module, Notes] = weakref.WeakKeyDictionary()
+_notes: weakref.WeakKeyDictionary[nn.Module, ModelNotes] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def notes_of(model: nn.Module) -> Notes:
+def notes_of(model: nn.Module) -> ModelNotes:
     """The notes of a model in its present state; empty ones if it has changed."""
     state = state_of(model)
     with _lock:
         notes = _notes.get(model)
         if notes is None or notes.state != state:
-            notes = _notes[model] = Notes(model, state)
+            notes = _notes[model] = ModelNotes(model, state)
         return notes
 
 

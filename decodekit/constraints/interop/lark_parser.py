@@ -40,10 +40,10 @@ from weakref import WeakKeyDictionary
 
 from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.explain.special_names import read_whole
-from decodekit.constraints.foreign.re_patterns import letters_of
 from decodekit.constraints.grammar.longest.lexer import Lexer, first_match
 from decodekit.constraints.grammar.longest.lexer_frames import lexing_root
 from decodekit.constraints.grammar.rules import Expression, RuleRef, Rules, Terminal, alternatives, sequence
+from decodekit.constraints.interop.re_patterns import letters_of
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.utf8 import charset

@@ -10,7 +10,7 @@ from decodekit.constraints.engine.automaton import begin_epoch
 from decodekit.constraints.json_schema import schema as schemas
 from decodekit.constraints.json_schema.strings import character_search
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.constraints.slices import (
+from decodekit.constraints.work_budget import (
     MAX_SLICE,
     PATIENCE,
     SLICE,

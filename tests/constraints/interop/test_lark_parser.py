@@ -19,8 +19,8 @@ from decodekit.constraints import as_constraint
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.fingerprint import described
-from decodekit.constraints.foreign.lark_parser import LarkParser, ParserGuard
 from decodekit.constraints.grammar.longest.lexer import Lexer
+from decodekit.constraints.interop.lark_parser import LarkParser, ParserGuard
 from decodekit.constraints.language import ir
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.testing import check_language, check_matcher
@@ -206,7 +206,7 @@ def test_what_the_parser_judges(name: str, kinds: set[str]) -> None:
 
 def test_without_its_order_a_scanner_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: a lexer that takes the longest of all terminals."""
-    monkeypatch.setattr("decodekit.constraints.foreign.lark_parser.first_match", lambda parts: ir.choice(*parts))
+    monkeypatch.setattr("decodekit.constraints.interop.lark_parser.first_match", lambda parts: ir.choice(*parts))
     with pytest.raises(AssertionError):
         check_texts(lark.Lark(CASES["priority"][0], parser="lalr", lexer="basic"), ("a", "b", "c"), 4)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import decodekit as dk
 from decodekit.errors import ModelError
-from decodekit.models.checks import known
+from decodekit.models.checks import model_notes
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.wrappers.truncated import first_layers
 from tests.models import architectures
@@ -205,8 +205,8 @@ def test_a_changed_model_is_checked_again(change: Callable[[Any], None]) -> None
 
 def test_without_noticing_the_text_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a state that sees nothing runs an adapter that was switched off."""
-    monkeypatch.setattr(known, "state_of", lambda model: known.ModelState([], []))
-    monkeypatch.setattr("decodekit.models.huggingface.state_of", known.state_of)
+    monkeypatch.setattr(model_notes, "state_of", lambda model: model_notes.ModelState([], []))
+    monkeypatch.setattr("decodekit.models.huggingface.state_of", model_notes.state_of)
     model = architectures.build("llama")
     add_adapter(model)
     before = generated(model)
@@ -300,4 +300,4 @@ def test_what_is_read_of_a_model_is_little() -> None:
         return min(times)
 
     with torch.inference_mode():
-        assert least(lambda: known.state_of(model)) < least(lambda: model(input_ids=tokens)) / 2
+        assert least(lambda: model_notes.state_of(model)) < least(lambda: model(input_ids=tokens)) / 2

@@ -13,7 +13,7 @@ from interegular.fsm import FSM, Alphabet, anything_else
 import decodekit as dk
 from decodekit.constraints import as_constraint
 from decodekit.constraints.fingerprint import described
-from decodekit.constraints.foreign.finite_automata import FiniteAutomaton
+from decodekit.constraints.interop.finite_automata import FiniteAutomaton
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError
 from decodekit.testing import check_language, check_matcher
 from tests.reference.vocabularies import byte_vocabulary

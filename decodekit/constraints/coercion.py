@@ -1,7 +1,7 @@
 """The values that are taken as a constraint: constraints, names, schemas, types and objects of other packages.
 
-`coerce` is what compositions ask; `wire.as_constraint`, which everybody else asks, knows the forms of OpenAI's and
-vLLM's requests as well.
+`coerce` is what compositions ask; `request_formats.as_constraint`, which everybody else asks, knows the forms of
+OpenAI's and vLLM's requests as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from decodekit import plugins
-from decodekit.constraints import foreign
+from decodekit.constraints import interop
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar import Grammar, library
 from decodekit.errors import InvalidConstraintError, PluginError, UnknownNameError
@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[\w.-]{1,60}")
 
 
 def coerce(value: object) -> Constraint:
-    """Take a value as a constraint; see `wire.as_constraint`, without what has a structural tag or tools.
+    """Take a value as a constraint; see `request_formats.as_constraint`, without what has a structural tag or tools.
 
     Raises:
         InvalidConstraintError: the value is not a constraint; with the class of constraint that may be meant.
@@ -41,7 +41,7 @@ def coerce(value: object) -> Constraint:
         raise InvalidConstraintError(
             f"a {type(value).__name__} is no constraint", hint="Choices([...]) for one of several texts"
         )
-    found = foreign.constraint_of(value)
+    found = interop.constraint_of(value)
     if found is not None:
         return found
     # Not every user needs this front end.

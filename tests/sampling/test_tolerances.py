@@ -38,7 +38,7 @@ from decodekit.sampling import (
     TopP,
     Typical,
     apply_mirostat,
-    margins,
+    tolerances,
 )
 from decodekit.sampling.mirostat import mirostat_k
 from tests.models import architectures
@@ -233,7 +233,7 @@ def test_pipelines_that_narrow_decide_the_same(kind: str) -> None:
 
 def test_at_least_one_point_of_each_kind_needs_the_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control. Without a margin, numbers in float64 alone do not help: logits are rounded themselves."""
-    monkeypatch.setattr(margins, "MARGIN", 0.0)
+    monkeypatch.setattr(tolerances, "MARGIN", 0.0)
     failing = [kind for kind in KINDS if failures(kind, (0,))]
     assert set(failing) >= {"MinP", "Epsilon", "TopA", "TopNSigma", "Typical", "XTC", "Bits", "TopH", "TopP"}
 
@@ -256,8 +256,8 @@ def test_margins_are_small() -> None:
         (TopP(0.6993), 2), (TopA(0.6257), 3), (TopA(0.6243), 4),
     ):  # fmt: skip
         assert len(left(processor(law, None)[0])) == kept, processor
-    assert margins.reached(0.5) == 0.5 - margins.MARGIN / 2
-    assert 1 - margins.reached(1 - 1e-9) == pytest.approx(1e-9, rel=1e-4)
+    assert tolerances.reached(0.5) == 0.5 - tolerances.MARGIN / 2
+    assert 1 - tolerances.reached(1 - 1e-9) == pytest.approx(1e-9, rel=1e-4)
 
 
 def test_limits_are_rounded_up() -> None:
@@ -265,11 +265,11 @@ def test_limits_are_rounded_up() -> None:
     peaks = torch.tensor([[1000.0], [-3.3], [0.0], [1e-30], [1e30]])
     for distance in (0.0, 1e-9, 0.1, math.pi, 700.0):
         limits = peaks.double() - distance
-        found = margins.lowest_kept(peaks, torch.tensor(distance, dtype=torch.float64))
+        found = tolerances.lowest_kept(peaks, torch.tensor(distance, dtype=torch.float64))
         below = torch.nextafter(found, torch.full_like(found, -INF))
         assert (found.double() >= limits).all() and (below.double() < limits).all()
-        assert margins.lowest_kept_of(peaks.numpy(), distance).tolist() == found.tolist()
-    assert margins.lowest_kept(torch.tensor([[-INF, -INF], [INF, 0.0], [math.nan, 0.0]]), 1.0).isnan().all()
+        assert tolerances.lowest_kept_of(peaks.numpy(), distance).tolist() == found.tolist()
+    assert tolerances.lowest_kept(torch.tensor([[-INF, -INF], [INF, 0.0], [math.nan, 0.0]]), 1.0).isnan().all()
 
 
 def test_plausible_tokens() -> None:

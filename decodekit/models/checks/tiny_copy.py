@@ -72,7 +72,7 @@ _REPEATED = ("block_types",)
 _PERIODS = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
 
 
-def twin_of(model: nn.Module) -> nn.Module:
+def tiny_copy_of(model: nn.Module) -> nn.Module:
     """The small float32 twin of a model of transformers, on its device, in evaluation mode, the same at every call.
 
     Raises:

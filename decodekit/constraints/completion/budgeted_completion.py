@@ -77,7 +77,7 @@ class TokenClass:
             row |= self.words
 
 
-class InTime:
+class BudgetedCompletion:
     """The tokens that leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
 
     Args:

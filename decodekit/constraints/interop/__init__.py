@@ -27,7 +27,7 @@ def _converter(module: str) -> Callable[[Any], Constraint]:
     """`constraint_of` of a module of this room, which is loaded when it is needed."""
 
     def convert(value: Any) -> Constraint:
-        found: Constraint = import_module(f"decodekit.constraints.foreign.{module}").constraint_of(value)
+        found: Constraint = import_module(f"decodekit.constraints.interop.{module}").constraint_of(value)
         return found
 
     return convert

@@ -23,7 +23,7 @@ from decodekit.sampling import (
     sample,
     selectors,
 )
-from decodekit.sampling.fast import cuts, wide
+from decodekit.sampling.fast import cuts, large_vocabulary
 from decodekit.sampling.fast import noisy_draws as draws
 from decodekit.sampling.noise import gumbel, host_keys, mix_uint64
 
@@ -173,7 +173,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 def test_many_rows_are_divided_as_by_torch(temperature: float) -> None:
     logits = rows_of("masked", 40, 1 << 15, seed=1)
     before = logits.clone()
-    assert logits.numel() >= wide.MANY
+    assert logits.numel() >= large_vocabulary.MANY
     assert torch.equal(Temperature(temperature)(logits), logits / temperature)
     assert torch.equal(Temperature(temperature)(logits[:, ::2]), logits[:, ::2] / temperature)
     assert torch.equal(logits, before)
@@ -216,7 +216,7 @@ def test_the_lazy_draw_is_the_whole_draw(kind: str) -> None:
 def test_the_lazy_draw_opens_few_tokens() -> None:
     logits = rows_of("normal", 64, 8192)
     keys = host_keys([1] * 64, [0] * 64, range(64))
-    found = wide.block_peaks(logits)
+    found = large_vocabulary.block_peaks(logits)
     assert found is not None
     ids, counts = np.zeros((64, draws.MAX_CONTENDERS), np.int64), np.empty(64, np.int64)
     draws.find_contenders(*found, np.float32(1), np.full(64, -INF, np.float32), keys, ids, counts)
@@ -225,7 +225,7 @@ def test_the_lazy_draw_opens_few_tokens() -> None:
 
 def test_many_equal_scores_are_decided_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where more than 32 tokens are within 1e-4 of the best, every token gets its noise."""
-    monkeypatch.setattr(wide, "sample_wide", lambda logits, keys: None)
+    monkeypatch.setattr(large_vocabulary, "sample_wide", lambda logits, keys: None)
     monkeypatch.setattr(selectors, "sample_wide", lambda logits, keys: None)
     logits = rows_of("normal")
     assert torch.equal(sample(logits, [1] * 6, [0] * 6, range(6)), narrow_draw(logits, 1))
@@ -250,8 +250,8 @@ def p_value(tokens: Tensor, law: Tensor) -> float:
 )
 def test_draws_follow_the_law(pipeline: Pipeline) -> None:
     """8 tokens spread over 1,024 places, 30,000 draws. A right sampler fails each with probability 1e-4."""
-    logits = torch.full((1, wide.WIDE), -INF)
-    places = torch.tensor([0, 63, 64, 65, 300, 700, 1000, wide.WIDE - 1])
+    logits = torch.full((1, large_vocabulary.WIDE), -INF)
+    places = torch.tensor([0, 63, 64, 65, 300, 700, 1000, large_vocabulary.WIDE - 1])
     logits[0, places] = torch.tensor([1.0, 0.5, -0.5, 2.0, 1.9, -4.0, 0.0, 0.25])
     law = one_by_one(pipeline, logits)[0].double().softmax(dim=-1)
     drawn = []
@@ -280,7 +280,7 @@ def test_weights_are_exponentials() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_block_peaks(kind: str) -> None:
     logits = rows_of(kind)
-    found = wide.block_peaks(logits)
+    found = large_vocabulary.block_peaks(logits)
     assert found is not None
     padded = torch.nn.functional.pad(logits, (0, -V % 64), value=-INF)
     assert np.array_equal(found[1], padded.view(6, -1, 64).amax(dim=-1).numpy())

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.sampling.fast.candidates import Candidates, Floats, Ids
-from decodekit.sampling.margins import lowest_kept_of, reached, widened
 from decodekit.sampling.noise import Words, gumbel_at
+from decodekit.sampling.tolerances import lowest_kept_of, reached, widened
 
 WIDE = 1024
 """Below this width torch is as fast."""

@@ -37,7 +37,7 @@ Either: TypeAlias = Callable[..., Goal]
 """The goal of the values that satisfy one of several goals."""
 
 
-def hull(shapes: Sequence[Shape], either: Either) -> Shape:
+def over_approximation(shapes: Sequence[Shape], either: Either) -> Shape:
     """A shape with one alternative of each type that holds every value of some shapes."""
     numbers = [spec for shape in shapes for spec in shape.numbers]
     objects = list(dict.fromkeys(spec for shape in shapes for spec in shape.objects))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from decodekit.constraints.coerce import coerce, named_constraint
+from decodekit.constraints.coercion import coerce, named_constraint
 from decodekit.constraints.constraint import Constraint
 
 if TYPE_CHECKING:
