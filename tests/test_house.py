@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-import decodekit
-
-PACKAGE = Path(decodekit.__file__).parent
-SOURCES = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+from tests.package_sources import SOURCES, nodes
 
 LONGEST_FUNCTION = 80
 MEDIAN_FUNCTION = 7
@@ -24,7 +21,7 @@ EQUAL_LINES = 10
 
 def functions(source: str) -> Iterator[tuple[str, int]]:
     """The functions of a module, inner ones too, with their numbers of lines."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -32,7 +29,7 @@ def functions(source: str) -> Iterator[tuple[str, int]]:
 def code_lines(source: str) -> list[tuple[int, str]]:
     """The lines that are no import, no comment and not blank, with their numbers."""
     skipped: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import | ast.ImportFrom):
             skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = ((number, line.strip()) for number, line in enumerate(source.splitlines(), 1) if number not in skipped)
@@ -85,7 +82,7 @@ def classes_of_one_name(sources: dict[str, str]) -> list[str]:
     """The names that several classes have, with their files."""
     files: dict[str, list[str]] = {}
     for file, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in nodes(source):
             if isinstance(node, ast.ClassDef):
                 files.setdefault(node.name, []).append(file)
     return [f"{name} in {', '.join(places)}" for name, places in files.items() if len(places) > 1]

@@ -7,12 +7,12 @@ place to keep in step, so the numbers only fall.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import decodekit
 from tests import options_page
+from tests.package_sources import PACKAGE, SOURCES
 
-PACKAGE = Path(decodekit.__file__).parent
+TABLES = {str(path.relative_to(PACKAGE)): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.toml"))}
+WORDS = {file: set(re.findall(r"\w+", text)) for file, text in sorted({**SOURCES, **TABLES}.items())}
 DECLARED = 2
 """The file of the processor, and the fields that are written from it."""
 MORE: dict[str, int] = {
@@ -46,8 +46,7 @@ MORE: dict[str, int] = {
 
 def places(name: str) -> list[str]:
     """The files of the package that have the name as a word."""
-    files = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")])
-    return [str(file.relative_to(PACKAGE)) for file in files if re.search(rf"\b{name}\b", file.read_text("utf-8"))]
+    return [file for file, words in WORDS.items() if name in words]
 
 
 def test_an_option_is_named_in_few_files() -> None:
