@@ -553,7 +553,8 @@ def generate(model: Any, tokenizer: Any, prompts: Any, **call: Unpack[CallKeywor
 
     What is learned of the model and of the tokenizer (how the model may be run, which takes some forward passes, and
     the bytes of the tokens) is kept as long as they live, so a further call costs about a millisecond more than one of
-    an `LLM`. A model that has changed, or was switched to another adapter, is looked at again; see `models.checks.model_notes`.
+    an `LLM`. A model that has changed, or was switched to another adapter, is looked at again; see
+    `models.checks.model_notes`.
 
     Args:
         model: a causal language model of transformers.

@@ -46,11 +46,13 @@ MARKS: Final[dict[torch.dtype, Any]] = {
     torch.bfloat16: np.uint16(0),
     torch.float16: np.int16(0),
 }
-"""The types of weights, rows and results, which are the same; compiled code knows them by the type of a number."""
+"""The types of rows, weights and results, mostly the same; compiled code knows them by the type of a number."""
 KINDS: Final = {dtype: kind for kind, dtype in enumerate(MARKS)}
 """The types by number."""
-KIND_OF: Final = {types.float32: 0, types.uint16: 1, types.int16: 2}
-SIZES: Final = (4, 2, 2)
+WEIGHTS: Final = {**KINDS, torch.int8: len(KINDS)}
+"""The types of weights by number. Products of int8 are float32 for any x: whoever asks scales them."""
+KIND_OF: Final = {types.float32: 0, types.uint16: 1, types.int16: 2, types.int8: 3}
+SIZES: Final = (4, 2, 2, 1)
 
 LANES: Final = 16
 IS_WIDE: Final = bool(llvm.get_host_cpu_features().get("avx512f"))
@@ -68,7 +70,7 @@ _FLOAT: Final = ir.FloatType()
 _INT: Final = ir.IntType(64)
 _WORD: Final = ir.IntType(32)
 VECTOR: Final = ir.VectorType(_FLOAT, LANES)
-_STORED: Final = (_FLOAT, ir.IntType(16), ir.HalfType())
+_STORED: Final = (_FLOAT, ir.IntType(16), ir.HalfType(), ir.IntType(8))
 Value: TypeAlias = Any
 
 
@@ -124,6 +126,8 @@ def widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
     if kind == 2:
         return b.fpext(value, ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
     words = ir.VectorType(_WORD, lanes) if lanes > 1 else _WORD
+    if kind == 3:
+        return b.sitofp(b.sext(value, words), ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
     by = ir.Constant(words, [16] * lanes) if lanes > 1 else _WORD(16)
     return b.bitcast(b.shl(b.zext(value, words), by), ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
 
@@ -372,13 +376,14 @@ def _add_widened(
 
 @compiled
 def outputs(
-    mark: Any, size: int, packed: int, weight: int, bias: int, out: int, totals: int,
+    mark: Any, result: Any, size: int, packed: int, weight: int, bias: int, out: int, totals: int,
     num_rows: int, num_outs: int, width: int, first: int, last: int,
 ) -> None:  # fmt: skip
     """The outputs from `first` to `last` of all rows.
 
     Args:
-        mark: a number whose type stands for that of weights, bias and results (`MARKS`).
+        mark: a number whose type stands for that of the weights (`MARKS`; or int8).
+        result: the same of bias and results.
         size: bytes of a weight.
         packed, weight, bias, out, totals: addresses: rows as `pack` leaves them; weights [N, K]; [N], or 0 for none;
             [R, N]; room for `ROOM` numbers.
@@ -407,7 +412,7 @@ def outputs(
                     _add_block(mark, size, at, x, totals, outs, row, num_rows, width, length)
                 row += _rows_of_tile(row, num_rows)
         for m in range(outs):
-            added = numba.float32(0) if bias == 0 else read(mark, bias, n + m)
+            added = numba.float32(0) if bias == 0 else read(result, bias, n + m)
             for row in range(num_rows):
-                write(mark, out, row * num_outs + n + m, read(SINGLE, totals, m * num_rows + row) + added)
+                write(result, out, row * num_outs + n + m, read(SINGLE, totals, m * num_rows + row) + added)
         n += outs

@@ -35,7 +35,9 @@ from decodekit.products.cpu_products import (
     LANES,
     MARKS,
     ROOM,
+    SINGLE,
     SIZES,
+    WEIGHTS,
     Callback,
     compiled,
     outputs,
@@ -43,7 +45,7 @@ from decodekit.products.cpu_products import (
 )  # fmt: skip
 
 Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
-"""Kind and size of the weights' type; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk;
+"""Kind of x, bytes of a weight; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk;
 and the address of their `MAKERS`."""
 
 # Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
@@ -129,20 +131,20 @@ def _job_of(state: int) -> Job:
     )  # fmt: skip
 
 
-def _maker(mark: Any) -> Callback:
+def _maker(mark: Any, result: Any) -> Callback:
     size = SIZES[KIND_OF[typeof(mark)]]
 
     def make(
         packed: int, weight: int, bias: int, out: int, totals: int,
         rows: int, outs: int, width: int, first: int, last: int,
     ) -> None:  # fmt: skip
-        outputs(mark, size, packed, weight, bias, out, totals, rows, outs, width, first, last)
+        outputs(mark, result, size, packed, weight, bias, out, totals, rows, outs, width, first, last)
 
     return Callback(make, 10)
 
 
-MAKERS: Final = tuple(map(_maker, MARKS.values()))
-"""For each type of weights, the function that makes the outputs from one to another of a product."""
+MAKERS: Final = (*(_maker(mark, mark) for mark in MARKS.values()), _maker(np.int8(0), SINGLE))
+"""For each of the types in `WEIGHTS`, the function that makes the outputs from one to another of a product."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -236,7 +238,7 @@ def product(
 ) -> None:  # fmt: skip
     """Products of rows [R, K] with weights [N, K], by their addresses; with the team whose state is not 0.
 
-    `make` is the address of their `MAKERS`.
+    `make` is the address of their `MAKERS`, `kind` the type of x, `size` the bytes of a weight.
     """
     packed = room + 4 * ROOM
     if kind == 0:
@@ -290,18 +292,18 @@ def team_state() -> int:
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Products [..., N] of rows [..., K] with weights [N, K] and a bias [N], all contiguous and of one type of `KINDS`.
 
-    They are made by as many threads as torch has, and are the same for any number of them.
+    Or of int8 weights without a bias: then they are float32. They are made by as many threads as torch has, and are the
+    same for any number of them.
     """
     num_outs, width = weight.shape
     num_rows = x.numel() // width
-    out = x.new_empty((*x.shape[:-1], num_outs))
+    out = torch.empty((*x.shape[:-1], num_outs), dtype=torch.float32 if weight.dtype is torch.int8 else x.dtype)
     needed = ROOM + num_rows * (width + LANES)
     room: Tensor | None = getattr(_local, "room", None)
     if room is None or len(room) < needed:
         room = _local.room = torch.empty(needed)
-    kind = KINDS[x.dtype]
     product(
-        team_state(), MAKERS[kind].address, kind, x.element_size(), x.data_ptr(),
+        team_state(), MAKERS[WEIGHTS[weight.dtype]].address, KINDS[x.dtype], weight.element_size(), x.data_ptr(),
         weight.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(), room.data_ptr(),
         num_rows, num_outs, width,
     )  # fmt: skip

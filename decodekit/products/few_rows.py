@@ -55,22 +55,26 @@ MEASURED: Final[dict[ProductShape, tuple[float, float]]] = {}
 def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` [..., N] of x [..., K], weight [N, K], bias [N]; the operation in a recorded graph.
 
-    On a CPU up to `MAX_ROWS` rows of one type with the weights are multiplied here; anything else by torch.
+    On a CPU up to `MAX_ROWS` rows of one type with the weights are multiplied here; anything else by torch. Of int8
+    weights, for x of any type, it is the sums in float32.
     """
     out: Tensor = torch.ops.decodekit.few_rows_linear(x, weight, bias)
     return out
 
 
 def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    is_coded = weight.dtype is torch.int8
     is_ours = (
         0 < x.numel() <= MAX_ROWS * weight.shape[1]
-        and x.dtype is weight.dtype
+        and (is_coded or x.dtype is weight.dtype)
         and x.dtype in KINDS
         and x.is_contiguous()
         and weight.is_contiguous()
         and (bias is None or (bias.dtype is x.dtype and bias.is_contiguous()))
     )
-    return cpu_team.multiply(x, weight, bias) if is_ours else linear(x, weight, bias)
+    if is_ours:
+        return cpu_team.multiply(x, weight, bias)
+    return linear(x.float(), weight.float()) if is_coded else linear(x, weight, bias)
 
 
 def is_quicker(shape: ProductShape) -> bool:

@@ -34,6 +34,7 @@ from decodekit.products.cpu_products import (
     LANES,
     ROOM,
     SINGLE,
+    SIZES,
     VECTOR,
     compiled,
     four_by_one,
@@ -739,9 +740,9 @@ def run(
             bias = 0
             if code[Field.C] != NO_OPERAND:
                 bias = bases[code[Field.C]] + code[Field.C + 1]
-            kind = code[Field.A + 2]
+            weights = code[Field.B + 2]
             product(
-                state, makers[kind], kind, _size_of(kind), bases[code[Field.A]] + code[Field.A + 1],
+                state, makers[weights], code[Field.A + 2], SIZES[weights], bases[code[Field.A]] + code[Field.A + 1],
                 bases[code[Field.B]] + code[Field.B + 1], bias, bases[code[Field.OUT]] + code[Field.OUT + 1], more,
                 code[Field.DIMS + 1], code[Field.DIMS + 2], code[Field.DIMS + 3],
             )  # fmt: skip

@@ -93,6 +93,19 @@ def test_a_row_is_the_same_beside_any_others_and_by_any_threads(dtype: torch.dty
 
 
 @DTYPE
+def test_int8_weights_are_multiplied_as_the_numbers_that_they_are(dtype: torch.dtype) -> None:
+    """Bit for bit what the same numbers come to in float32, where torch does it, too, up to rounding."""
+    for num_rows, num_outs, width in product(range(1, MAX_ROWS + 1), (1, 3, 17), (1, 15, 33, 64, 1030, 2100)):
+        x = numbers(num_rows, width).to(dtype)
+        codes = torch.randint(-128, 128, (num_outs, width), generator=torch.manual_seed(width), dtype=torch.int8)
+        found = few_rows_linear(x, codes)
+        assert found.dtype is torch.float32
+        assert torch.equal(found, few_rows_linear(x.float(), codes.float()))
+    many = numbers(MAX_ROWS + 1, width).to(dtype)
+    assert torch.equal(few_rows_linear(many, codes), linear(many.float(), codes.float()))
+
+
+@DTYPE
 def test_results_are_rounded_to_the_nearest(dtype: torch.dtype) -> None:
     """A product with 1 is the number itself; half-way numbers go to the even one, as in torch."""
     exact = torch.cat([torch.tensor([0.0, -0.0, 1e-40, 3e38, torch.inf, -torch.inf]), numbers(200)]).to(dtype)

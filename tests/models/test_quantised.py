@@ -7,6 +7,7 @@ buffers and in objects of their own, and tensors without memory of their own.
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from torch.utils._pytree import tree_map_only
 import decodekit as dk
 from decodekit.models.checks.model_notes import state_of
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.modules.few_row_layers import Int8Linear, with_few_rows
 from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
 from decodekit.models.programs import replay
 from decodekit.models.programs.proof import NUM_PROOFS
+from decodekit.products.cpu_products import MAX_ROWS
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
@@ -65,11 +68,25 @@ class ScaledTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.detach.default:
-            return ScaledTensor(args[0].packed, args[0].scale)
+            return type(args[0])(args[0].packed, args[0].scale)
         plain = tree_map_only(
             ScaledTensor, lambda one: one.packed.to(one.scale.dtype) * one.scale, (args, kwargs or {})
         )
         return func(*plain[0], **plain[1])
+
+
+class Int8Tensor(ScaledTensor):
+    """A weight with the names of torchao's tensor of int8 numbers and a scale for each output."""
+
+    act_quant_kwargs = zero_point = None
+
+    @property
+    def qdata(self) -> Tensor:
+        return self.packed
+
+    @property
+    def block_size(self) -> list[int]:
+        return [1, self.shape[1]]
 
 
 def with_stand_ins(name: str) -> nn.Module:
@@ -81,17 +98,21 @@ def with_stand_ins(name: str) -> nn.Module:
     return model
 
 
-def with_scaled_tensors(name: str) -> nn.Module:
+def with_scaled_tensors(name: str, kind: type[ScaledTensor] = ScaledTensor) -> nn.Module:
     model = architectures.build(name)
     for module in model.modules():
         if type(module) is nn.Linear:
             scale = module.weight.detach().abs().amax(dim=1, keepdim=True) / 127
             packed = (module.weight.detach() / scale).round().to(torch.int8)
-            module.weight = nn.Parameter(ScaledTensor(packed, scale), requires_grad=False)
+            module.weight = nn.Parameter(kind(packed, scale), requires_grad=False)
     return model
 
 
-MAKERS = {"modules": with_stand_ins, "tensors": with_scaled_tensors}
+MAKERS = {
+    "modules": with_stand_ins,
+    "tensors": with_scaled_tensors,
+    "int8": partial(with_scaled_tensors, kind=Int8Tensor),
+}
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "lfm2"])
@@ -103,6 +124,22 @@ def test_rows_are_those_of_the_model(kind: str, name: str) -> None:
     run.forward([tokens(3 + i, n) for i, n in enumerate((3, 1, 2))])
     run.truncate([6, 3, 10])
     run.forward([tokens(6 + i, 1) for i in range(3)], kind="last")
+
+
+def test_int8_weights_are_read_as_they_are() -> None:
+    """Steps multiply the numbers themselves; a prompt, and what has another layout, is multiplied by its package."""
+    lm = HuggingFaceLM(with_scaled_tensors("llama", Int8Tensor))
+    layers = [module for module in lm._runner._module.modules() if isinstance(module, nn.Linear)]
+    assert {type(layer) for layer in layers} == {Int8Linear}
+    layer = layers[0]
+    x = torch.randn(MAX_ROWS + 1, layer.in_features)
+    expected = torch.nn.functional.linear(x, layer.weight.packed * layer.weight.scale)
+    torch.testing.assert_close(layer(x[:1]), expected[:1], atol=1e-5, rtol=1e-5)
+    assert torch.equal(layer(x[:1]), layer(x[:MAX_ROWS])[:1]) and torch.equal(layer(x), nn.Linear.forward(layer, x))
+    others = {"act_quant_kwargs": {}, "zero_point": torch.ones(1), "block_size": [1, 4], "act_pre_scale": 1.0}
+    for name, value in others.items():
+        model = with_scaled_tensors("llama", type("Int8Tensor", (Int8Tensor,), {name: value}))
+        assert not any(isinstance(module, Int8Linear) for module in with_few_rows(model).modules()), name
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -129,7 +166,9 @@ def test_other_numbers_are_seen(kind: str) -> None:
     if kind == "modules":
         layer.packed = layer.packed.clone()
     else:
-        layer.weight = nn.Parameter(ScaledTensor(layer.weight.packed.clone(), layer.weight.scale), requires_grad=False)
+        layer.weight = nn.Parameter(
+            type(layer.weight)(layer.weight.packed.clone(), layer.weight.scale), requires_grad=False
+        )
     assert state_of(model) != before
 
 
@@ -141,7 +180,7 @@ def test_steps_are_recorded_or_left_alone(kind: str) -> None:
     lm.forward(torch.tensor([[3, 4], [5, 6]]), [2, 2], cache)
     for _ in range(NUM_PROOFS + 3):
         out = lm.forward(torch.tensor([[7], [8]]), [1, 1], cache)
-    assert run._replays.num_replayable() == (1 if kind == "modules" else 0)  # type: ignore[union-attr]
+    assert run._replays.num_replayable() == (0 if kind == "tensors" else 1)  # type: ignore[union-attr]
     rows = [[3, 4], [5, 6]]
     for row, token in zip(rows, (7, 8), strict=True):
         row += [token] * (NUM_PROOFS + 3)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decodekit.products.cpu_products import KINDS
+from decodekit.products.cpu_products import KINDS, MAX_ROWS
 from decodekit.products.few_rows import few_rows_linear, measure
 
 
@@ -20,8 +20,31 @@ class FewRowsLinear(nn.Linear):
         return few_rows_linear(input, self.weight, self.bias)
 
 
+class Int8Linear(nn.Linear):
+    """`nn.Linear` with weights as torchao holds them in int8: a number for each, and a scale for each output."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., out_features] of [..., in_features]; of more than a few rows by torchao."""
+        if input.numel() > MAX_ROWS * self.in_features:
+            return super().forward(input)
+        weight: Any = self.weight
+        out: Tensor = few_rows_linear(input.contiguous(), weight.qdata) * weight.scale.view(-1)
+        return (out if self.bias is None else out + self.bias).to(input.dtype)
+
+
+def _is_int8(weight: Any) -> bool:
+    """Whether a weight is torchao's `Int8Tensor` with a scale for each output, zero at zero, and x as it is."""
+    if type(weight).__name__ != "Int8Tensor" or getattr(weight, "act_quant_kwargs", None) is not None:
+        return False
+    num_outs, width = weight.shape
+    is_by_outputs = weight.block_size == [1, width] and weight.scale.shape == (num_outs, 1)
+    has_offsets = weight.zero_point is not None and bool(weight.zero_point.any())
+    has_more = getattr(weight, "act_pre_scale", None) is not None
+    return is_by_outputs and weight.qdata.is_contiguous() and not has_offsets and not has_more
+
+
 def with_few_rows(model: nn.Module) -> nn.Module:
-    """The model, of which linear layers with float weights on a CPU have become those of this room.
+    """The model, of which linear layers with float or int8 weights on a CPU have become those of this room.
 
     Args:
         model: a copy (see `shared_copy`): its modules are changed, its weights are not.
@@ -29,8 +52,12 @@ def with_few_rows(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if type(module) is nn.Linear and "forward" not in vars(module):
             weight = module.weight
-            if type(weight) is nn.Parameter and weight.dtype in KINDS and weight.device.type == "cpu":
+            if weight.device.type != "cpu":
+                continue
+            if type(weight) is nn.Parameter and weight.dtype in KINDS:
                 module.__class__ = FewRowsLinear
+            elif _is_int8(weight):
+                module.__class__ = Int8Linear
     return model
 
 

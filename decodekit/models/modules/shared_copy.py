@@ -106,12 +106,18 @@ def with_longrope(model: nn.Module, is_long: bool) -> nn.Module:
     return twin
 
 
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """The tensors that a quantised one is made of; of any other the tensor itself."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [one for part in parts if isinstance(part, Tensor) for one in parts_of(part)]
+
+
 def addresses_of(tensor: Tensor) -> tuple[int, ...]:
     """Where a tensor lies in memory; a quantised one that is made of others lies where they lie."""
     if hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
-        parts = [getattr(tensor, name) for name in names]
-        return tuple(address for part in parts if isinstance(part, Tensor) for address in addresses_of(part))
+        return tuple(address for part in parts_of(tensor) for address in addresses_of(part))
     try:
         return (tensor.data_ptr(),)
     except (RuntimeError, NotImplementedError):  # a subclass without memory of its own

@@ -48,7 +48,7 @@ class StepFrame:
         self._bases = np.zeros(num_bases, np.int64)
         self._bases[1] = self._arena.data_ptr()
         self._room = torch.empty(0)
-        kinds = {int(code[Field.A + 2]) for code in program.codes if code[Field.OP] == Op.LINEAR}
+        kinds = {int(code[Field.B + 2]) for code in program.codes if code[Field.OP] == Op.LINEAR}
         self._makers = np.array([one.address if i in kinds else 0 for i, one in enumerate(MAKERS)], np.int64)
         self._views: dict[int, Tensor] = {}
 

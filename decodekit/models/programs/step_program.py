@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decodekit.models.caches.kv_cache import Step
-from decodekit.products.cpu_products import KINDS, MAX_ROWS
+from decodekit.models.modules.shared_copy import parts_of
+from decodekit.products.cpu_products import KINDS, MAX_ROWS, WEIGHTS
 from decodekit.products.step_code import BOOL, INT64, NO_OPERAND, NUM_FLOATS, Field, Op
 
 READS: Final = frozenset({"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2"})
@@ -203,7 +204,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._instructions: list[_Instruction] = []
         self._marked: dict[int, list[_Marked]] = {}  # what calls write
         self._num_inputs = len(inputs)
-        for tensor in (*module.parameters(), *module.buffers()):
+        for tensor in (part for one in (*module.parameters(), *module.buffers()) for part in parts_of(one)):
             self._note(tensor, _Memory(address=tensor.untyped_storage().data_ptr()))
         for i, tensor in enumerate(inputs):
             self._note(tensor, _Memory(input=i))
@@ -706,9 +707,12 @@ def _embedded(writer: Writer, name: str, out: Tensor, table: Tensor, ids: Tensor
 
 def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
     num_rows = x.numel() // x.shape[-1]
-    if weight.dtype not in KINDS or x.dtype is not weight.dtype or not weight.is_contiguous():
+    is_coded = weight.dtype is torch.int8
+    if x.dtype not in KINDS or not (is_coded or x.dtype is weight.dtype) or not weight.is_contiguous():
         raise _NoInstructionError
     if bias is not None and not (bias.is_contiguous() and bias.dtype is x.dtype):
+        raise _NoInstructionError
+    if num_rows > MAX_ROWS and is_coded:
         raise _NoInstructionError
     if num_rows > MAX_ROWS:
         with _paused():
@@ -724,7 +728,7 @@ def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, b
         (num_rows, weight.shape[0], weight.shape[1]),
         out=_flat(writer, out),
         a=_flat(writer, writer.contiguous(x)),
-        b=_flat(writer, weight),
+        b=_flat(writer, weight)._replace(kind=WEIGHTS[weight.dtype]),
         c=None if bias is None else _flat(writer, bias),
     )
 
