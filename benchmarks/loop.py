@@ -1,7 +1,7 @@
 """Tokens per second of the loop on a CPU: decodekit beside transformers, in one process, in turns.
 
-    python -m benchmarks.loop [--repeats 9] [--sizes 2 9 52 tiny] [--dtypes float32 bfloat16] [--threads 1 2]
-        [--batch 1 8] [--tokens 128]
+    python -m benchmarks.loop [--repeats 9] [--sizes 2 9 52 tiny] [--dtypes float32 bfloat16 int8]
+        [--threads 1 2] [--batch 1 8] [--tokens 128]
 
 The sides, over one model with the same prompts and limits:
 
@@ -52,6 +52,8 @@ SIZES: Final[dict[str, dict[str, int]]] = {
     "52": {"vocab_size": 32_000, "hidden_size": 512, "intermediate_size": 1600, "num_hidden_layers": 10},
 }
 """Millions of weights, and the shape of the model."""
+DTYPES: Final = ("float32", "bfloat16", "float16", "int8")
+"""Types of the weights: int8 is what torchao makes of the layers of a model in bfloat16."""
 
 Run = Callable[[], list[list[int]]]
 """Decodes all prompts; the new tokens of each, without an end of text."""
@@ -99,7 +101,11 @@ def random_model(name: str, dtype: torch.dtype, num_prompts: int, max_new_tokens
         eos_token_id=None,
         pad_token_id=0,
     )
-    module = AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    module = AutoModelForCausalLM.from_config(config).to(torch.bfloat16 if dtype is torch.int8 else dtype).eval()
+    if dtype is torch.int8:
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+        quantize_(module.model, Int8WeightOnlyConfig())  # not the head, which has its weights from the embedding
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(256, shape["vocab_size"], (num_prompts, PROMPT_TOKENS), generator=generator).tolist()
     llm = dk.LLM(module, tokenizer_of(shape["vocab_size"]))
@@ -282,7 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--sizes", nargs="+", default=[*SIZES, "tiny"], metavar="SIZE")
-    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=DTYPES)
     parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()])
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--prompts", type=int, default=1, help="times the batch")
