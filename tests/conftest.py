@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests import chance
+from tests.sizes import thin_out
 
 os.environ["DECODEKIT_CACHE"] = "off"  # in the processes that tests start, too
 
@@ -42,6 +43,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the tests of a mark are chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    thin_out(items)
     for item in items:
         if chance.draws(item):
             item.add_marker(pytest.mark.chance)

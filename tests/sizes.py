@@ -5,10 +5,18 @@
     def test_law(num_samples: int, name: str) -> None: ...
 
 `make test` runs ``test_law[llama-500]`` and ``test_law[falcon-500]``, `make test-slow` the rest of the product.
+
+    @few(3)
+    @pytest.mark.parametrize("seed", range(60))
+    def test_fuzz(seed: int) -> None: ...
+
+`make test` runs ``test_fuzz[10]``, ``test_fuzz[30]`` and ``test_fuzz[50]``: three that lie evenly among all cases. How
+many are few was chosen by coverage: together the ordinary cases of all tests run every line that all cases run.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import pytest
@@ -33,3 +41,24 @@ def thinned(name: str, values: Iterable[object], *, keep: Collection[object]) ->
     return pytest.mark.parametrize(
         name, [value if value in keep else pytest.param(value, marks=_SLOW) for value in values]
     )
+
+
+def few(count: int) -> pytest.MarkDecorator:
+    """So many cases of a test in the ordinary run, evenly among all that are asked for; the others in the slow run."""
+    return pytest.mark.few(count)
+
+
+def thin_out(items: Iterable[pytest.Item]) -> None:
+    """Mark as slow what `few` leaves out."""
+    cases = defaultdict[tuple[int, str], list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            cases[id(item.parent), getattr(item, "originalname", item.name)].append(item)
+    for some in cases.values():
+        marker = some[0].get_closest_marker("few")
+        count = min(len(some), marker.args[0] if marker else 0)
+        ordinary = {(2 * i + 1) * len(some) // (2 * count) for i in range(count)}
+        for place, item in enumerate(some):
+            if place not in ordinary:
+                for mark in _SLOW:
+                    item.add_marker(mark)

@@ -49,6 +49,7 @@ print(json.dumps([collections, num_chunks, gc.get_freeze_count(), before, gc.get
 """
 
 
+@pytest.mark.slow
 def test_no_whole_collection_while_a_stream_runs() -> None:
     done = subprocess.run([sys.executable, "-c", OF_A_STREAM], capture_output=True, text=True, check=True)
     collections, num_chunks, num_frozen, before, thresholds = json.loads(done.stdout)

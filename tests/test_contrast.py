@@ -32,7 +32,7 @@ from tests.reference.contrast import amateurish_row, exit_logits, guided_row, la
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.models import plain_logits
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 PROMPTS = ["the né other", "a", "x y z x y z x y z x", "other the a"]
 PATTERN = r"(ab|é|x[yz]){2,5}-\d{1,3}[a-f](né)?"
@@ -84,6 +84,7 @@ def test_speed_options_and_batches_change_no_text(names: tuple[str, str]) -> Non
             assert sum(one.stats.num_draft_tokens for one in drafted) > 0
 
 
+@few(2)
 @thinned("kind", contrasts(), keep=["negative prompts", "dola high", "amateur"])
 def test_constraints_hold_and_speed_options_change_no_text(kind: str) -> None:
     """With random weights most tokens that a pattern allows are implausible: none of these rows may be a dead end."""

@@ -27,6 +27,7 @@ from decodekit.jobs.job_schema import load_schema
 from tests.commands import Result
 from tests.constraints.json_schema.test_layout import VALUES, natural
 from tests.jobs.fakes import FakeLLM, write_jsonl
+from tests.sizes import few
 
 USUAL = {"whitespace": "natural", "escapes": "needed", "numbers": "short", "order": "declared"}
 
@@ -134,6 +135,7 @@ def written(llm: dk.LLM, name: str, way: str, num: int) -> Iterator[tuple[dk.Jso
         yield constraint, one.text
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "GPTNeoXForCausalLM", "MambaForCausalLM"])
 def test_random_models_write_no_run_of_blanks_and_no_needless_escape(name: str, models: dict[str, dk.LLM]) -> None:
     for number, schema in enumerate(SCHEMAS):

@@ -25,6 +25,7 @@ from decodekit.errors import (
 )
 from tests.constraints.json_schema.corpora import needs_corpus, sample
 from tests.reference import json_schema as reference
+from tests.sizes import few
 
 HOT = dk.Sample(temperature=1.5)
 DEFAULT = jsonschema.Draft202012Validator
@@ -135,6 +136,7 @@ def generate(
     return ends
 
 
+@few(5)
 @pytest.mark.parametrize("on_length", ["error", "close"])
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_own_schemas(llm: dk.LLM, name: str, on_length: Literal["error", "close"]) -> None:

@@ -18,6 +18,7 @@ from decodekit.strategy import GENERATION_OPTIONS, all_option_names, resolve_str
 from decodekit.strategy.options import remedies
 from decodekit.strategy.options.known_options import answer, known_options
 from decodekit.strategy.strategy import PROPOSERS
+from tests.sizes import few
 
 KNOWN_OPTIONS = known_options()
 
@@ -177,6 +178,7 @@ def read(hint: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_option_of_other_libraries_has_an_answer_that_works(llm: dk.LLM) -> None:
     """What is to be written is written, and a text comes of it."""
     num_run = 0
@@ -206,6 +208,7 @@ def test_every_option_of_other_libraries_has_an_answer_that_works(llm: dk.LLM) -
     assert num_run > 150
 
 
+@few(5)
 @pytest.mark.parametrize("strategy", NAMES)
 def test_no_advice_is_refused(strategy: str) -> None:
     """For every option of ours, with every strategy, in all the places where options are given."""

@@ -34,7 +34,8 @@ def run(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@thinned("name", [path.stem for path in NOTEBOOKS], keep=["01_first_steps"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
 def test_it_runs_and_its_claims_hold(name: str, tmp_path: Path) -> None:
     path = ROOT / "notebooks" / f"{name}.py"
     done = run(path, tmp_path)

@@ -91,6 +91,7 @@ def test_a_side_in_its_process() -> None:
     assert peers.judged([document], [*texts], [*texts])["valid"] == 1
 
 
+@pytest.mark.slow
 def test_an_absent_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "xgrammar.py").write_text("raise ModuleNotFoundError('there is none', name='xgrammar')\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = ['transformers, xgrammar']; "

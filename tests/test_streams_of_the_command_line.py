@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from decodekit.cli.parts.console import typed_text
+from tests.sizes import few
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = "import sys; from decodekit.cli import main; sys.argv[0] = 'decodekit'; main()"
@@ -92,6 +93,7 @@ def test_every_command_writes_to_ascii(folder: Path, environment: dict[str, str]
             json.loads(done.stdout)
 
 
+@few(1)
 @pytest.mark.parametrize("words", [("strategies",), ("grammar", "sample", "é.gbnf", "--num", "5000")])
 def test_a_reader_that_has_gone_gives_no_traceback(folder: Path, words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()

@@ -19,6 +19,7 @@ from decodekit.sampling.checks import is_count, is_number, plain
 from decodekit.strategy import GENERATION_OPTIONS, resolve_strategy, strategy_factory
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
+from tests.sizes import few
 
 WRONG: list[Any] = [
     None,
@@ -108,6 +109,7 @@ def test_prompts_and_texts(llm: dk.LLM) -> None:
         refusal(llm.score, value)
 
 
+@few(4)
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "mirostat", "beam", "contrastive", "best-of", "particles"])
 def test_options_of_strategies(strategy: str) -> None:
     """By name; an error names the option as it was given."""

@@ -88,6 +88,7 @@ def tekken_as_byte_level() -> Any:
     return convert_tekken_tokenizer(str(mistral_data("tekken_240911.json")))
 
 
+@pytest.mark.slow
 def test_byte_level_equals_tekken(tekken_as_byte_level: Any) -> None:
     vocabulary = Vocabulary.from_tokenizer(tekken_as_byte_level)
     assert vocabulary == tekken_vocabulary()

@@ -19,7 +19,7 @@ from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.constraints.tool_calls.literals import marks_of
 from decodekit.vocabulary import Vocabulary
 from tests.chat.made_templates import MADE, tokenizer_of
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 BYTES: Final = Vocabulary([*(bytes((b,)) for b in range(256)), None], [256])
 
@@ -189,6 +189,7 @@ def marks_in(form: ToolFormat) -> Iterator[str]:
     return iter(dict.fromkeys(text for text in [*texts, *stripped, *marks_of(texts, form.marks)] if text))
 
 
+@few(4)
 @IN_EVERY_FORMAT
 def test_values_with_marks_of_the_format_are_escaped_or_refused(name: str) -> None:
     """Never read otherwise: what can be written is read back, and what cannot is refused when it is written."""

@@ -13,6 +13,7 @@ from decodekit.errors import ChatTemplateError
 from tests.chat.corpus import needs_corpus, templates
 from tests.chat.made_templates import MADE, PARTS, tokenizer_of
 from tests.chat.thinking_model import WITHOUT, llm_of
+from tests.sizes import few
 
 USER = {"role": "user", "content": "Say ZEBRA"}
 ASSISTANT = {"role": "assistant", "content": "GNU"}
@@ -217,6 +218,7 @@ VALUES = ({"city": "Bern"}, '{"city": "Bern"}', '{"city":"Bern"}')
 CONTENTS = ("", None, ...)
 
 
+@few(79)
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("arguments", VALUES)
 @pytest.mark.parametrize("content", CONTENTS)

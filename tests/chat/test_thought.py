@@ -15,6 +15,7 @@ from decodekit.llm import LLM
 from tests.chat.corpus import needs_corpus, templates
 from tests.chat.made_templates import tokenizer_of
 from tests.chat.thinking_model import BY_OPTION, CHANNELS, FREE, OPEN, WITHOUT, llm_of
+from tests.sizes import few
 
 ASKED = [{"role": "user", "content": "How much?"}]
 NUMBER = {"type": "integer"}
@@ -219,6 +220,7 @@ def test_a_bound_that_a_text_without_a_thought_does_not_meet(most: int) -> None:
     assert done.value == 12 and done.reasoning is not None and len(done.reasoning) < 12
 
 
+@few(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_are_the_same_with_all_options_of_speed(seed: int) -> None:
     llm = dk.LLM.load("tiny")

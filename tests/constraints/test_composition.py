@@ -31,6 +31,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.reference import composition as reference
 from tests.reference import masks
 from tests.reference.vocabularies import adversarial_tokens, adversarial_vocabulary, byte_vocabulary
+from tests.sizes import few
 
 
 class Invoice(pydantic.BaseModel):
@@ -118,6 +119,7 @@ LANGUAGES: dict[str, tuple[Constraint, dict[str, object], list[str | bytes]]] = 
 }
 
 
+@few(10)
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_languages_and_values(name: str) -> None:
     constraint, values, rejects = LANGUAGES[name]
@@ -144,6 +146,7 @@ def test_matchers_keep_the_laws(name: str) -> None:
     check_matcher(compile(LANGUAGES[name][0], vocabulary).matcher(), vocabulary, num_tokens=12)
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["text of some length", "text until, bounded", "triggers", "reasoning that was begun"])
 def test_masks_are_those_of_trying_every_token(name: str) -> None:
     """Along every text: counts that saturate, half characters and triggers in tokens make no difference."""

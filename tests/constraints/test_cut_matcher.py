@@ -13,7 +13,7 @@ from decodekit.constraints.composition.tags import Reasoned
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.matching.cut_matcher import CutMatcher
 from decodekit.vocabulary import Vocabulary
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 WORLD = Vocabulary([b"a", b"<", b"/>", b"</>", b"1", b"\xc3", b"\x80", b"[", b"a</>1", None], [9])
 END, ANSWER = b"</>", Choices(["1", "1a"])
@@ -50,6 +50,7 @@ def num_allowed(tokens: tuple[int, ...], limit: int, is_open: bool) -> int:
     return len(tokens)
 
 
+@few(4)
 @sized("length", 3, slow=4)
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])

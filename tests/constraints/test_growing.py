@@ -21,6 +21,7 @@ from decodekit.constraints.json_schema.notation import Values
 from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolFormat, ToolResponse
 from decodekit.constraints.tool_calls.format import JsonArguments
 from tests.reference.growing_json import goes_on
+from tests.sizes import few
 
 NUMBER = dk.JsonSchema({"type": "integer", "minimum": 0, "maximum": 120})
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a"],
@@ -162,6 +163,7 @@ def plain_calls(calls: Iterable[ToolCall]) -> list[Any]:
     return [[one.name, one.arguments] for one in calls]
 
 
+@few(5)
 @pytest.mark.parametrize("format", FORMATS)
 def test_calls_so_far(format: str) -> None:
     """Of every format: what is shown is kept, the arguments are told as the text that the whole call has."""

@@ -24,7 +24,7 @@ from decodekit.decoding.request.stopping import finish_reason
 from decodekit.errors import ResourceLimitError
 from decodekit.testing import check_matcher
 from tests.reference.vocabularies import byte_vocabulary
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 Schema = dict[str, Any]
 
@@ -94,6 +94,7 @@ LONG: dict[str, tuple[Schema, Callable[[int], str]]] = {
 }
 
 
+@few(4)
 @pytest.mark.parametrize("name", LONG)
 def test_a_judgement_grows_with_the_value_and_is_left_off_often(name: str) -> None:
     schema, text_of = LONG[name]

@@ -20,6 +20,7 @@ from decodekit.constraints.language.words import words as word_list
 from tests.constraints.views import Views
 from tests.reference.composition import is_free_text
 from tests.reference.expressions import Language, Meanings
+from tests.sizes import few
 
 Counts: TypeAlias = tuple[int, int | None]
 Known: TypeAlias = dict[Node, Language]
@@ -303,6 +304,7 @@ BROKEN: Final[list[tuple[Any, str, Any, str]]] = [
 ]
 
 
+@few(3)
 @pytest.mark.parametrize("number", range(len(BROKEN)), ids=[broken.__name__ for _, _, broken, _ in BROKEN])
 def test_negative_control_a_broken_rule_is_found(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, broken, what = BROKEN[number]

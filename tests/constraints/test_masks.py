@@ -28,7 +28,7 @@ from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from decodekit.vocabulary import Vocabulary
 from tests.reference import json_frames, masks
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary, tekken_vocabulary
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def vocabularies() -> list[Vocabulary]:
     ]
 
 
+@few(7)
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_mask_equals_brute_force(name: str) -> None:
     constraint = CONSTRAINTS[name]

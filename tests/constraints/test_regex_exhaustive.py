@@ -20,6 +20,7 @@ from decodekit.errors import UnsupportedSchemaError
 from tests.constraints.regex_patterns import compiled
 from tests.constraints.views import Views
 from tests.reference.regex import Char, Place, Places, Quantifier, World, written
+from tests.sizes import few
 
 LENGTH: Final = 5
 STAR, PLUS, MAYBE = Quantifier("*", 0, None), Quantifier("+", 1, None), Quantifier("?", 0, 1)
@@ -89,6 +90,7 @@ A, B, ANY, NOT_A, A_OR_B = letters("ab")
 DASH: Final = Char("-", "-")
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("world", "size", "word", "flavours", "least"),
     [

@@ -14,6 +14,7 @@ from decodekit.constraints.language.node import Node
 from decodekit.constraints.regex.regex import full_match, parse_search
 from decodekit.errors import ConstraintError, UnsupportedSchemaError
 from tests.constraints.regex_patterns import BY_HAND, as_re, compiled, differences
+from tests.sizes import few
 
 PIECES = [
     *"ab1 \n\\()[]{}*+?|^$.-,:=!<>#PiamsxuLzN_&~é0123456789", "(?", "(?:", "(?P<", "(?i:", "(?x)", "(?=", "(?!", "(?<=",
@@ -101,6 +102,7 @@ def test_random_strings_as_ecma_patterns_give_a_language_or_an_error() -> None:
     assert min(outcomes.values()) > 500
 
 
+@few(6)
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -25,6 +25,7 @@ from decodekit.constraints.tool_calls.calls import _pieces
 from decodekit.errors import ConstraintError, DecodekitError, OptionError, UselessOptionError
 from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
+from tests.sizes import few
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -160,6 +161,7 @@ def test_every_format_has_an_example() -> None:
     assert [name for name in FORMATS if f'``"{name}"``' not in described] == []
 
 
+@few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_formats(format: str) -> None:
     text, rejects = CALLS[format]
@@ -211,6 +213,7 @@ def test_between_the_parts_stands_at_most_what_templates_write(format: str) -> N
             assert grammar.matcher().validate([*begun]) < len(begun), begun
 
 
+@few(4)
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_cut_text_has_the_calls_that_are_whole(format: str) -> None:
     """Wherever it is cut; the content is there as soon as it is written, and no part of a call is taken for content."""
@@ -374,6 +377,7 @@ def test_strings_are_written_as_they_are_and_the_rest_as_json() -> None:
         assert constraint.parse(text) == ToolResponse("", (ToolCall("f", arguments),))
 
 
+@few(3)
 @pytest.mark.parametrize("mark", ["</parameter>", "<parameter=", "</function>", "<tool_call>", "</tool_call>"])
 def test_strings_as_they_are_hold_no_mark_of_the_format(mark: str) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string"}}}

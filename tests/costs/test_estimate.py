@@ -20,7 +20,7 @@ from decodekit.errors import ModelError, OptionError
 from decodekit.models import sizes
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models.architectures import ALL, build, tokens
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 EVERY = ALL
 KEPT = ("gemma3", "deepseek_v3", "jamba")
@@ -140,6 +140,7 @@ def predicted(shape: str, rows: int, how: str) -> float:
     return 1e3 * work.seconds(DEVICES["h200"], run)
 
 
+@few(2)
 @pytest.mark.parametrize(("shape", "rows", "how", "milliseconds"), READ)
 def test_the_step_is_that_of_the_reading(shape: str, rows: int, how: str, milliseconds: float) -> None:
     assert predicted(shape, rows, how) == pytest.approx(milliseconds, rel=0.1)

@@ -33,6 +33,7 @@ from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.decoding.test_scheduler import TOKENS, VOCABULARY, V, settings_of
 from tests.reference.generation import Law, ToyLM, hashed_law
+from tests.sizes import few
 from tests.speculation.test_same_text import Prophet
 
 CERTIFIED: list[Strategy] = [
@@ -183,6 +184,7 @@ def shares(strategy: Strategy, **options: Any) -> tuple[int, int, int]:
     )
 
 
+@few(2)
 @pytest.mark.parametrize("strategy", CERTIFIED, ids=repr)
 def test_tokens_are_taken_without_masks(strategy: Strategy) -> None:
     num_tokens, num_masks, num_questions = shares(strategy, fast_forward="off")
@@ -322,6 +324,7 @@ CLOSING: list[Strategy] = [
 ]
 
 
+@few(3)
 @pytest.mark.parametrize("strategy", CLOSING, ids=repr)
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_closing_in_time_asks_beside_a_truncation(strategy: Strategy, is_wide: bool) -> None:

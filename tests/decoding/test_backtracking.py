@@ -25,7 +25,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.decoding.test_scheduler import choose_by
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.guards import guarded_decode
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 TOKENS: list[bytes | None] = [*(bytes([c]) for c in b"[],123"), b"12", b"1,", b",2", b"2]", b"],", b"3,1", None]
 V = len(TOKENS)
@@ -131,6 +131,7 @@ def requests_of(constraint: Constraint, num: int = 24) -> list[Request]:
     return [Request([index % V, index // V], grammar.matcher(), seed=index) for index in range(num)]
 
 
+@few(4)
 @pytest.mark.parametrize("number", range(len(CONSTRAINTS)))
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_the_slow_twin_agrees(number: int, strategy: Strategy) -> None:
@@ -200,6 +201,7 @@ def test_texts_with_special_tokens_are_taken_back_as_far(constraint: Constraint,
     assert num_rollbacks > 0 and num_finished > 0
 
 
+@few(3)
 @sized("num", 10, slow=24)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=range(len(CONSTRAINTS)))
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -222,6 +224,7 @@ def test_under_a_truncation_it_is_not() -> None:
     assert [r.token_ids for _, r in drawn] != [r.token_ids for _, r in masked]
 
 
+@few(3)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=range(len(CONSTRAINTS)))
 def test_finished_texts_pass_and_do_not_depend_on_their_neighbours(constraint: Constraint) -> None:
     guard = constraint.guard()

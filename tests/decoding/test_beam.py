@@ -33,6 +33,7 @@ from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.beam import best_texts, diverse_beam_search, text_log_prob, texts_of_words
 from tests.reference.generation import Law, TextsMatcher, ToyLM, hashed_law
+from tests.sizes import few
 
 EOS = frozenset(range(2, VOCAB_SIZE, 3))  # many, for random weights seldom choose a given one
 PROMPTS = [tokens(i, length) for i, length in enumerate((3, 17, 9))]
@@ -109,6 +110,7 @@ def assert_equal(mine: Any, expected: Any) -> None:
     assert [score for found in mine for _, score in found] == pytest.approx(scores, rel=1e-5, abs=1e-5)
 
 
+@few(6)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.0])
@@ -380,6 +382,7 @@ def test_beams_close_without_forbidden_tokens() -> None:
     assert isinstance(short.error, LengthError) and "the least known has 2" in str(short.error)
 
 
+@few(2)
 @pytest.mark.parametrize(
     "beam", [dk.Beam(3), dk.Beam(4, num_beam_groups=2, diversity_penalty=0.5), dk.Beam(3, do_sample=True)]
 )

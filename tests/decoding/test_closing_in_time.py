@@ -23,6 +23,7 @@ from decodekit.strategy import Greedy, Sample, Strategy, can_redraw, lead_of
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary, tekken_vocabulary
+from tests.sizes import few
 
 VOCABULARY = byte_vocabulary([*adversarial_tokens(), b'"name"', b'{"name":"', b"aaaa"])
 V = VOCABULARY.size
@@ -219,6 +220,7 @@ BANS: dict[str, LogitsProcessor] = {
 }
 
 
+@few(3)
 @pytest.mark.parametrize("name", BANS)
 def test_texts_close_without_forbidden_tokens(name: str) -> None:
     without_a = Regex('\\{"(n|name)":"[b-z]{2,9}"(,"tags":\\[\\])?\\}')

@@ -28,7 +28,7 @@ from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.contrast import contrastive_search
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 SEVERAL = ["llama", "gemma2", "mistral", "gpt2", "opt", "gpt_oss", "falcon", "lfm2"]
 PROMPTS = [tokens(i, length) for i, length in enumerate((3, 17, 9, 1))]
@@ -124,6 +124,7 @@ CONSTRAINTS = {
 }
 
 
+@few(2)
 @pytest.mark.parametrize("kind", CONSTRAINTS)
 @thinned("name", ["llama", "falcon"], keep=["llama"])
 def test_constraints_equal_the_slow_twin(name: str, kind: str) -> None:

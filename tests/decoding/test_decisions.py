@@ -37,6 +37,7 @@ from tests.reference.decisions import any_spelling, choice_law, own_cut
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.models import plain_logits
+from tests.sizes import few
 
 ARCHITECTURES = ("llama", "gpt2", "gemma2", "falcon", "mamba", "lfm2")
 NUM_WORLDS = 24
@@ -120,6 +121,7 @@ def near(found: Any, expected: Any, tolerance: float = 1e-5) -> bool:
     return found.keys() == expected.keys() and all(abs(found[key] - expected[key]) < tolerance for key in found)
 
 
+@few(14)
 @pytest.mark.parametrize("number", range(NUM_WORLDS))
 def test_probabilities_are_those_of_all_spellings(number: int) -> None:
     llm, prompt, choices, _ = world(number)

@@ -22,7 +22,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 TWELVE = [
     "llama",
@@ -71,6 +71,7 @@ def generated(name: str, prompt: Sequence[int], **options: Any) -> tuple[int, ..
     return tuple(out[0, len(prompt) :].tolist())
 
 
+@few(2)
 @thinned("name", TWELVE, keep=["llama", "gemma2", "mixtral"])
 def test_greedy_tokens_equal_generate(name: str) -> None:
     """Alone and all five at once; 64 tokens each."""

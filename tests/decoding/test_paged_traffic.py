@@ -17,7 +17,7 @@ from decodekit.models.runners.step_state import StepState
 from tests.decoding.traffic import SCHEMA, FailsAt, Traffic, small
 from tests.models import architectures
 from tests.models.device_law import DeviceLawError
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def traffic_of(
     return Traffic(*llms, random.Random(seed), fails=fails, **kinds)
 
 
+@few(2)
 @sized("num_events", 100, slow=3400)
 @pytest.mark.parametrize(("is_captured", "fails"), [(True, False), (True, True), (False, True)])
 def test_every_request_has_its_own_text(
@@ -139,6 +140,7 @@ def wrong_after_a_fault(llm: LLM, options: dict[str, Any], every: int) -> list[t
     return wrong
 
 
+@few(1)
 @sized("every", 193, slow=5)
 @pytest.mark.parametrize("options", WALKS, ids=range(len(WALKS)))
 def test_memory_that_runs_out_anywhere_changes_no_text(plain: LLM, options: dict[str, Any], every: int) -> None:

@@ -46,7 +46,7 @@ from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
 from tests.reference.particles import legal_texts, log, orders, population, rejection
 from tests.reference.sampling import gumbel, repetition_penalty, softmax, temperature, top_k
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 THRESHOLD = 1e-4
 SPELLINGS: list[bytes | None] = [*(bytes([c]) for c in b"abcd"), b"ab", b"cda", b"dd", None]
@@ -282,6 +282,7 @@ def test_processors_that_look_back_see_the_text_of_the_ancestor() -> None:
     assert num_resamplings > 20
 
 
+@few(2)
 @pytest.mark.parametrize("method", ["smc", "awrs"])
 @pytest.mark.parametrize(
     ("strategy", "process"),
@@ -385,6 +386,7 @@ def drawn_texts(strategy: Particles, num_runs: int) -> list[tuple[Result, dict[s
     return run(TableLM(TABLE), strategy, requests, 100, vocabulary=SMALL, max_new_tokens=3)
 
 
+@few(2)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -443,6 +445,7 @@ def test_masked_sampling_is_rejected() -> None:
     assert p_value(drawn, law) < THRESHOLD
 
 
+@pytest.mark.slow
 def test_two_particles_are_not_enough_for_the_law() -> None:
     """Another control: the bias is there, and the test sees it where particles are few."""
     law, _ = legal_law()

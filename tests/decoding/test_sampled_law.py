@@ -20,7 +20,7 @@ from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
 from decodekit.strategy import Sample
 from tests.reference.law_of_sampling import law_of
-from tests.sizes import sized
+from tests.sizes import few, sized
 from tests.testing.distribution import check_distribution
 from tests.testing.small_world import SmallWorld
 
@@ -38,6 +38,7 @@ CASES: list[tuple[Sample, Choices | None]] = [
 ]
 
 
+@few(3)
 @sized("deviation", 0.15, slow=0.03)
 @pytest.mark.parametrize(("strategy", "constraint"), CASES, ids=range(len(CASES)))
 def test_texts_follow_the_exact_law(strategy: Sample, constraint: Choices | None, deviation: float) -> None:

@@ -27,6 +27,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.generation import TextsMatcher, ToyLM, hashed_law
+from tests.sizes import few
 
 LETTERS: list[bytes | None] = [*(bytes([c]) for c in b"abcd"), b"ab", b"cda", b"dd", None, None]
 V, EOS = len(LETTERS), frozenset({8})
@@ -217,6 +218,7 @@ def test_samples_differ_and_the_first_streams() -> None:
     assert len(texts) == 4
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral", "mamba"])
 def test_on_models(name: str) -> None:
     """Families of unequal prompts under a constraint, on real caches, beside each sample alone."""

@@ -16,6 +16,7 @@ from decodekit.decoding.request.token_traces import TokenTrace
 from decodekit.decoding.request.trace_recorder import MAX_OPTIONS
 from decodekit.decoding.request.trace_recorder import _sources as sources_of
 from decodekit.errors import OptionError
+from tests.sizes import few
 
 PROMPT = "Invoice A-17, total 40.20 EUR."
 SCHEMA = {
@@ -49,6 +50,7 @@ def texts(completion: dk.Completion) -> list[tuple[str, tuple[int, ...], int]]:
     return [(one.text, one.token_ids, one.stats.num_forwards) for one in every]
 
 
+@few(4)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_trace_changes_neither_the_text_nor_the_forward_passes(llm: dk.LLM, name: str) -> None:
     options: Any = {"constraint": SCHEMA, "strategy": STRATEGIES[name], "max_new_tokens": 40}

@@ -22,6 +22,7 @@ from decodekit.strategy import Greedy, Sample, Strategy
 from tests.decoding.test_asking import even_letters, texts_of
 from tests.decoding.test_scheduler import VOCABULARY, V, settings_of
 from tests.reference.generation import ToyLM, hashed_law
+from tests.sizes import few
 
 CASES: list[tuple[Strategy, Constraint, Proposer | None]] = [
     (Greedy(), Regex(r"[abc]{2,9}"), None),
@@ -76,6 +77,7 @@ GUARDED: list[tuple[Strategy, Constraint, Proposer | None]] = [
 ]
 
 
+@few(8)
 @pytest.mark.parametrize("masks", ["asked", "always"])
 @pytest.mark.parametrize("salt", range(3))
 @pytest.mark.parametrize(("strategy", "constraint", "proposer"), [*CASES, *GUARDED])

@@ -71,6 +71,7 @@ def comparison(llm: dk.LLM) -> Comparison:
     return compare(llm, strategies, [TASK, FREE], seeds=(0, 1, 2), repeats=2)
 
 
+@pytest.mark.slow
 def test_a_row_for_every_strategy_task_and_seed(comparison: Comparison) -> None:
     found = [(row.task, row.strategy, row.seed) for row in comparison.rows]
     names = ["plain", "drafts", "warm", "warm+suffix", "beam", "fragile"]

@@ -22,6 +22,7 @@ from decodekit.evaluation.reports.comparison_tables import grids
 from decodekit.evaluation.result_rows import record_of, row_of
 from decodekit.records.ledger import encode_line
 from tests.evaluation.test_bench_cli import Result
+from tests.sizes import few
 
 ROOT = Path(__file__).parents[2]
 TASKS = [
@@ -84,6 +85,7 @@ def without_times(comparison: Comparison) -> list[Any]:
     return [records, [next(grids(comparison, task.name)) for task in comparison.tasks], comparison.notes]
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on(tmp_path: Path, undisturbed: Comparison) -> None:
     """SIGKILL while the second seed of the second task is decoded, and a line that is torn."""
     script = (
@@ -154,6 +156,7 @@ def test_rows_are_read_as_they_were(undisturbed: Comparison) -> None:
     assert stats is not None and stats.particles is not None and stats.particles.log_evidence == float("-inf")
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

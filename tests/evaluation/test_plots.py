@@ -21,6 +21,7 @@ def comparison() -> Comparison:
     return dk.compare(dk.LLM.load("tiny"), strategies, task, seeds=(0, 1, 2), max_new_tokens=8)
 
 
+@pytest.mark.slow
 def test_points_bars_and_front(comparison: Comparison, tmp_path: Path) -> None:
     figure = comparison.plot(tmp_path / "new" / "front.png")
     assert (tmp_path / "new" / "front.png").read_bytes().startswith(b"\x89PNG")

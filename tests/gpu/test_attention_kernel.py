@@ -22,7 +22,7 @@ from decodekit.gpu.pages import Stored
 from decodekit.gpu.triton_programs import Card
 from tests.gpu.worlds import World, drawn_world
 from tests.reference.attention_parts import blocks_of, shares
-from tests.sizes import sized, thinned
+from tests.sizes import few, sized, thinned
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton: pip install triton", allow_module_level=True)
@@ -79,6 +79,7 @@ def test_the_kernel_is_its_twin(kernel: Any, num_worlds: int) -> None:
     assert most >= 4  # parts were merged
 
 
+@few(1)
 @thinned("stored", Stored, keep=[Stored.AS_GIVEN, Stored.INT8])
 def test_a_prompt_in_blocks_of_queries(kernel: Any, stored: Stored) -> None:
     """More queries than one program has; a part of a prompt behind what the row holds, with a window in the second."""
@@ -126,6 +127,7 @@ def test_a_key_of_two_parts_needs_both(kernel: Any, monkeypatch: pytest.MonkeyPa
         assert_same(kernel, World([5], [1], num_heads=1, key_dim=576, value_dim=16))
 
 
+@pytest.mark.slow
 def test_splits_count_back_to_zero(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = torch.zeros(attention_launch.NUM_COUNTERS, dtype=torch.int32)
     monkeypatch.setattr(kernel, "counters", lambda device: shared)
@@ -148,6 +150,7 @@ def test_a_part_that_is_left_out_would_be_seen(kernel: Any, monkeypatch: pytest.
         assert_same(kernel, World([70], [1], num_heads=1, page_size=16))
 
 
+@pytest.mark.slow
 def test_a_long_row_among_short_ones_is_read_by_many(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 700, 10 and 3 tokens, on a card of two multiprocessors: 12 parts, and up to 10 of them of one row."""
     monkeypatch.setattr(attention_launch, "card_of", lambda device: Card(2, 227 << 10, (9, 0)))

@@ -25,6 +25,7 @@ from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.few_rows import few_rows_linear
 from decodekit.products.step_code import Field, Op
 from tests.models.architectures import build, tokens
+from tests.sizes import few
 
 DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
@@ -244,6 +245,7 @@ def kernel() -> Iterator[Any]:
         yield module
 
 
+@few(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_program_of_cuda_is_its_twin(kernel: Any, dtype: torch.dtype) -> None:
     """All small shapes: rows, blocks that are full or not, steps that are full or not, with splits and without."""

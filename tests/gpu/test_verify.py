@@ -17,6 +17,7 @@ from decodekit.gpu.draft_match import Advance, advanced, moved, take_tokens
 from decodekit.gpu.draw_settings import DRAFT, INDEX, MASKS, packed
 from decodekit.gpu.sampler import chosen
 from decodekit.speculation.verification import coupled_match
+from tests.sizes import few
 
 
 def row_by_row(
@@ -147,6 +148,7 @@ def test_the_operation_has_a_fake_and_a_schema() -> None:
     )
 
 
+@few(2)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton: pip install triton")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("width", [1, 3, 4])

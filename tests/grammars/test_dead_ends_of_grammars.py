@@ -31,7 +31,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.grammars.judges import JUDGES
 from tests.reference import earley
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary, small_vocabulary
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 NAMES = library.names()
 NUM_STEPS = 1_000_000
@@ -257,6 +257,7 @@ def hunt(name: str, num_steps: int, seed: int, *, num_per_text: int) -> int:
     return len(judged)
 
 
+@few(4)
 @thinned("name", NAMES, keep=NAMES[::2])
 def test_random_walks_meet_no_dead_end(name: str) -> None:
     assert hunt(name, 300, seed=0, num_per_text=25) >= 3
@@ -296,6 +297,7 @@ def pieces_vocabulary(name: str) -> Vocabulary:
     return byte_vocabulary(random.Random(name).sample(longer, min(len(longer), 200)), num_eos=2)
 
 
+@few(11)
 @pytest.mark.parametrize("name", NAMES)
 def test_laws_of_matchers(name: str) -> None:
     """`accept` then `rollback` is the identity and a fork is independent, from the beginning and inside an example."""

@@ -27,7 +27,7 @@ from decodekit.errors import NameNotFoundError
 from decodekit.testing import check_language
 from tests.grammars.judges import EXACT, JUDGES, roman, run_sql
 from tests.reference.vocabularies import byte_vocabulary
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 FOLDER = Path(decodekit.__file__).parent.parent / "grammars"
 NAMES = library.names()
@@ -130,6 +130,7 @@ def test_examples(name: str) -> None:
         assert [text for text in texts if accepts(grammar, text) != (kind == "accepts")] == []
 
 
+@few(14)
 @pytest.mark.parametrize("name", NAMES)
 def test_masks_along_an_example_of_each_kind(name: str) -> None:
     rng = random.Random(name)
@@ -270,6 +271,7 @@ def parses(parser: lark.Lark, text: str) -> bool:
     return True
 
 
+@few(6)
 @thinned("name", LARK_NAMES, keep=LARK_NAMES[::2])
 def test_lark_reads_the_files_and_agrees(name: str) -> None:
     parser, grammar = lark_of(name), Grammar(name)
@@ -302,6 +304,7 @@ def test_exact_judges_agree_on_mutants(name: str) -> None:
         assert is_known_to(name, text) == accepts(grammar, text), text
 
 
+@few(13)
 @pytest.mark.parametrize("name", NAMES)
 def test_random_walks(name: str) -> None:
     check_walks(name, 6, num_tokens=8)

@@ -22,6 +22,7 @@ from decodekit.records.ledger import Ledger, replace_file
 from tests.commands import Result
 from tests.jobs.conftest import SmallDisk
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, row_set, run_job, write_jsonl
+from tests.sizes import few
 
 FIELDS = ("--schema", "first, words int, seed int")
 
@@ -93,6 +94,7 @@ DAMAGE: dict[str, tuple[str, Edit, int]] = {
 }
 
 
+@few(23)
 @pytest.mark.parametrize("about", DAMAGE)
 def test_damaged_lines_are_left_out_counted_and_done_again(job: Path, llm: FakeLLM, about: str) -> None:
     """`status` and `report` leave them out and say so; a run moves them away and does what they lack again."""

@@ -277,6 +277,7 @@ def test_a_pdf_that_never_ends_is_one_failed_document(monkeypatch: pytest.Monkey
     assert good.read() == "good"
 
 
+@pytest.mark.slow
 def test_a_pdf_of_much_memory_is_one_failed_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf, "MAX_MEMORY", 256 << 20)
     assert (

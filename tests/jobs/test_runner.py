@@ -389,6 +389,7 @@ def num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_ten_times_the_job_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     rows = [{"id": f"doc-{n}", "text": words(n) + (" CUT" if n % 17 == 0 else "")} for n in range(400)]
     path = write_jsonl(tmp_path / "d.jsonl", rows)

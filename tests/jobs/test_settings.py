@@ -23,6 +23,7 @@ from decodekit.records.fingerprints import tokenizer_fingerprint
 from decodekit.strategy.strategy_programs import programs_of
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, make_settings, write_jsonl
+from tests.sizes import few
 
 MODULE = """
 from __future__ import annotations
@@ -152,6 +153,7 @@ def test_every_option_decides_the_fingerprint_or_is_known_to_change_no_result() 
     assert DECIDING.keys().isdisjoint(NOT_DECIDING)
 
 
+@few(13)
 @pytest.mark.parametrize("option", DECIDING)
 def test_what_decides_the_results_is_refused_in_the_same_folder(option: str, work: Path) -> None:
     before, other = DECIDING[option]

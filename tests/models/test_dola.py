@@ -22,7 +22,7 @@ from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.contrast import amateurish_row, divergence, exit_logits, hidden_states, law, layered_row
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.models import plain_logits
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 SEVERAL = ["llama", "gemma2", "gpt2", "opt", "mixtral", "gpt_oss", "deepseek_v3", "falcon", "bloom", "lfm2"]
 
@@ -72,6 +72,7 @@ def run_and_check(lm: CausalLM, row: Any) -> None:
     check_row(out[1], row([*first, second[0]]))
 
 
+@few(2)
 @thinned(
     "case",
     itertools.product([True, False], SEVERAL),

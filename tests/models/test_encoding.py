@@ -14,6 +14,7 @@ import decodekit as dk
 from decodekit.models.encoding import most_bytes_per_token
 from decodekit.testing.toy import ToyTokenizer
 from decodekit.vocabulary import Vocabulary
+from tests.sizes import few
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 WORDS = ["ab", "abc", "Ġthe"]
@@ -107,6 +108,7 @@ def test_no_text_has_fewer_tokens(text: str, form: str | None) -> None:
     assert each is not None and len(tokenizer.encode(text).ids) * each >= len(text.encode())
 
 
+@few(2)
 @pytest.mark.parametrize(("form", "decomposed"), [("NFC", "NFD"), ("NFKC", "NFKD"), ("NFD", "NFD"), ("NFKD", "NFKD")])
 def test_no_form_shortens_by_more_than_four(form: Any, decomposed: Any) -> None:
     """The proof, over all code points; see `encoding._COMPOSED`. Those that no form moves stand for themselves."""

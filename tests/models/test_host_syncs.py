@@ -20,7 +20,7 @@ from decodekit.models.runners import attention
 from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import RAGGED, tokens
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 # In inference mode the composite operations are seen, else those that they consist of.
 WAITS = {
@@ -61,6 +61,7 @@ def watched_step(lm: HuggingFaceLM, num_new: int) -> Watch:
     return watch
 
 
+@few(9)
 @pytest.mark.parametrize("num_new", [1, 4])
 @pytest.mark.parametrize("name", RAGGED)
 def test_a_step_never_waits(name: str, num_new: int) -> None:
@@ -138,6 +139,7 @@ def uploads_of(lm: Any, cache: Any, num_tokens: list[int], rows: list[int] | Non
     return watch.names + made
 
 
+@few(2)
 @thinned("name", ["llama", "gemma3", "gpt2"], keep=["gemma3"])
 @pytest.mark.parametrize("rows", [None, [0, 2], [1, 2]], ids=["all", "scattered", "neighbours"])
 def test_a_step_of_a_rectangle_is_one_upload(name: str, rows: list[int] | None) -> None:

@@ -31,7 +31,7 @@ from tests.models.architectures import (
 )
 from tests.models.recording import RecordedCapture
 from tests.reference.models import plain_logits
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 PROMPT_LENGTHS = (3, 17, 9, 1, 30)
 
@@ -72,6 +72,7 @@ def generated(model: nn.Module, prompt: Sequence[int], num_new: int) -> list[int
     return out[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
 
 
+@few(2)
 @sized("num_new", 16, slow=64)
 @pytest.mark.parametrize("name", GREEDY)
 def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
@@ -84,6 +85,7 @@ def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
     assert len({token for row in expected for token in row}) > 7 + num_new // 5  # no model that only repeats itself
 
 
+@few(13)
 @pytest.mark.parametrize("name", ALL)
 def test_tier(name: str) -> None:
     lm = load(name)
@@ -136,6 +138,7 @@ class Checked:
             self.rows[row] = []
 
 
+@few(6)
 @pytest.mark.parametrize("name", ALL)
 def test_one_of_each_operation(name: str) -> None:
     """Unequal prompts, drafts, rollback, reordering, rows used again, growth beyond window and capacity."""

@@ -95,6 +95,7 @@ def step_of(num_layers: int, compiler: Any, is_together: bool = True) -> DecodeS
     return step
 
 
+@pytest.mark.slow
 def test_kernels_around_the_layers_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens and positions; embeddings; rotary embeddings; the last norm; the head; a token. And products in layers."""
     monkeypatch.setattr(paged, "PROOFS", paged.PROOFS[:2])  # the kind of call that is counted: several rows, one column

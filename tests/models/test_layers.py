@@ -18,7 +18,7 @@ from tests.models.test_huggingface import longrope_model
 from tests.reference.contrast import exit_logits, hidden_states
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.models import plain_logits
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 SHOWN = [
     "llama",
@@ -47,6 +47,7 @@ def padded(rows: list[list[int]]) -> Tensor:
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
+@few(3)
 @pytest.mark.parametrize("name", SHOWN)
 def test_hidden_states_of_unequal_rows_equal_those_of_the_model(name: str) -> None:
     """Prompts, then drafts of unequal length, on some rows of a cache; every layer at every real token."""

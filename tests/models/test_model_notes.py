@@ -24,6 +24,7 @@ from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.wrappers.truncated import first_layers
 from tests.models import architectures
 from tests.reference.generation_tokenizer import small_tokenizer
+from tests.sizes import few
 
 TOKENIZER = small_tokenizer()
 OPTIONS: dict[str, Any] = {"max_new_tokens": 2, "on_length": "return"}
@@ -180,6 +181,7 @@ def test_a_known_model_is_not_checked_again() -> None:
     assert in_training[:1] == second[:1] and len(in_training) <= 2 and model.training
 
 
+@few(2)
 @pytest.mark.parametrize("change", [*CHANGES, *SWITCHES], ids=lambda change: change.__name__)
 def test_a_changed_model_is_checked_again(change: Callable[[Any], None]) -> None:
     """And its text is that of the model as it is now, for those who made an LLM before, too."""

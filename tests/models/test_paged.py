@@ -30,7 +30,7 @@ from tests.models import architectures, survey
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
 from tests.models.device_law import DeviceLawError, check_rows, wrong_entries
 from tests.models.recording import RecordedCapture
-from tests.sizes import sized, thinned
+from tests.sizes import few, sized, thinned
 
 ROWS = 5
 SMALLEST_VOCABULARY = 128
@@ -106,6 +106,7 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.std())
 
 
+@few(8)
 @sized("num_passes", 12, slow=50)
 @pytest.mark.parametrize("name", [*RAGGED, *SHARING, *SURVEYED])
 def test_pages_give_what_the_rectangle_gives(name: str, num_passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +273,7 @@ def decode(model: RaggedModel, num_rows: int, num_steps: int = 6) -> None:
         model.forward(torch.full((num_rows, 1), step), [1] * num_rows, cache, None, "last")
 
 
+@few(2)
 @pytest.mark.parametrize("is_asked", [True, False])
 @pytest.mark.parametrize("compiler", [None, "eager"])
 def test_other_weights_reach_captured_steps(
@@ -513,7 +515,7 @@ def is_layer(graph: Any) -> bool:
     return any("paged_attention" in str(node.target) for node in graph.graph.nodes)
 
 
-@thinned("name", ["llama", "gemma3"], keep=["gemma3"])
+@thinned("name", ["llama", "gemma3"], keep=["llama"])
 def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for each layer, and not again for other rows, lengths or pages; replays are those of the modules."""
     compiled: list[bool] = []
@@ -621,6 +623,7 @@ def test_what_only_captured_steps_have_is_refused_elsewhere() -> None:
         HuggingFaceLM(build("llama"), compile_layers=True)
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_eight_bits_in_pages_are_near(name: str) -> None:
     """And the same whatever is read together: a token is stored by itself."""

@@ -274,6 +274,7 @@ def test_nothing_is_held(is_compiled: bool, seen: None) -> None:
     assert left_of(lambda: things_of(HuggingFaceLM(build("llama"), tier="paged"), is_compiled)) == set()
 
 
+@pytest.mark.slow
 def test_each_thing_that_is_held_is_seen(seen: None) -> None:
     """Negative control: one thing alone is held, each in its turn."""
 

@@ -26,6 +26,7 @@ from decodekit.products.cpu_products import MAX_ROWS
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
+from tests.sizes import few
 
 TOKENIZER = small_tokenizer()
 
@@ -115,6 +116,7 @@ MAKERS = {
 }
 
 
+@few(3)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "lfm2"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_rows_are_those_of_the_model(kind: str, name: str) -> None:

@@ -22,7 +22,7 @@ from decodekit.models.runners.recurrent import RecurrentCache, RecurrentModel
 from tests.models import architectures, survey
 from tests.models.architectures import IN_CHUNKS, RECURRENT, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 # Those of the survey that hold recurrent state; the page says so, too.
 BATCHED = (
@@ -59,6 +59,7 @@ def read(lm: HuggingFaceLM, cache: Any, rows: list[list[int]], logits: Any = "la
     return lm.forward(batch, [len(row) for row in rows], cache, logits=logits)
 
 
+@few(4)
 @thinned("name", BATCHED, keep=("bamba", "jamba", "mamba2", "minimax", "qwen3_next", "recurrent_gemma"))
 def test_eight_rows_are_one_pass_and_exact(name: str) -> None:
     """One forward call in place of the eight of rows one by one; logits as of the plain model, to rounding."""
@@ -235,6 +236,7 @@ def test_drafts_do_not_change_the_text(name: str) -> None:
     assert [one.token_ids for one in alone] == [one.token_ids for one in plain]
 
 
+@few(2)
 @pytest.mark.parametrize(
     "options",
     [

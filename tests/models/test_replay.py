@@ -15,7 +15,7 @@ from decodekit.models.programs import replay, step_program
 from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.step_code import Op
 from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 NUM_STEPS = 16
 ROUNDING = 1e-4
@@ -74,6 +74,7 @@ def programs(lm: HuggingFaceLM) -> list[step_program.StepProgram]:
     return [kind.program for kind in kinds if kind.program is not None and not kind.proof.is_refused]
 
 
+@few(2)
 @thinned("name", [*RAGGED, *SHARING], keep=["gemma2", "mistral", "opt", "gpt_oss", "gemma3n"])
 @pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
 def test_programs_come_to_the_logits_of_the_modules(name: str, options: dict[str, Any]) -> None:
@@ -89,6 +90,7 @@ def test_programs_come_to_the_logits_of_the_modules(name: str, options: dict[str
     assert len(programs(lm)) == 6 * is_written
 
 
+@few(2)
 @thinned("name", list(RECURRENT), keep=["mamba", "lfm2", "qwen3_next"])
 def test_programs_of_states(name: str) -> None:
     """One row, level rows and uneven ones, and states that are put back between them."""
@@ -99,6 +101,7 @@ def test_programs_of_states(name: str) -> None:
     assert runner(lm)._replays.num_replayable() == 3
 
 
+@few(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt_neox"])
 def test_programs_of_short_types(name: str, dtype: torch.dtype) -> None:
@@ -117,6 +120,7 @@ def test_programs_of_short_types(name: str, dtype: torch.dtype) -> None:
 _ALONE = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "gpt_neox", "olmo2", "granite", "gemma4"]
 
 
+@few(2)
 @thinned("name", _ALONE, keep=["llama", "gemma3"])
 @pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
 def test_a_token_is_the_same_whatever_stands_beside_it(name: str, options: dict[str, Any]) -> None:

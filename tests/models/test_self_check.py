@@ -24,7 +24,7 @@ from decodekit.models.runners.ragged import RaggedModel
 from tests.models import architectures
 from tests.models.architectures import CONTEXT_LENGTH
 from tests.models.other_attention import use_attention
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 FAULT = 3 * tolerance_of(torch.bfloat16)  # seen even by the widest tolerance
 
@@ -120,6 +120,7 @@ def test_growth_loses_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error_of() > FAULT
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "gpt_oss"])
 def test_windows_are_checked_however_wide(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The check itself never reaches a window of thousands of tokens; that it is ignored must show all the same."""
@@ -239,6 +240,7 @@ def as_initialised(name: str, dtype: torch.dtype) -> nn.Module:
     return model.to(dtype).eval()
 
 
+@few(3)
 @thinned("dtype", [torch.bfloat16, torch.float16], keep=[torch.bfloat16])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_below_the_rounding_of_half_precision_are_seen(

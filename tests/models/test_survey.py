@@ -12,7 +12,7 @@ import transformers
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models import survey
 from tests.models.survey import PAGE, Entry
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 LEAST_TRIED = 45
 LEAST_RAGGED = 38
@@ -71,6 +71,7 @@ def test_enough_architectures_run_over_pages() -> None:
     assert sum(map(runs_over_pages, survey.names())) >= LEAST_PAGED
 
 
+@few(4)
 @thinned("name", survey.names(), keep=SAMPLE)
 def test_page_is_what_the_survey_gives(name: str) -> None:
     version = re.search(r"transformers ([\d.]+)", PAGE.read_text(encoding="utf-8"))

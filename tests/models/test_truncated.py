@@ -20,11 +20,12 @@ from tests.models import architectures
 from tests.models.architectures import tokens
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.models import exit_logits, plain_logits
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 TEXT = tokens(1, 20)  # longer than the sliding windows
 
 
+@few(3)
 @thinned(
     "name",
     [*architectures.RAGGED, *architectures.MASKED, *architectures.ROWWISE],

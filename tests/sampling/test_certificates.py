@@ -36,6 +36,7 @@ from decodekit.sampling import (
 from decodekit.sampling.certificates import Flags, RankStatistics
 from decodekit.sampling.fast.leaders import Leaders, lead_greedy, lead_noisy
 from decodekit.sampling.scores import Scores
+from tests.sizes import few
 
 INF = math.inf
 LOGITS = (-INF, -2.0, 0.0, 0.5, 1.0, 4.0)
@@ -90,6 +91,7 @@ def wrongly_kept(processor: LogitsProcessor, rows: Tensor) -> tuple[int, int]:
     return num_certified, num_wrong
 
 
+@few(8)
 @pytest.mark.parametrize("processor", TRUNCATIONS, ids=repr)
 def test_a_certified_token_is_kept_under_every_mask(processor: LogitsProcessor) -> None:
     num_certified, num_wrong = wrongly_kept(processor, every_row(LOGITS, V))

@@ -43,6 +43,7 @@ from decodekit.sampling import (
 from decodekit.sampling.mirostat import mirostat_k
 from tests.models import architectures
 from tests.reference.generation_tokenizer import small_tokenizer
+from tests.sizes import few
 
 INF = math.inf
 F = Fraction
@@ -196,6 +197,7 @@ def failures(kind: str, widths: tuple[int, ...] = (0, 50)) -> list[str]:
     return found
 
 
+@few(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layout_decides_as_exact_arithmetic(kind: str) -> None:
     assert failures(kind) == []

@@ -37,6 +37,7 @@ from decodekit.sampling import (
     Watermark,
 )
 from tests.reference import sampling as slow
+from tests.sizes import few
 
 INF = math.inf
 
@@ -227,6 +228,7 @@ class TestLaws:
         whole = applied(processor, logits)
         assert torch.equal(whole, torch.cat([applied(processor, logits[n : n + 1]) for n in range(5)]))
 
+    @few(11)
     @given(st.one_of(ROWS, EXTREME_ROWS))
     @settings(deadline=None, max_examples=30)
     def test_never_nan(self, processor: LogitsProcessor, row: list[float]) -> None:

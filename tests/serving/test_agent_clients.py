@@ -16,6 +16,7 @@ from tests.chat.made_templates import MADE, tokenizer_of
 from tests.chat.thinking_model import FREE, llm_of
 from tests.serving.conftest import Endpoint, endpoint_of
 from tests.serving.test_agents import ASKED, RESULTS, TOOLS, World
+from tests.sizes import few
 
 
 class Look(pydantic.BaseModel):
@@ -100,6 +101,7 @@ def test_structured_output_of_langchain(calling: Endpoint, writing: Endpoint, me
         assert asyncio.run(structured.ainvoke("How much?")) == Look(at="sea", days=3)
 
 
+@few(3)
 @pytest.mark.parametrize(
     "mode", [instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON]
 )

@@ -167,6 +167,7 @@ def test_identifiers_of_an_answer_differ() -> None:
         assert endpoint.post(CHAT, {"messages": [ASKED, *turn], "tools": [SAY], "max_tokens": 1}).status_code == 200
 
 
+@pytest.mark.slow
 def test_every_limit_of_a_text_with_thought_and_calls(thinking: Endpoint) -> None:
     """Wherever a text is cut, what is told is a beginning of the whole, and no call is told that is not whole."""
     body = {"messages": [ASKED], "tools": [LOOK, SAY], "temperature": 0}

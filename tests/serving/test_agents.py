@@ -21,6 +21,7 @@ from tests.chat.made_templates import MADE, tokenizer_of
 from tests.serving.conftest import endpoint_of
 from tests.serving.scripted import Script
 from tests.serving.test_thoughts import talk
+from tests.sizes import few
 
 TOOLS: Final[Any] = [
     {"type": "function", "function": {"name": name, "description": "Does it.", "parameters": {
@@ -168,6 +169,7 @@ def thought_in(message: Any) -> str:
     return (message.model_extra or {}).get("reasoning_content") or ""
 
 
+@few(3)
 @pytest.mark.parametrize(("is_streamed", "as_dict"), [(False, False), (True, True)])
 def test_three_turns(world: World, is_streamed: bool, as_dict: bool) -> None:
     three_turns(world, is_streamed, as_dict)
@@ -181,6 +183,7 @@ def test_three_turns_of_real_templates(real: World, is_streamed: bool) -> None:
     three_turns(real, is_streamed, as_dict=is_streamed)
 
 
+@few(5)
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_three_turns_of_responses(world: World, is_streamed: bool) -> None:
     conversation = world.talks()

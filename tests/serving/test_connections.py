@@ -31,6 +31,7 @@ from decodekit.serving.server import Server, bound, hosts_of
 from decodekit.serving.service import Service
 from decodekit.testing.toy import ToyTokenizer, toy_llm
 from tests.serving.test_ends import SlowToy
+from tests.sizes import few
 
 COMPLETIONS = "/v1/completions"
 SMALL = Limits(max_new_tokens=5000, compile_workers=0, max_queue=4)
@@ -113,6 +114,7 @@ def request(path: str, body: bytes = b"", *headers: str, method: str = "POST", c
 HEALTH = request("/health", method="GET")
 
 
+@few(2)
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", HEALTH[:-2], HEALTH, HEALTH + b"GET"])
 def test_who_asks_for_nothing_is_let_go(sent: bytes) -> None:
     """Nothing, half a line, a header without its end, and what was answered before."""
@@ -165,6 +167,7 @@ def test_nobody_is_sent_away_while_he_is_answered() -> None:
         assert one.service.engine.stats().running == 1
 
 
+@few(1)
 @pytest.mark.parametrize("path", [COMPLETIONS, "/v1/responses"])
 def test_who_reads_nothing_is_let_go(path: str) -> None:
     """The texts end with the connection, long before the time of the request."""

@@ -112,7 +112,7 @@ def test_the_bound_is_of_a_constraint_and_not_of_all() -> None:
     )
     assert done.stdin is not None and done.stdout is not None
     assert done.stdout.readline() == b'{"ready": true}\n'
-    for _ in range(5):
+    for _ in range(3):
         done.stdin.write(line)
         done.stdin.flush()
         assert done.stdout.readline() == b"{}\n"

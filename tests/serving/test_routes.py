@@ -27,6 +27,7 @@ from decodekit.serving.routes.text_completions import CompletionReply
 from decodekit.serving.routes.token_logprobs import TokenWriter
 from decodekit.testing.toy import toy_llm
 from tests.serving.conftest import LIMITS, Endpoint, endpoint_of, events_of
+from tests.sizes import few
 
 SCHEMA = {
     "type": "object",
@@ -279,6 +280,7 @@ LOOK = {
 LOOKS = [{"type": "function", "function": {"name": name, "parameters": LOOK}} for name in ("look", "look_up")]
 
 
+@few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_calls_are_streamed_in_pieces(format: str) -> None:
     """Of every format: together they are the call that is answered as a whole, read by hand and by OpenAI's helpers."""

@@ -94,6 +94,7 @@ def divergences(device: str, texts: Sequence[dk.Completion]) -> list[Divergence]
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_first_divergence_is_a_near_tie(device: str, record_property: pytest.RecordProperty) -> None:
     llm = load("tiny", device)

@@ -26,6 +26,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import TableLM
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer
+from tests.sizes import few
 
 GPT4 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 WORDS = ["name", "unit_price", "total", "é", "abc", "ab", "the", "items"]
@@ -112,6 +113,7 @@ def is_own(kind: str, before: str, run: tuple[int, ...], behind: str) -> bool:
     return False
 
 
+@few(2)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(before=pieces, following=pieces, behind=st.lists(pieces, min_size=1, max_size=4))

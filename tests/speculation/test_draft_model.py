@@ -23,7 +23,7 @@ from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary
 from tests.decoding.test_scheduler import V
 from tests.reference.generation import ToyLM, hashed_law
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_same_text import (
     CONSTRAINTS,
@@ -44,6 +44,7 @@ def acceptance(results: list[Any]) -> float:
     return sum(sum(result.stats.acceptance_histogram) for result in results) / offered
 
 
+@few(9)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 @pytest.mark.parametrize("texts", [None, CONSTRAINTS[2]], ids=["free", "constrained"])
 def test_the_text_stays_the_same(strategy: Strategy, texts: Any) -> None:

@@ -15,7 +15,7 @@ from decodekit.speculation import Chain, DraftModel, EarlyExit, Joined, PromptLo
 from decodekit.strategy import Greedy, Sample, Strategy
 from tests.decoding.test_on_models import NO_TEXT, TWELVE, generated, model
 from tests.models.architectures import VOCAB_SIZE, tokens
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 from tests.speculation.test_same_text import Prophet
 
 NUM_TOKENS = 64  # what `generated` gives
@@ -42,6 +42,7 @@ def own(name: str) -> list[tuple[int, ...]]:
     return [generated(name, prompt) for prompt in PROMPTS]
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["llama", "mistral", "falcon"])
 @thinned("num_tokens", [1, 2, 4, 8, 16], keep=[1, 16])
 def test_greedy_tokens_equal_generate(name: str, num_tokens: int) -> None:
@@ -91,6 +92,7 @@ def assert_every_proposer_keeps_the_text(name: str, num_tokens: int) -> None:
         assert alone.token_ids == plain(name)[1], proposer
 
 
+@few(1)
 @thinned("name", TWELVE, keep=["gemma2"])
 def test_every_proposer_on_twelve_architectures(name: str) -> None:
     """E5 at k = 4, batches of 1 and 8."""

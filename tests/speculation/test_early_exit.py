@@ -134,6 +134,7 @@ def test_it_is_a_value() -> None:
     assert len(early._engines) == 1 and len(copy._engines) == 0
 
 
+@pytest.mark.slow
 def test_the_laws_of_proposers() -> None:
     check_proposer(EarlyExit(2, 3), llm=shallow("llama"), max_new_tokens=8)
 

@@ -12,7 +12,7 @@ import pytest
 
 import decodekit as dk
 from decodekit.speculation import Adaptive, DraftModel, GrammarDraft, PromptLookup, Suffix, SuffixCorpus
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SPEEDS: dict[str, dict[str, Any]] = {
@@ -57,6 +57,7 @@ def generate(kind: str, temperature: float | None, **options: Any) -> Any:
 CASES = [(kind, temperature, speed) for kind, temperature in (("ticket", None), ("contact", 1.2)) for speed in SPEEDS]
 
 
+@few(3)
 @thinned("case", CASES, keep=[case for case in CASES if case[0] == "ticket" or case[2] in ("forced", "draft model")])
 def test_the_same_text_from_fewer_passes(case: tuple[str, float | None, str]) -> None:
     kind, temperature, speed = case

@@ -30,6 +30,7 @@ from tests.constraints.json_schema.corpora import needs_corpus, sample
 from tests.decoding.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.reference.vocabularies import tekken_tokenizer
+from tests.sizes import few
 from tests.speculation.test_canonical import Hasty, canonical
 
 # The law of objects whose scaffolding comes in runs of several forced tokens
@@ -95,6 +96,7 @@ SPEEDS: dict[str, dict[str, Any]] = {
 }
 
 
+@few(2)
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_objects_follow_the_exact_law(speed: str) -> None:
     """χ² over the six texts, N = 4,000; odds of 1 in 10,000 per case to fail by chance."""
@@ -149,6 +151,7 @@ def tiny() -> Any:
     return dk.LLM.load("tiny")
 
 
+@few(2)
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_the_same_text_with_and_without_forced_tokens(name: str) -> None:
     """At temperature 0, and at temperature 1 with the same seeds; each token that was forced saved a pass."""

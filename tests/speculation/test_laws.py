@@ -45,7 +45,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.decoding.pairs import THRESHOLD, p_value
 from tests.reference.generation import TableLM
 from tests.reference.speculation import text_law
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 V, NUM_TOKENS = 6, 3
 VOCABULARY = Vocabulary([*(bytes([c]) for c in b"abcde"), None], [5])
@@ -188,6 +188,7 @@ PROPOSERS: dict[str, Callable[[], Proposer | None]] = {
 VERIFIERS: list[Verify] = ["coupled", "rejection"]
 
 
+@few(4)
 @pytest.mark.parametrize("verify", VERIFIERS)
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_three_tokens(name: str, verify: Verify) -> None:
@@ -225,6 +226,7 @@ def verifier(name: str) -> Verify:
     return "coupled" if name == "likely" else "rejection"
 
 
+@few(6)
 @thinned("name", NAMES, keep=["likely", "drawing"])
 @pytest.mark.parametrize("constraint", [None, REGEX], ids=["free", "regex"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -349,6 +351,7 @@ def all_drafts_kept(monkeypatch: pytest.MonkeyPatch) -> float:
     return p_of_texts(Sample(), PROPOSERS["draft"](), "rejection")
 
 
+@few(3)
 @pytest.mark.parametrize(
     "control",
     [

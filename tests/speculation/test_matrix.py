@@ -51,7 +51,7 @@ from decodekit.speculation import Chain, DraftModel, Joined, PromptLookup, Propo
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy
 from decodekit.vocabulary import Vocabulary
 from tests.reference.generation import Law, ToyLM, hashed_law
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 TOKENS: list[bytes | None] = [
     *(bytes([c]) for c in b'0123456789abcdefghiklnorstu{}":,- '),
@@ -165,6 +165,7 @@ def decode(strategy: Strategy, constraint: str, proposer: Proposer | None, num_r
     return [results[index] for index in range(len(PROMPTS))]
 
 
+@few(3)
 @sized("all_rows", (3,), slow=(1, 3))
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_same_seed_same_text(name: str, all_rows: tuple[int, ...]) -> None:

@@ -29,7 +29,7 @@ from tests.decoding.pairs import THRESHOLD, p_value
 from tests.decoding.pairs import VOCABULARY as LETTERS
 from tests.decoding.test_scheduler import EOS, VOCABULARY, V, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
-from tests.sizes import sized
+from tests.sizes import few, sized
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_same_text import CONSTRAINTS, STRATEGIES, Texts, decode
 
@@ -138,6 +138,7 @@ def run(strategy: Strategy, num_rows: int, draft: Any, texts: Sequence[bytes] | 
     return decode(toy(0), requests, given, num_rows)[0]
 
 
+@few(5)
 @pytest.mark.parametrize(
     "strategy", [*(one for one in STRATEGIES if not isinstance(one, Greedy)), Mirostat(tau=1.5, eta=0.4)], ids=repr
 )

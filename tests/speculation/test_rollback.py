@@ -18,10 +18,12 @@ from decodekit.strategy import Greedy
 from tests.decoding.test_on_models import TWELVE, model
 from tests.models.architectures import tokens
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 BYTES = byte_vocabulary()
 
 
+@few(6)
 @pytest.mark.parametrize("name", [*TWELVE, "gemma3", "falcon", "bloom", "llama4"])
 def test_the_cache(name: str) -> None:
     """Logits after going back differ by at most 1e-5 of their spread from those of a cache that never went on."""

@@ -32,7 +32,7 @@ from tests.decoding.pairs import TABLE as LAW_TABLE
 from tests.decoding.pairs import VOCABULARY as LETTERS
 from tests.decoding.test_scheduler import EOS, TOKENS, VOCABULARY, V, choose_by, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law, reference_decode
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 Texts = dict[int, tuple[str, tuple[int, ...], str]]
 
@@ -224,6 +224,7 @@ GUARDED: list[tuple[Constraint, dict[str, Any]]] = [
 ]
 
 
+@few(4)
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(temperature=1.5), Sample(temperature=1.5, top_k=4)])
 @pytest.mark.parametrize("number", range(len(GUARDED)))
 def test_guards_and_budgets(number: int, strategy: Strategy) -> None:
@@ -287,6 +288,7 @@ LAWS = [Sample(), Sample(temperature=1.2, top_k=2), Sample(logit_bias={5: -math.
 SPEEDS: list[dict[str, Any]] = [{"fast_forward": "off"}, {}, {"proposer": Prophet({}, 0.0, 1, 8)}]
 
 
+@few(2)
 @thinned("strategy", LAWS, keep=LAWS[1:])
 @pytest.mark.parametrize("options", SPEEDS, ids=["plain", "forced", "drafts"])
 def test_pairs_follow_the_exact_law(strategy: Sample, options: dict[str, Any]) -> None:

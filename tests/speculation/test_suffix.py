@@ -17,6 +17,7 @@ from decodekit.speculation import Chain, Context, PromptLookup, Suffix, SuffixCo
 from decodekit.speculation.proposers.suffix import likeliest_path, longest_match
 from decodekit.strategy import Greedy, Sample
 from tests.reference import speculation as reference
+from tests.sizes import few
 from tests.speculation.test_same_text import CONSTRAINTS, STRATEGIES, Prophet, assert_equals_the_plain_loop
 
 some_tokens = st.lists(st.integers(-1, 3), max_size=40)
@@ -120,6 +121,7 @@ def test_threads_and_copies() -> None:
     assert 9 in copy.tokens and 9 not in corpus.tokens
 
 
+@few(2)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 def test_the_text_stays_the_same(strategy: Any) -> None:
     prompts = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 4, 4, 4], [0]]

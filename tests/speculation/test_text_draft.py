@@ -25,7 +25,7 @@ from tests.models import architectures
 from tests.reference.generation import ToyLM
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.reference.vocabularies import sentencepiece_tokenizer, tekken_tokenizer
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 from tests.speculation.test_canonical import KINDS, SPACED, canonical, pieces
 from tests.speculation.test_draft_model import acceptance
 from tests.speculation.test_extraction import documents, schema_of
@@ -79,6 +79,7 @@ def test_any_model_leaves_the_text_as_it_is(kind: str, constrained: bool) -> Non
         assert [one.token_ids for one in drafted] == [one.token_ids for one in plain]
 
 
+@few(2)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_what_is_right_in_other_tokens_is_accepted(kind: str) -> None:
     """A model that knows the text: nearly all of its drafts come, and it reads every text once."""

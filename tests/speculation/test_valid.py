@@ -23,6 +23,7 @@ from decodekit.strategy import Sample, can_redraw
 from tests.constraints.json_schema.fuzzing import DRAFTS, Oracle, OraclesDifferError, Source
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.vocabularies import adversarial_vocabulary
+from tests.sizes import few
 from tests.speculation.test_same_text import decode
 
 VOCABULARY = adversarial_vocabulary()
@@ -107,6 +108,7 @@ def check(draft: int, seed: int, tally: Counter[str]) -> None:
         tally["accepted"] += sum(result.stats.acceptance_histogram)
 
 
+@few(2)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_random_schemas(draft: int) -> None:
     tally: Counter[str] = Counter()

@@ -53,7 +53,7 @@ from decodekit.sampling import (
 from decodekit.sampling.certificates import Flags, RankStatistics
 from decodekit.sampling.fast.candidates import Floats
 from decodekit.testing import PROCESSOR_LAWS, check_processor
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 INF = math.inf
 
@@ -115,6 +115,7 @@ BUILT_IN: list[LogitsProcessor] = [
 FIRST = list({type(processor): processor for processor in reversed(BUILT_IN)}.values())
 
 
+@few(15)
 @thinned("processor", BUILT_IN, keep=FIRST)
 def test_built_in_processors_keep_the_laws(processor: LogitsProcessor) -> None:
     check_processor(processor)

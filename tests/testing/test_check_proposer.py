@@ -13,7 +13,7 @@ import torch
 import decodekit as dk
 from decodekit.speculation import Chain, Context, Draft, Proposer
 from decodekit.testing import PROPOSER_LAWS, check_proposer, toy_llm
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 BUILT_IN: list[Proposer] = [
     dk.PromptLookup(),
@@ -26,11 +26,13 @@ BUILT_IN: list[Proposer] = [
 ]
 
 
+@few(2)
 @thinned("proposer", BUILT_IN, keep=BUILT_IN[:4])
 def test_built_in_proposers_keep_the_laws(proposer: Proposer) -> None:
     check_proposer(proposer, max_new_tokens=10)
 
 
+@pytest.mark.slow
 def test_what_is_refused_for_some_strategies_is_checked_for_the_others() -> None:
     """A draft model of other tokens guesses for greedy targets alone."""
     check_proposer(dk.DraftModel(dk.LLM.load("tiny-draft"), num_tokens=2), max_new_tokens=4)
@@ -223,6 +225,7 @@ def test_every_law_has_a_proposer_that_breaks_it() -> None:
     assert {law for law, _, _ in CONTROLS} == PROPOSER_LAWS.keys()
 
 
+@pytest.mark.slow
 def test_what_the_controls_are_made_of_breaks_nothing() -> None:
     check_proposer(Same(), max_new_tokens=8)
     check_proposer(Laws(), max_new_tokens=8)

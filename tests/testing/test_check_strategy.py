@@ -25,13 +25,16 @@ from decodekit.sampling import Candidates, Pipeline, greedy, sample
 from decodekit.strategy import resolve_strategy
 from decodekit.strategy import strategy_names as names
 from decodekit.testing import STRATEGY_LAWS, check_strategy
+from tests.sizes import few
 
 
+@few(6)
 @pytest.mark.parametrize("name", names._BUILT_IN)
 def test_built_in_strategies_keep_the_laws(name: str) -> None:
     check_strategy(resolve_strategy(name, {}), max_new_tokens=16)
 
 
+@few(7)
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -19,7 +19,7 @@ from decodekit.errors import DecodekitError
 from decodekit.serving.routes.call_stream import CallSplitter
 from tests.chat.corpus import needs_corpus, template
 from tests.reference.tool_parsers import PARSERS
-from tests.sizes import sized, thinned
+from tests.sizes import few, sized, thinned
 from tests.tool_calls.differences import DIFFERENCES, explained
 from tests.tool_calls.families import FAMILIES, Family
 from tests.tool_calls.random_calls import JsonObject, RandomModel, marked_model, real_model, small_model
@@ -90,6 +90,7 @@ def check_stream(constraint: Tools, text: str, rng: random.Random) -> None:
     assert [(name, json.loads(told)) for name, told in calls] == wanted, text
 
 
+@few(12)
 @pytest.mark.parametrize("name", FAMILIES)
 @sized("num_calls", 10, slow=500)
 def test_parsers_of_others_read_random_texts(name: str, num_calls: int) -> None:
@@ -207,6 +208,7 @@ _OF_ELEMENTS = [name for name, one in FAMILIES.items() if isinstance(one.format.
 _CERTAIN_TEXTS = ("Bern", "a b", "", "null and void", "7 dwarfs", "[1", "Nothing", "true\nor false")
 
 
+@few(2)
 @pytest.mark.parametrize(
     "name", [name for name, one in FAMILIES.items() if isinstance(one.format.arguments, ElementArguments)]
 )

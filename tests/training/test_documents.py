@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 from training.documents import Document, Writer, make_document, make_partial_document, to_json
 from training.kinds import KINDS
 from training.kinds.kind import EXAMPLES, Kind
@@ -88,6 +88,7 @@ def test_strings_of_the_record_stand_in_the_text(kind: Kind) -> None:
                 assert value in document.text
 
 
+@few(2)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_missing_values_lists_and_booleans_all_occur(kind: Kind) -> None:
     seen: dict[str, set[str]] = {}

@@ -15,6 +15,7 @@ from decodekit.constraints.grammar.lark.lark_rules import load_rules
 from decodekit.constraints.grammar.source import Source
 from tests.constraints.grammar.worlds import check_against_reference, texts_of
 from tests.reference import earley
+from tests.sizes import few
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def check(case: Case, max_pieces: int, mask_pieces: int) -> tuple[set[str], set[
     return ours - by_lark, by_lark - ours
 
 
+@few(8)
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str) -> None:
     case = CASES[name]

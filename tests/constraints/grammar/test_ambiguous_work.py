@@ -12,6 +12,7 @@ from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import MAX_SLICE, SLICE, STEPS, WorkBudget, next_slice
 from decodekit.errors import ResourceLimitError
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 GRAMMARS = {
     "left through another": 'start: a\na: a a | b | ""\nb: b a | "x" | ""\n',
@@ -53,6 +54,7 @@ def steps_of(name: str, size: int) -> int:
     return PLENTY - budget.left
 
 
+@few(6)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_the_work_of_a_text_is_at_most_cubic(name: str) -> None:
     few, more = steps_of(name, 20), steps_of(name, 40)

@@ -30,7 +30,7 @@ from decodekit.errors import (
 )
 from tests.constraints.grammar.worlds import texts_of
 from tests.reference import earley
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 
 def rules_of(text: str, **options: object) -> Rules:
@@ -260,6 +260,7 @@ def test_common_has_all_names_of_lark() -> None:
     assert sorted(re.findall(r"^(\w+)\s*:", text, re.MULTILINE)) == COMMON_NAMES
 
 
+@few(9)
 @pytest.mark.parametrize("name", COMMON_NAMES)
 def test_common_means_what_lark_means(name: str) -> None:
     around = '"\\"" {} "\\""' if name.startswith("_STRING") else "{}"  # which may be empty by themselves

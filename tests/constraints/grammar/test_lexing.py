@@ -25,7 +25,7 @@ from decodekit.testing import check_language, check_matcher
 from tests.constraints.grammar.worlds import Framed, allowed, texts_of
 from tests.reference.lexing import Lexing
 from tests.reference.vocabularies import byte_vocabulary
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,7 @@ def by_lark(grammar: str, texts: list[bytes]) -> set[str]:
     return found
 
 
+@few(11)
 @sized("less", 1, slow=0)
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str, less: int) -> None:
@@ -260,6 +261,7 @@ def test_without_ranks_the_twin_disagrees(name: str, monkeypatch: pytest.MonkeyP
         check_against_twin(case.grammar, case.letters.encode(), case.length)
 
 
+@few(4)
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if "x" in case.grammar or "start " in case.grammar]
@@ -277,6 +279,7 @@ def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) 
     check_against_twin(random_grammar(seed), b"ab", 6)
 
 
+@few(3)
 @pytest.mark.parametrize("name", ["arithmetic", "json", "c_expression", "python_expression", "toml"])
 def test_grammars_of_the_library(name: str) -> None:
     """Random texts, and what is left of them with one byte changed, against the twin."""
@@ -415,6 +418,7 @@ def test_what_is_refused(grammar: str, error: type[Exception], cause: str) -> No
     assert "line " in str(raised.value)
 
 
+@few(2)
 @pytest.mark.parametrize(
     "grammar",
     [

@@ -28,6 +28,7 @@ from tests.constraints.grammar import test_against_lark, test_lexing
 from tests.constraints.grammar.test_lexing import Completions
 from tests.constraints.grammar.worlds import texts_of
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 KINDS = [
     ("earley", "dynamic"),
@@ -131,6 +132,7 @@ def check_texts(parser: lark.Lark, pieces: tuple[str, ...], length: int) -> Lark
     return constraint
 
 
+@few(24)
 @KIND
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str, parser: str, lexer: str) -> None:
@@ -262,6 +264,7 @@ def test_texts_by_hand() -> None:
         assert as_constraint(parser).guard() is None
 
 
+@few(5)
 @pytest.mark.parametrize(
     "options",
     [

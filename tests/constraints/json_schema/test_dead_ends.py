@@ -21,6 +21,7 @@ from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.reference import json_schema as reference
 from tests.reference.any_json import any_json
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
+from tests.sizes import few
 
 SLOW_STEPS = 1_000_000
 """Steps of the long hunt, over the whole corpus."""
@@ -265,6 +266,7 @@ def rewrite_differs(name: str, seed: int) -> str | None:
     return None
 
 
+@few(4)
 @pytest.mark.parametrize("name", REWRITES)
 def test_rewriting_a_schema_leaves_its_masks(name: str) -> None:
     for seed in range(4):

@@ -22,6 +22,7 @@ from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_mask_oracle import SCHEMAS, compare
 from tests.reference.any_json import any_json
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
+from tests.sizes import few
 
 NEEDED = [f"\\{letter}" for letter in '"\\bfnrt'] + [
     rf"\u{number:{form}}" for number in (0x22, 0x5C, *range(0x20)) for form in ("04x", "04X")
@@ -86,6 +87,7 @@ def walk(schema: Any, rng: random.Random, num_steps: int, **options: Any) -> int
     return num_steps
 
 
+@few(7)
 @pytest.mark.parametrize("order", ["any", "declared"])
 @pytest.mark.parametrize("name", [*SCHEMAS, "odd"])
 def test_against_the_wider_language(name: str, order: Any) -> None:

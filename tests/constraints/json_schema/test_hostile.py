@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from tests.constraints.json_schema.hostile import EITHER, MAX_MEGABYTES, REFUSED, USABLE
+from tests.sizes import few
 
 MAX_SECONDS = 10.0
 LONG = {
@@ -58,6 +59,7 @@ def marked(names: Iterable[str]) -> list[object]:
     return [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in names]
 
 
+@few(5)
 @pytest.mark.parametrize("name", marked(USABLE))
 def test_usable(worker: subprocess.Popen[str], name: str) -> None:
     assert outcome(worker, name) == "mask"
@@ -72,6 +74,7 @@ def test_refused_with_a_typed_error(worker: subprocess.Popen[str], name: str) ->
         assert found.startswith("refused: ")
 
 
+@few(4)
 @pytest.mark.parametrize("name", marked(EITHER))
 def test_bounded(worker: subprocess.Popen[str], name: str) -> None:
     result = outcome(worker, name)

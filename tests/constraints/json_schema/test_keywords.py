@@ -8,6 +8,7 @@ import pytest
 from decodekit.testing import check_language
 from tests.reference.any_json import any_json
 from tests.reference.json_network import accepts
+from tests.sizes import few
 
 D4, D7 = "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"
 
@@ -201,6 +202,7 @@ def test_keyword(schema: Any, good: list[str], bad: list[str]) -> None:
         assert accepts(free, text.encode()) == is_only_order, text
 
 
+@few(11)
 @pytest.mark.parametrize("number", range(len(TABLE)))
 def test_masks_and_validate_agree_with_the_table(number: int) -> None:
     schema, good, bad = TABLE[number]

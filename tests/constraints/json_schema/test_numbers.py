@@ -15,6 +15,7 @@ from decodekit.constraints.json_schema.values.numbers import NumberSpec, exact
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
 from decodekit.errors import ResourceLimitError
+from tests.sizes import few
 
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z")
 FIXED = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?\Z")
@@ -77,6 +78,7 @@ def check(
         assert holds(node, word) == expected, (spec, word)
 
 
+@few(4)
 @pytest.mark.parametrize("bound", ["0", "5", "-5", "0.5", "1.05", "-15.1", "100", "0.001"])
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_bounds(bound: str, is_strict: bool) -> None:
@@ -85,6 +87,7 @@ def test_bounds(bound: str, is_strict: bool) -> None:
     check(NumberSpec(high=q, high_strict=is_strict), lambda v: v < q or (v == q and not is_strict))
 
 
+@few(5)
 @pytest.mark.parametrize("step", ["5", "0.5", "0.01", "2.5", "7"])
 @pytest.mark.parametrize(("low", "high"), [(None, None), ("0", None), ("-10", "10"), ("0.5", "51"), (None, "-5")])
 def test_multiples(step: str, low: str | None, high: str | None) -> None:

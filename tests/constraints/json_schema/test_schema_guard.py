@@ -26,7 +26,7 @@ from tests.constraints.json_schema.low_limits import LIMITS, forget, lower
 from tests.constraints.json_schema.small_worlds import faults
 from tests.constraints.json_schema.test_small_schemas import FEW_ARRAYS, FEW_OBJECTS, every
 from tests.reference.vocabularies import byte_vocabulary
-from tests.sizes import sized, thinned
+from tests.sizes import few, sized, thinned
 
 Schema = dict[str, Any]
 
@@ -65,6 +65,7 @@ def num_left(schemas: list[Schema]) -> int:
     return num
 
 
+@few(4)
 @thinned("name", LIMITS, keep=[*LIMITS][::2])
 def test_small_schemas_under_low_limits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accepted is what `jsonschema` calls valid, as under the normal limits (see `test_small_schemas`)."""
@@ -266,6 +267,7 @@ def accepts(rule: JsonSchema, text: bytes) -> bool:
     return all(matcher.accept(byte) for byte in text) and matcher.is_accepting
 
 
+@few(2)
 @thinned("name", ABOVE, keep=[*ABOVE][::2])
 def test_above_the_limits(name: str) -> None:
     schema, valid, invalid, pointer = ABOVE[name]
@@ -308,6 +310,7 @@ DRAWN: dict[str, Schema] = {
 }
 
 
+@few(2)
 @sized("num_texts", 1, slow=6)
 @pytest.mark.parametrize("name", DRAWN)
 def test_drawn_texts_are_valid(name: str, num_texts: int) -> None:

@@ -33,7 +33,7 @@ from tests.constraints.json_schema.small_worlds import World, texts_of
 from tests.constraints.json_schema.test_schema_guard import ABOVE, SOME_ARRAYS, SOME_OBJECTS
 from tests.constraints.json_schema.test_small_schemas import FEW_ARRAYS, FEW_OBJECTS, every
 from tests.reference.vocabularies import byte_vocabulary
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 Schema = dict[str, Any]
 
@@ -94,6 +94,7 @@ def faults_behind(schema: Schema, world: World, number: int) -> tuple[list[str],
     return found, num_early
 
 
+@few(10)
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_text_goes_on_behind_valid_values_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lower(monkeypatch, LIMITS[name])
@@ -321,6 +322,7 @@ LONG: dict[str, tuple[Schema, int]] = {
 """A wrong value at the beginning and a long rest; and within how many tokens something is taken back."""
 
 
+@few(2)
 @pytest.mark.parametrize("name", LONG)
 @pytest.mark.parametrize("has_reader", [True, False])
 def test_a_wrong_value_is_taken_back_right_there(name: str, has_reader: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from decodekit.errors import OptionError
 from tests.constraints.json_schema.test_mask_oracle import compare
 from tests.reference.short_numbers import short_words
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
-from tests.sizes import sized, thinned
+from tests.sizes import few, sized, thinned
 
 NUMBERS: Final[dict[str, Any]] = {
     "any": {"type": "number"},
@@ -71,6 +71,7 @@ def small_languages(depth: int) -> Iterator[Node]:
         yield ir.both(ir.repeat(ir.byte_set(b"ab")), ir.complement(first))
 
 
+@few(2)
 @thinned("most", range(5), keep=(0, 2, 4))
 def test_all_small_languages(most: int) -> None:
     languages = set(small_languages(2))
@@ -164,6 +165,7 @@ def test_what_has_room_stays_as_it_is(name: str, num: int) -> None:
     assert answers == [is_accepted and is_so for is_accepted, is_so in zip(expected, are_spelled_so, strict=True)]
 
 
+@few(3)
 @thinned("name", NUMBERS, keep=[*NUMBERS][::2])
 def test_every_number_ends(name: str) -> None:
     """Whatever a model likes to write, the number ends, with a value that the schema admits."""
@@ -212,6 +214,7 @@ def test_a_bound_that_is_left_to_the_guard_has_room() -> None:
     assert accepts(schema, str(10**1_300)) and not accepts(schema, "3")
 
 
+@few(7)
 @thinned("name", NUMBERS, keep=NUMBERS.keys() - {"sevens"})
 def test_masks(name: str) -> None:
     schema = list_of(NUMBERS[name], minItems=20, uniqueItems=name in ("sevens", "any"))

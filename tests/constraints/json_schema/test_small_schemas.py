@@ -20,7 +20,7 @@ from tests.constraints.json_schema import small_schemas as small
 from tests.constraints.json_schema.small_schemas import Schema
 from tests.constraints.json_schema.small_worlds import World, faults
 from tests.reference.json_network import accepts
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 TWICE = ('{"a":0,"a":0}', '{"c":1,"c":0}')
 
@@ -80,6 +80,7 @@ def test_one_keyword() -> None:
     check(small.ARRAY_KEYWORDS, ARRAYS, type_="array")
 
 
+@pytest.mark.slow
 def test_keywords_leave_other_types_alone() -> None:
     """Also denied, where they admit nothing else."""
     keywords = [*small.OBJECT_KEYWORDS, *small.ARRAY_KEYWORDS]
@@ -98,6 +99,7 @@ def test_two_keywords_of_arrays(step: int) -> None:
     check(schemas, FEW_ARRAYS, type_="array", at_least=280 // step)
 
 
+@pytest.mark.slow
 def test_combined_objects() -> None:
     check(every(14, small.combined(small.FEW_OBJECT_KEYWORDS)), FEW_OBJECTS, type_="object", at_least=50)
 
@@ -120,6 +122,7 @@ def test_unevaluated() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_values_inside_of_values() -> None:
     inner = [*small.RECURSIVE_OBJECTS, *every(150, small.together(small.OBJECT_KEYWORDS, 2))]
     check(small.nested([{"type": "object", **one} for one in inner], is_object=True), FEW_OBJECTS, type_="object")
@@ -132,6 +135,7 @@ def test_schemas_that_hold_themselves() -> None:
     check(small.RECURSIVE_ARRAYS, ARRAYS, type_="array")
 
 
+@few(2)
 @pytest.mark.parametrize("draft", [4, 7, 2019])
 def test_older_drafts(draft: int) -> None:
     for keywords, world, type_ in (
@@ -251,6 +255,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
 }
 
 
+@few(5)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, broken = MUTANTS[name]
