@@ -14,8 +14,6 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from tests.sizes import thinned
-
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 NOTEBOOK = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -163,9 +163,8 @@ def test_after_a_warm_up_nothing_is_captured_in_the_midst_of_texts(
     be_captured(ahead, monkeypatch)
     model: Any = ahead.model.paged  # type: ignore[attr-defined]
     assert plain.warm_up() == 0
-    # 2 rows and 1, of 1, 4, 8 and 16 tokens; and the passes of other loops
-    assert ahead.warm_up(2) == 8 + 8
-
+    # 2 rows and 1, of 1, 4, 8 and 16 tokens, of the last three as drafts; and the passes of other loops
+    assert ahead.warm_up(2, drafts=True) == 14 + 8
     again = RecordedCapture()
     monkeypatch.setattr(model, "capture", again)
     steps = [one for one in model.steps_over(model._rows).programs.values() if isinstance(one, DecodeStep)]
