@@ -54,6 +54,7 @@ def contrasts(name: str = "llama") -> dict[str, Any]:
     }
 
 
+@few(1)
 @thinned(
     "names",
     [("llama", kind) for kind in contrasts()]

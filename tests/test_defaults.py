@@ -151,6 +151,7 @@ def test_negative_control_with_any_they_do(models: dict[str, dk.LLM]) -> None:
     assert any(layout_of(text) is None for text in texts) and any(filler_of(text).needless for text in texts)
 
 
+@pytest.mark.slow
 def test_the_bundled_model_finishes_what_it_was_not_trained_on(tiny: dk.LLM) -> None:
     for name in ("timetable", "weather", "loan", "survey"):
         [done] = tiny.generate([f"{DOCUMENTS[name][0]}\n"], constraint=SCHEMAS[name], max_new_tokens=512)

@@ -130,6 +130,7 @@ def faults(found: list[str], is_found: Callable[[str, str], bool]) -> Iterator[s
                 yield f"{pattern} on {word!r}"
 
 
+@pytest.mark.slow
 @sized("every", 7, slow=1)
 def test_all_small_patterns_against_the_slow_twin(every: int) -> None:
     """Of the largest ones every seventh in the ordinary run."""

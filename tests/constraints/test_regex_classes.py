@@ -78,6 +78,7 @@ def test_negative_control_an_ascii_class_is_seen() -> None:
     assert members(full_match(r"\w", "python", "a")) != members_of_re(r"\w", "")
 
 
+@pytest.mark.slow
 @sized("every", 8, slow=1)
 def test_all_letters_are_equal_to_what_re_takes_for_equal(every: int) -> None:
     cased = [c for c in everything() if not c == c.lower() == c.upper() == c.casefold()]
@@ -157,6 +158,7 @@ def test_binary_properties_are_what_python_says(name: str, holds: Callable[[str]
     assert expected and len(different) < 10
 
 
+@pytest.mark.slow
 @sized("step", 9, slow=1)
 def test_scripts_are_those_of_another_package(step: int) -> None:
     scripts = pytest.importorskip("fontTools.unicodedata")

@@ -146,6 +146,7 @@ def test_the_step_is_that_of_the_reading(shape: str, rows: int, how: str, millis
     assert predicted(shape, rows, how) == pytest.approx(milliseconds, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_step_of_wrong_counts_is_not_that_of_the_reading() -> None:
     """A control: without the kernels, or with weights that are read twice, most of the rows are missed."""
     near = [predicted(shape, rows, "row products") == pytest.approx(ms, rel=0.1) for shape, rows, _, ms in READ]

@@ -80,6 +80,7 @@ def greedy(name: str) -> list[tuple[int, ...]]:
     return [done[index].token_ids for index in range(len(PROMPTS))]
 
 
+@few(1)
 @thinned("name", SEVERAL, keep=["llama", "falcon"])
 def test_tokens_equal_those_of_the_slow_twin(name: str) -> None:
     search = ContrastiveSearch(4, 0.6)

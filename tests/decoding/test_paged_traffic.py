@@ -38,7 +38,7 @@ def traffic_of(
     return Traffic(*llms, random.Random(seed), fails=fails, **kinds)
 
 
-@few(2)
+@few(1)
 @sized("num_events", 100, slow=3400)
 @pytest.mark.parametrize(("is_captured", "fails"), [(True, False), (True, True), (False, True)])
 def test_every_request_has_its_own_text(

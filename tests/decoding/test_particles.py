@@ -324,6 +324,7 @@ def test_wide_rows(method: Any, strategy: Sample, process: Any) -> None:
         assert set(shares) == {vocabulary.decode(t).decode() for t, w in zip(texts, weights, strict=True) if w > 0}
 
 
+@few(1)
 @pytest.mark.parametrize("method", ["smc", "awrs"])
 def test_neighbours_change_nothing(method: Any) -> None:
     """Real caches: unequal prompts in a batch, whose particles are drawn anew at different times, and each alone."""
@@ -588,6 +589,7 @@ def test_front_door(llm: LLM) -> None:
     assert chunk.completion is not None and chunk.text == chunk.completion.text == found[0].text
 
 
+@pytest.mark.slow
 def test_the_law_of_the_bundled_model(llm: LLM) -> None:
     """Every way to write three numbers in tokens, against the shares of 40 populations, weighted by their evidence.
 

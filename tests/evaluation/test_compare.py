@@ -390,6 +390,7 @@ def test_what_decides_a_text() -> None:
     assert without_speed_options(dk.Sample(top_k=3)) != without_speed_options(dk.Sample(top_k=4))
 
 
+@pytest.mark.slow
 @sized(
     "names",
     ["extraction", "open-ended"],

@@ -118,6 +118,7 @@ def key(record: dict[str, Any]) -> tuple[str, str, int]:
     return record["task"], record["strategy"], record["seed"]
 
 
+@few(1)
 @pytest.mark.parametrize("num_rows", [1, 10, NUM_ROWS])
 def test_wherever_it_stops_the_rows_are_the_same(tmp_path: Path, whole: tuple[Path, Comparison], num_rows: int) -> None:
     """After any row, those of one seed being there in part included; a whole comparison decodes nothing."""

@@ -22,7 +22,7 @@ from decodekit.gpu.pages import Stored
 from decodekit.gpu.triton_programs import Card
 from tests.gpu.worlds import World, drawn_world
 from tests.reference.attention_parts import blocks_of, shares
-from tests.sizes import few, sized, thinned
+from tests.sizes import sized, thinned
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton: pip install triton", allow_module_level=True)
@@ -79,7 +79,7 @@ def test_the_kernel_is_its_twin(kernel: Any, num_worlds: int) -> None:
     assert most >= 4  # parts were merged
 
 
-@few(1)
+@pytest.mark.slow
 @thinned("stored", Stored, keep=[Stored.AS_GIVEN, Stored.INT8])
 def test_a_prompt_in_blocks_of_queries(kernel: Any, stored: Stored) -> None:
     """More queries than one program has; a part of a prompt behind what the row holds, with a window in the second."""
@@ -216,6 +216,7 @@ def shares_found(
     return [tuple(one) for one in out.tolist()]
 
 
+@pytest.mark.slow
 @sized("num_batches", 12, slow=3000)
 def test_shares_are_those_handed_out_one_by_one(num_batches: int) -> None:
     """Up to five rows, of which a program looks at two at once; blocks of 4 tokens, with and without a window."""

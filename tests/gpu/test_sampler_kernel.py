@@ -58,6 +58,7 @@ def test_the_kernels_are_their_twin(kernel: Any, num_batches: int) -> None:
         assert_same(kernel, *batch, is_asked=draw.random() < 0.7)
 
 
+@pytest.mark.slow
 @sized("num_batches", 6, slow=600)
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 def test_one_launch_is_its_twin(kernel: Any, num_batches: int) -> None:

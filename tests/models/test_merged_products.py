@@ -19,7 +19,7 @@ from decodekit.models.runners.paged import Variant
 from decodekit.models.runners.ragged import RaggedModel
 from decodekit.models.runners.step_state import StepState
 from tests.models.architectures import build, tokens
-from tests.sizes import few, sized, thinned
+from tests.sizes import sized, thinned
 
 MERGED = {
     "llama": [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")],
@@ -163,9 +163,8 @@ def test_who_loads_a_model_lays_its_weights_together_on_cuda(
     assert len({one.untyped_storage().data_ptr() for one in weights}) == num_storages
 
 
-@few(1)
 @sized("num_kinds", 1, slow=4)
-@thinned("name", MERGED, keep=["llama", "gemma2"])
+@thinned("name", MERGED, keep=["llama"])
 def test_a_compiler_sees_one_product(name: str, num_kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in the graph of a layer: four products and the attention; one kind of call is compiled once."""
     monkeypatch.setattr(paged, "PROOFS", paged.PROOFS[: 1 + num_kinds])  # behind a prompt, which the modules read

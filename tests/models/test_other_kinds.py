@@ -17,7 +17,7 @@ from decodekit.models.checks.tiny_copy import randomise, shrunken
 from decodekit.models.huggingface import HuggingFaceLM
 from tests.models.test_huggingface import Checked
 from tests.reference.generation_tokenizer import small_tokenizer
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 # The default of Qwen2-VL leaves out how its rotary embeddings are divided, which its checkpoints say.
 _SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 24, 24]}
@@ -39,6 +39,7 @@ def build(name: str) -> nn.Module:
     return model.float().eval()
 
 
+@few(1)
 @thinned("name", RAGGED, keep=("gemma3", "llava", "qwen2_vl"))
 def test_text_alone(name: str) -> None:
     lm = HuggingFaceLM(build(name))

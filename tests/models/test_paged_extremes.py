@@ -85,6 +85,7 @@ def alone(model: RaggedModel, num_rows: int) -> list[list[torch.Tensor]]:
     return found
 
 
+@pytest.mark.slow
 @sized("most", 160, slow=1024)
 def test_any_number_of_rows_is_captured(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In steps of 1, 2, 4 ... 256, 320 ... rows, each replayed at once; a row is what it is alone."""

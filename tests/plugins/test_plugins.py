@@ -59,6 +59,7 @@ def tiny() -> dk.LLM:
     return dk.LLM.load("tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_listing_loads_nothing() -> None:
     assert {"second", "raises", "missing-module"} <= set(available_strategies())

@@ -12,7 +12,7 @@ from tests.chat.made_templates import MADE
 from tests.chat.thinking_model import BY_OPTION, FREE, OPEN, llm_of
 from tests.serving.conftest import Endpoint, endpoint_of, events_of
 from tests.serving.test_routes import accumulated
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 ASKED: Final[Any] = {"role": "user", "content": "How much?"}
@@ -189,6 +189,7 @@ def test_every_limit_of_a_text_with_thought_and_calls(thinking: Endpoint) -> Non
     assert num_calls >= {0, 1}
 
 
+@few(1)
 @pytest.mark.parametrize("template", [OPEN, FREE])
 def test_every_budget_of_a_thought(template: str) -> None:
     """Also one that ends inside of a character or of a mark: the calls behind it are whole."""

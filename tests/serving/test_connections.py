@@ -114,7 +114,7 @@ def request(path: str, body: bytes = b"", *headers: str, method: str = "POST", c
 HEALTH = request("/health", method="GET")
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/comp", HEALTH[:-2], HEALTH, HEALTH + b"GET"])
 def test_who_asks_for_nothing_is_let_go(sent: bytes) -> None:
     """Nothing, half a line, a header without its end, and what was answered before."""

@@ -296,6 +296,7 @@ def test_the_first_text_of_anybody_comes_first() -> None:
         slow.service.close()
 
 
+@pytest.mark.slow
 def test_the_texts_of_many_are_their_own() -> None:
     """Texts that left their rows for others go on as if they had not."""
     slow = endpoint_of(LLM(SlowToy(), ToyTokenizer()), Limits(max_new_tokens=100, compile_workers=0), batch_size=4)

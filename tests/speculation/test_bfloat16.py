@@ -110,12 +110,14 @@ def test_every_first_divergence_is_a_near_tie(device: str, record_property: pyte
     assert len(found) < num_texts / 2  # most texts stay as they are even here
 
 
+@pytest.mark.slow
 def test_negative_control_texts_of_another_model_diverge_where_nothing_is_near() -> None:
     texts = load("tiny-draft", "cpu").generate(prompts(), strategy="greedy", max_new_tokens=NUM_TOKENS)
     found = divergences("cpu", texts)
     assert len(found) > 4 and not all(one.is_near_tie for one in found)
 
 
+@pytest.mark.slow
 def test_negative_control_a_text_that_skips_a_token_is_no_near_tie() -> None:
     """As if a token of a draft had been kept unseen."""
     broken = [replace(own, token_ids=(*own.token_ids[1:], own.token_ids[-1])) for own in plain("cpu")]

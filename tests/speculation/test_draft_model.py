@@ -187,6 +187,7 @@ def test_a_call_loads_a_model_by_its_name_once(monkeypatch: pytest.MonkeyPatch) 
     assert loaded == ["tiny-draft"]
 
 
+@pytest.mark.slow
 @thinned("temperature", [None, 0.7], keep=[0.7])
 def test_extraction_with_the_bundled_draft_model(temperature: float | None) -> None:
     strategy = {} if temperature is None else {"strategy": "sample", "temperature": temperature, "seed": [3, 4]}

@@ -92,7 +92,7 @@ def assert_every_proposer_keeps_the_text(name: str, num_tokens: int) -> None:
         assert alone.token_ids == plain(name)[1], proposer
 
 
-@few(1)
+@pytest.mark.slow
 @thinned("name", TWELVE, keep=["gemma2"])
 def test_every_proposer_on_twelve_architectures(name: str) -> None:
     """E5 at k = 4, batches of 1 and 8."""

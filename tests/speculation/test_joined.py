@@ -251,6 +251,7 @@ RESTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @thinned("name", RESTS, keep=["draft-model"])
 def test_the_laws_of_proposers(name: str) -> None:
     rest = RESTS[name]

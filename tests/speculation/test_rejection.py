@@ -189,6 +189,7 @@ def acceptance(results: Sequence[Result]) -> float:
     return sum(sum(result.stats.acceptance_histogram) for result in results) / offered
 
 
+@pytest.mark.slow
 def test_the_share_that_is_kept_is_the_largest_there_is() -> None:
     """The first token of a draft is kept with the sum of min(p, q); N = 4,000, 4.5 standard errors."""
     size, num_samples = 8, 4000
@@ -295,6 +296,7 @@ class Outgrown(TextsMatcher):
         return Outgrown(self.texts, self.vocabulary, self.tokens)
 
 
+@pytest.mark.slow
 @sized("num_samples", 500, slow=1500)
 def test_a_constraint_that_fails_inside_a_draft_moves_no_law(num_samples: int) -> None:
     """The row fails as often as it would come there."""
@@ -374,6 +376,7 @@ def llm() -> Any:
     return dk.LLM.load("tiny")
 
 
+@pytest.mark.slow
 def test_extraction_with_the_bundled_draft_model() -> None:
     given = {"constraint": schema_of("ticket"), "max_new_tokens": 120, "seed": [3, 4], "on_length": "return"}
     strategy = Sample(temperature=0.7, speculate=DraftModel("tiny-draft"), verify="rejection")

@@ -65,6 +65,7 @@ def parrot(kind: str, texts: Sequence[str]) -> Any:
 PROMPTS = ["Invoice A-17, total 40.20 EUR.", "Café Zürich, 3 × naïve", "x"]
 
 
+@few(1)
 @thinned("kind", ["bytes", "tekken"], keep=["bytes"])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_any_model_leaves_the_text_as_it_is(kind: str, constrained: bool) -> None:

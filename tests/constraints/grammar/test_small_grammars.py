@@ -188,6 +188,7 @@ def test_one_rule() -> None:
     check(alone(2, 3), 300)
 
 
+@pytest.mark.slow
 def test_two_rules() -> None:
     check(itertools.islice(pairs(bodies(sequences([A, B, S, T], 2), 2), SECOND), 0, None, 2), 450)
     check(pairs([Alternatives((row, B)) for row in sequences([A, S, T], 3)], SECOND), 150)

@@ -103,6 +103,7 @@ def test_random_schemas_on_a_small_vocabulary(draft: int) -> None:
     raise AssertionError(f"only {num_states} states")
 
 
+@pytest.mark.slow
 def test_random_schemas_on_a_real_vocabulary() -> None:
     rule = any_json(SCHEMAS["closed"])
     assert compare(rule, tekken_vocabulary(), random.Random(1), 3) == 3

@@ -124,6 +124,7 @@ def compare_all(length: int, alphabet: str = ALPHABET) -> int:
     return len(valid)
 
 
+@pytest.mark.slow
 def test_all_short_texts() -> None:
     assert compare_all(6) > 4_000
 

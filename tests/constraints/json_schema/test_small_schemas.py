@@ -87,6 +87,7 @@ def test_keywords_leave_other_types_alone() -> None:
     check([*keywords, *({"not": keyword} for keyword in keywords)], MIXED, type_=None)
 
 
+@pytest.mark.slow
 @sized("step", 3, slow=1)
 def test_two_keywords_of_objects(step: int) -> None:
     schemas = every(step, small.together(small.OBJECT_KEYWORDS, 2))
