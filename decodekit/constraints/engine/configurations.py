@@ -44,7 +44,7 @@ Entry: TypeAlias = tuple[frozenset[Configuration], bool]
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """The closure of a frame: the lexemes that begin on a stack, relative to it, so that they are the same on every one.
+    """The closure of a frame: the lexemes that begin on a stack, relative to it, so the same on every one.
 
     Attributes:
         starts: (lexical state, reader, frames pushed, the innermost last).

@@ -29,9 +29,9 @@ import numpy as np
 from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
+    Closure,
     Configuration,
     Entry,
-    Closure,
     Reader,
     Rows,
     StackCut,
