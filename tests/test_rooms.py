@@ -46,7 +46,7 @@ INSIDE: dict[str, list[set[str]]] = {
         {"wrappers", "loading", "sizes"},
     ],
     "constraints": [
-        {"special", "work", "work_budget"},
+        {"special", "work_budget"},
         {"priority"},
         {"memory_account"},
         {"language"},

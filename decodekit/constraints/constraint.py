@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from decodekit.constraints.network import Frame
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work_budget import Work, done
 
 
 @dataclass(frozen=True, slots=True)

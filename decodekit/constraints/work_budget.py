@@ -17,16 +17,25 @@ A part may need parts of its own that are kept only with it, so the numbers have
 
 Nor may a text take what it likes in all, or in the calls that are not sliced, where its constraint comes from a
 stranger: see `WorkBudget`.
+
+Judgements of whole values, which may be as long as a text, are `Work`: a generator that yields how many steps it has
+made since the last time. Whoever asks goes on with it a slice at a time, counts its steps against what a text may cost,
+or wants the answer at once (`done`). The number of steps is a function of what is judged, the same in every run.
+
+    work = is_found(pattern, text)   nothing is done yet
+    next(work)                       1024   so many steps were made, and there are more
+    next(work)                       StopIteration, with the answer
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeAlias, TypeVar
 
 from decodekit.errors import ResourceLimitError
 
+_Answer = TypeVar("_Answer")
 SLICE: Final = 16
 """New things in a slice: 1 to 3 ms, where a thing takes 50 to 200 microseconds."""
 STEPS: Final = 100
@@ -43,6 +52,10 @@ LEAST_STEPS_AT_ONCE: Final = 5_000
 """So many steps it may take in a call whatever its calls before have taken."""
 MAX_STEPS_OF_TEXT: Final = 10_000_000
 """So many steps at most, 10 to 60 s, a constraint with a budget may take for a text and the forks of it."""
+
+
+Work: TypeAlias = Generator[int, None, _Answer]
+"""Yields the steps since it was left off, and returns the answer. Several hundred steps lie between two of them."""
 
 
 class Unfinished(Exception):  # noqa: N818  (no error: the work goes on in the next slice)
@@ -157,3 +170,23 @@ def finished(work: Callable[[], object], num_things: int) -> bool:
 def next_slice(num_slices: int) -> int:
     """The things of a slice after some others: more of them in the end, so that all work ends."""
     return min(MAX_SLICE, SLICE * (1 + num_slices // PATIENCE))
+
+
+def done(work: Work[_Answer]) -> _Answer:
+    """The answer, at once."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def noted(work: Work[_Answer], note: Callable[[int], object]) -> Work[_Answer]:
+    """The same work; `note` is told the steps of each part before they are yielded, and may raise."""
+    while True:
+        try:
+            num_steps = next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        note(num_steps)
+        yield num_steps

@@ -18,8 +18,7 @@ from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.values import instances, numbers
 from decodekit.constraints.matching import guarded_matcher
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
-from decodekit.constraints.work import Work
-from decodekit.constraints.work_budget import SLICE, STEPS, next_slice
+from decodekit.constraints.work_budget import SLICE, STEPS, Work, next_slice
 from decodekit.decoding.request.stopping import finish_reason
 from decodekit.errors import ResourceLimitError
 from decodekit.testing import check_matcher

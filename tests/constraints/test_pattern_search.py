@@ -13,7 +13,7 @@ from decodekit.constraints.regex import syntax
 from decodekit.constraints.regex.pattern_search import PatternSearch, regular_superset
 from decodekit.constraints.regex.syntax import parse_groups
 from decodekit.constraints.regex.tree import has_references
-from decodekit.constraints.work import done
+from decodekit.constraints.work_budget import done
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError
 from tests.reference import pattern_search as slow
 from tests.sizes import sized

@@ -22,7 +22,7 @@ from decodekit.constraints.constraint import (
     reader_of,
     set_fields,
 )
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import ConstraintError, DecodekitError, InvalidConstraintError
 
 Verdict: TypeAlias = bool | str

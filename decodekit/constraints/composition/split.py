@@ -34,7 +34,7 @@ from decodekit.constraints.grammar.rules import (
 from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Lexeme
 from decodekit.constraints.special import written
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work_budget import Work, done
 
 MAX_STATES: Final = 4_000
 """A part whose states are more than these starts anew with the next text."""

@@ -2,7 +2,7 @@
 
 A configuration is (lexical state, reader, stack, captured text): the lexeme being read, the frame that reads it, the
 frames to return to, and the bytes read so far if the frame asked for them. What follows a lexeme is known by the reader
-alone, whatever the stack (which frames are entered, what is pushed, whether the frame may return): `Following` says it,
+alone, whatever the stack (which frames are entered, what is pushed, whether the frame may return): `Closure` says it,
 and `Rows` keeps it for compiled code.
 """
 
@@ -43,8 +43,8 @@ Entry: TypeAlias = tuple[frozenset[Configuration], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """The lexemes that begin on some stack, relative to it, so that they are the same on every one.
+class Closure:
+    """The closure of a frame: the lexemes that begin on a stack, relative to it, so the same on every one.
 
     Attributes:
         starts: (lexical state, reader, frames pushed, the innermost last).
@@ -101,7 +101,7 @@ class States:
 
 
 class Rows:
-    """The `Following` of lexemes, and of the entries of frames, as flat arrays for compiled code; grows only.
+    """The `Closure` of lexemes, and of the entries of frames, as flat arrays for compiled code; grows only.
 
     Row r stands for the starts i in ``start[r] .. start[r + 1]``, which read ``lexical[i]`` by ``reader[i]`` above
     ``pushed[push[i]:push[i + 1]]``, and for ``returns[r]``. The row of (reader, label set) is found by open addressing:
@@ -119,7 +119,7 @@ class Rows:
         self.reader: Int32Array = np.zeros(1024, np.int32)
         self.push: Int32Array = np.zeros(1025, np.int32)
         self.pushed: Int32Array = np.zeros(1024, np.int32)
-        self._row_of: dict[Following, int] = {}
+        self._row_of: dict[Closure, int] = {}
         self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
 
     @property
@@ -128,7 +128,7 @@ class Rows:
         starts = array_bytes(self.start, self.returns, self.lexical, self.reader, self.push, self.pushed)
         return array_bytes(self.keys, self.rows, self.entry) + starts
 
-    def add(self, following: Following) -> int:
+    def add(self, following: Closure) -> int:
         """The row of what follows, a new one if there is none yet."""
         known = self._row_of.get(following)
         if known is not None:

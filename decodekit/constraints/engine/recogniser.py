@@ -11,7 +11,7 @@ being read, the frame that reads it, and the stack of frames to return to. The s
 The byte ``]`` kills the first two. The third ends its lexeme there, so the *epsilon closure* follows all moves that
 read nothing: the array frame returns, the stack is empty, the text may end. After ``,`` it would enter the frame of an
 item and begin its lexeme. What follows a lexeme is the same on every stack, so it is found once per reader and label
-set (`Following`) and put on the stacks that are there.
+set (`Closure`) and put on the stacks that are there.
 
 Equal sets have the same number (`States`), so a state is a value: a matcher that keeps one can come back to it.
 Configurations that differ in their stacks alone are bundled (a node of a graph-structured stack). The few bytes of one
@@ -29,9 +29,9 @@ import numpy as np
 from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, doubled
 from decodekit.constraints.engine.configurations import (
     CUT,
+    Closure,
     Configuration,
     Entry,
-    Following,
     Reader,
     Rows,
     StackCut,
@@ -90,9 +90,9 @@ class Recogniser:
         self._reader_numbers: dict[Reader, int] = {}
         self.states = States()
         self.account = Account()
-        self._followed: dict[tuple[int, ...], Following] = {}
-        self._left: dict[int, Following] = {}
-        self._fresh: dict[int, tuple[Fresh, Following] | None] = {}
+        self._followed: dict[tuple[int, ...], Closure] = {}
+        self._left: dict[int, Closure] = {}
+        self._fresh: dict[int, tuple[Fresh, Closure] | None] = {}
         self._returned: dict[int, tuple[tuple[Configuration, ...], bool]] = {}
         self._following_bytes: dict[State, bytes] = {}
         self.ended = self.states.add((), False)
@@ -156,8 +156,8 @@ class Recogniser:
         low, high = int(self.automaton.low[lexical]), int(self.automaton.high[lexical])
         return low < 0 or 1 in permitted[low:high]
 
-    def leave(self, reader: int, label_set: int, text: bytes | None = None) -> Following:
-        """The `Following` of a lexeme that ends with any label of a set; `text` if the reader captures."""
+    def leave(self, reader: int, label_set: int, text: bytes | None = None) -> Closure:
+        """The `Closure` of a lexeme that ends with any label of a set; `text` if the reader captures."""
         if text is not None:
             return self._leave(reader, label_set, text)
         key = row_key(reader, label_set)
@@ -166,8 +166,8 @@ class Recogniser:
             following = self._left[key] = self._leave(reader, label_set, b"")
         return following
 
-    def enter(self, frame: int) -> Following:
-        """The `Following` of the entry of a frame."""
+    def enter(self, frame: int) -> Closure:
+        """The `Closure` of the entry of a frame."""
         return self._follow((frame,))
 
     def add_row(self, reader: int, label_set: int) -> None:
@@ -178,15 +178,15 @@ class Recogniser:
         """Write down for compiled code what follows on the entry of a frame."""
         self.rows.put_entry(frame, self.rows.add(self.enter(frame)))
 
-    def resolve(self, following: Following, stack: int) -> Entry:
-        """The configurations of a `Following` on a stack, and whether the text may end there."""
+    def resolve(self, following: Closure, stack: int) -> Entry:
+        """The configurations of a `Closure` on a stack, and whether the text may end there."""
         configurations = self._started(following, stack)
         if not following.is_returning:
             return frozenset(configurations), False
         below, is_accepting = self._returning(stack)
         return frozenset(configurations.union(below)), is_accepting
 
-    def _started(self, following: Following, stack: int) -> set[Configuration]:
+    def _started(self, following: Closure, stack: int) -> set[Configuration]:
         """The lexemes that begin on a stack."""
         configurations: set[Configuration] = set()
         for lexical, reader, frames in following.starts:
@@ -236,8 +236,8 @@ class Recogniser:
             self._returned[stack] = tuple(found), is_accepting
         return self._returned[stack]
 
-    def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Following] | None:
-        """The `Following` of most captured texts, with its `Fresh`; None if the frame has none."""
+    def fresh(self, reader: int, label_set: int) -> tuple[Fresh, Closure] | None:
+        """The `Closure` of most captured texts, with its `Fresh`; None if the frame has none."""
         key = row_key(reader, label_set)
         if key not in self._fresh:
             frame, labels = self.frames[self.readers[reader].frame], self.automaton.label_sets[label_set]
@@ -320,7 +320,7 @@ class Recogniser:
         charge(2 * num_read + len(reached))
         return frozenset(reached), is_accepting
 
-    def _leave(self, reader: int, label_set: int, text: bytes) -> Following:
+    def _leave(self, reader: int, label_set: int, text: bytes) -> Closure:
         where = self.readers[reader]
         frame = self.frames[where.frame]
         frames: list[int] = []
@@ -392,15 +392,15 @@ class Recogniser:
             self.num_permitted[begin + 1 : self._num_counts] = counts
         return begin
 
-    def _follow(self, frames: Iterable[int]) -> Following:
-        """The `Following` of the entry of any of some frames."""
+    def _follow(self, frames: Iterable[int]) -> Closure:
+        """The `Closure` of the entry of any of some frames."""
         key = tuple(frames)
         following = self._followed.get(key)
         if following is None:
             following = self._followed[key] = self._epsilon_closure(key)
         return following
 
-    def _epsilon_closure(self, frames: tuple[int, ...]) -> Following:
+    def _epsilon_closure(self, frames: tuple[int, ...]) -> Closure:
         """Follow all moves that read nothing: what may be read next, and whether the stack below may go on."""
         agenda: list[tuple[int, tuple[int, ...]]] = [(frame, ()) for frame in frames]
         entered = set(agenda)
@@ -428,7 +428,7 @@ class Recogniser:
             if len(entered) > MAX_CONFIGURATIONS:
                 raise too_many()
         charge(len(entered))
-        return Following(tuple(starts), is_returning)
+        return Closure(tuple(starts), is_returning)
 
     def _moves_of(self, frame: int) -> tuple[Move, ...]:
         moves = self._moves[frame]

@@ -25,7 +25,7 @@ from decodekit.constraints.json_schema.strings import text as bodies
 from decodekit.constraints.json_schema.strings.notations import JSON, Notation
 from decodekit.constraints.json_schema.strings.string_escapes import spelled
 from decodekit.constraints.network import Frame, Move, Read
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import OptionError, UnsatisfiableError, UnsupportedSchemaError
 
 Spelling: TypeAlias = Literal["raw", "json", "python"]

@@ -18,8 +18,7 @@ from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, 
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.matching.verdicts import GuardAnswer, Verdicts
 from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
-from decodekit.constraints.work import Work, done, noted
-from decodekit.constraints.work_budget import SLICE, STEPS, charge, check
+from decodekit.constraints.work_budget import SLICE, STEPS, Work, charge, check, done, noted
 from decodekit.errors import DecodekitError, ResourceLimitError
 
 MAX_STEPS: Final = 10_000_000

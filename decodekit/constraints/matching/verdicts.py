@@ -10,7 +10,7 @@ from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.matching.brackets import closing_tokens_of, completing_tokens_of
 from decodekit.constraints.special import is_text, spellings
-from decodekit.constraints.work import Work, noted
+from decodekit.constraints.work_budget import Work, noted
 from decodekit.errors import DecodekitError
 from decodekit.vocabulary import Vocabulary
 

@@ -38,7 +38,7 @@ from decodekit.constraints.regex.tree import (
     has_references,
     is_nullable,
 )
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import ResourceLimitError
 
 MAX_STEPS: Final = 200_000

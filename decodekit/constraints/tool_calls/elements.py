@@ -34,7 +34,7 @@ from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, TEXT, literal
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
 from decodekit.constraints.tool_calls.written import noted
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.records.strict_json import pointer_of, value_at
 

@@ -12,7 +12,7 @@ from decodekit.constraints.json_schema.notation import Notated, Values
 from decodekit.constraints.json_schema.strings.text import QUOTE
 from decodekit.constraints.language import ir
 from decodekit.constraints.network import Frame, Lexeme
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 
 
 def noted(schema: JsonSchema, values: Values) -> Constraint:

@@ -162,11 +162,11 @@ def outside_nucleus(logits: Tensor, p: float) -> NDArray[np.bool_] | None:
 
 
 def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
-    """The draw of `selectors.sample` from wide rows (see `contenders`); None where `block_peaks` is None."""
+    """The draw of `selectors.sample` from wide rows (see `survivors`); None where `block_peaks` is None."""
     found = block_peaks(logits)
     if found is None:
         return None
-    ids, counts = contenders(*found, keys)
+    ids, counts = survivors(*found, keys)
     rows, peaks = found
     width = int(counts.max(initial=1))
     if width > ids.shape[1]:  # too many within 1e-4 of the best: float32 decides among all tokens
@@ -181,7 +181,7 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     return tokens
 
 
-def contenders(
+def survivors(
     rows: Floats, peaks: Floats, keys: Words, temperature: float = 1.0, floors: Floats | None = None
 ) -> tuple[Ids, Ids]:
     """The tokens of wide rows z / T with the largest noisy logit, or one within 1e-4 of it.

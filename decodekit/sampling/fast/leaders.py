@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decodekit.sampling.certificates import Flags
 from decodekit.sampling.fast.candidates import Floats, Ids
-from decodekit.sampling.fast.large_vocabulary import contenders
+from decodekit.sampling.fast.large_vocabulary import survivors
 from decodekit.sampling.noise import Keys, gumbel, host_keys
 from decodekit.sampling.scores import Blocks, Scores
 from decodekit.sampling.selectors import likeliest
@@ -67,7 +67,7 @@ def lead_noisy(scores: Scores, seeds: Keys, sequences: Keys, positions: Keys, fl
     if blocks is not None:
         floors = None if floor is None else floor(blocks.largest)
         keys = host_keys(seeds, sequences, positions)
-        ids, counts = contenders(blocks.rows, blocks.peaks, keys, scores.temperature, floors)
+        ids, counts = survivors(blocks.rows, blocks.peaks, keys, scores.temperature, floors)
         own = ids[:, 0].copy()
         given = own if floor is None else _likeliest_unless(own, scores.temperature, blocks)
         return Leaders(torch.from_numpy(own), counts == 1, torch.from_numpy(given))

@@ -11,7 +11,7 @@ from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
 from decodekit.constraints.json_schema.guard.guard_rules import RULES, SchemaJudge
 from decodekit.constraints.json_schema.meaning.keywords import MEANINGS, TYPES
 from decodekit.constraints.json_schema.values import instances
-from decodekit.constraints.work import done
+from decodekit.constraints.work_budget import done
 from decodekit.errors import InvalidConstraintError
 from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_against_jsonschema import SCALARS, random_value

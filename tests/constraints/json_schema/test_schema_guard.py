@@ -19,7 +19,7 @@ from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values.shape import NOTHING
 from decodekit.constraints.matching.compiler import compile
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import GuardError, UnsatisfiableError
 from tests.constraints.json_schema import small_schemas as small
 from tests.constraints.json_schema.low_limits import LIMITS, forget, lower

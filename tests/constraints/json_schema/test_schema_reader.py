@@ -24,7 +24,7 @@ from decodekit.constraints.json_schema.guard.schema_reader import Judgements
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.matching.compiler import compile
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.errors import DeadEndError, UnsatisfiableError
 from decodekit.testing import check_guard, check_matcher

@@ -115,7 +115,7 @@ class Runner:
             return self._run(trie, roots, configurations, words, bytes_above, self._row_of)
 
     def _row_of(self, reader: int, label_set: int, text: bytes) -> int:
-        """The row of the `Following` of a captured text."""
+        """The row of the `Closure` of a captured text."""
         return self._recogniser.rows.add(self._recogniser.leave(reader, label_set, text))
 
     def _row_of_most(self, reader: int, label_set: int, text: bytes) -> int:

@@ -34,7 +34,7 @@ from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.json_schema.values import numbers
 from decodekit.constraints.json_schema.values.instances import Instance
 from decodekit.constraints.json_schema.values.numbers import written
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import ResourceLimitError
 from decodekit.records.strict_json import pointer_of
 

@@ -21,7 +21,7 @@ from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED
-from decodekit.constraints.work import done
+from decodekit.constraints.work_budget import done
 from decodekit.errors import ResourceLimitError
 
 MAX_KEYS: Final = 1024

@@ -32,7 +32,7 @@ from decodekit.constraints.json_schema.strings.patterns import is_pattern
 from decodekit.constraints.json_schema.strings.string_formats import GUARDED
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import ConstraintError
 
 _DENYING: Final = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems"})

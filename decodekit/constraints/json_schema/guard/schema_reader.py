@@ -35,7 +35,7 @@ from decodekit.constraints.json_schema.guard.places import Place, Places
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values import instances
 from decodekit.constraints.json_schema.values.instances import Instance
-from decodekit.constraints.work import Work, done, noted
+from decodekit.constraints.work_budget import Work, done, noted
 from decodekit.errors import ConstraintError
 from decodekit.records.strict_json import pointer_of
 

@@ -60,8 +60,7 @@ from decodekit.constraints.language.node import Node
 from decodekit.constraints.memory_account import kept
 from decodekit.constraints.priority import give_way
 from decodekit.constraints.regex.pattern_search import PatternProgram
-from decodekit.constraints.work import Work
-from decodekit.constraints.work_budget import Unfinished, spend
+from decodekit.constraints.work_budget import Unfinished, Work, spend
 from decodekit.errors import ResourceLimitError, UnsupportedSchemaError
 
 MAX_COMPARED: Final = 128

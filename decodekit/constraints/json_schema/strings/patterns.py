@@ -20,7 +20,7 @@ from decodekit.constraints.memory_account import remembered
 from decodekit.constraints.regex import regex, syntax
 from decodekit.constraints.regex.pattern_search import PatternProgram, PatternSearch, regular_superset
 from decodekit.constraints.regex.syntax import MOST_CHARACTERS, parse_groups
-from decodekit.constraints.work import Work
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import ConstraintError, ResourceLimitError, UnsupportedSchemaError
 
 MAX_PATTERNS: Final = 1_000

@@ -38,7 +38,7 @@ from decodekit.constraints.json_schema.strings import character_derivatives, tex
 from decodekit.constraints.json_schema.strings.patterns import full_language, is_pattern
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work_budget import Work, done
 from decodekit.errors import UnsupportedSchemaError
 
 MAX_LOCAL_PART: Final = 64

@@ -28,7 +28,7 @@ from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.blocks import MAX_BYTES, Block
 from decodekit.constraints.language.node import ByteMask, Node, Transitions
 from decodekit.constraints.language.utf8 import Ranges
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work_budget import Work, done
 
 QUOTE: Final[Node] = ir.literal(b'"')
 

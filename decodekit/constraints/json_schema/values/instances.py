@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Final, cast
 
 from decodekit.constraints.json_schema.values import numbers
-from decodekit.constraints.work import Work, done
+from decodekit.constraints.work_budget import Work, done
 
 _TOKEN: Final = re.compile(
     rb'[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?[0-9][0-9.eE+-]*)|(true|false|null)|([\[\]{},:]))', re.DOTALL

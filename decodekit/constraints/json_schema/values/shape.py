@@ -25,7 +25,7 @@ from decodekit.errors import ResourceLimitError
 Literal: TypeAlias = int
 """A schema, asserted or denied: twice the number of its location, plus one if denied."""
 Goal: TypeAlias = frozenset[Literal]
-"""A conjunction of literals: what one value has to satisfy."""
+"""A conjunction of literals, as in logic programming: what one value has to satisfy."""
 
 
 class Sense(enum.Enum):
