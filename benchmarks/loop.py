@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import itertools
 import json
 import logging
@@ -103,9 +104,8 @@ def random_model(name: str, dtype: torch.dtype, num_prompts: int, max_new_tokens
     )
     module = AutoModelForCausalLM.from_config(config).to(torch.bfloat16 if dtype is torch.int8 else dtype).eval()
     if dtype is torch.int8:
-        from torchao.quantization import Int8WeightOnlyConfig, quantize_
-
-        quantize_(module.model, Int8WeightOnlyConfig())  # not the head, which has its weights from the embedding
+        torchao = importlib.import_module("torchao.quantization")
+        torchao.quantize_(module.model, torchao.Int8WeightOnlyConfig())  # not the head, which has its weights from the embedding
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(256, shape["vocab_size"], (num_prompts, PROMPT_TOKENS), generator=generator).tolist()
     llm = dk.LLM(module, tokenizer_of(shape["vocab_size"]))
