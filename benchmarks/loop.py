@@ -105,7 +105,7 @@ def random_model(name: str, dtype: torch.dtype, num_prompts: int, max_new_tokens
     module = AutoModelForCausalLM.from_config(config).to(torch.bfloat16 if dtype is torch.int8 else dtype).eval()
     if dtype is torch.int8:
         torchao = importlib.import_module("torchao.quantization")
-        torchao.quantize_(module.model, torchao.Int8WeightOnlyConfig())  # not the head, which has its weights from the embedding
+        torchao.quantize_(module.model, torchao.Int8WeightOnlyConfig())  # the head has its weights from the embedding
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(256, shape["vocab_size"], (num_prompts, PROMPT_TOKENS), generator=generator).tolist()
     llm = dk.LLM(module, tokenizer_of(shape["vocab_size"]))
