@@ -19,6 +19,7 @@ import decodekit as dk
 from decodekit.errors import DecodekitError, InvalidValueError, OptionError, RequestTimeoutError, UselessOptionError
 from decodekit.llm import LLM, Engine, Handle
 from decodekit.testing.toy import ToyLM, ToyTokenizer, toy_llm
+from tests.sizes import few
 
 PROMPT = "abc, the abc, the "
 PROMPTS = [PROMPT, "the cd the cd", "a", 'ab"12"ab"12"', "cd"]
@@ -139,6 +140,7 @@ def test_a_search_of_its_own_has_no_limit_of_time() -> None:
         toy_llm().generate("a", strategy=Own(2), timeout=3)
 
 
+@few(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda one: "-".join(one) or "plain")
 def test_awaited_texts_are_those_of_generate(options: dict[str, Any]) -> None:
     llm = toy_llm()

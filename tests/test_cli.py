@@ -26,6 +26,7 @@ from decodekit.jobs.job_schema import load_schema
 from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, answering_at_once, read_jsonl, words, write_jsonl
+from tests.sizes import few
 from training.documents import make_document
 from training.kinds import KINDS
 
@@ -64,6 +65,7 @@ def test_verbs_and_options_are_those_that_are_written_down() -> None:
     assert dict(commands(typer.main.get_command(app))) == json.loads(GOLDEN.read_text())
 
 
+@few(9)
 @pytest.mark.parametrize("verb", sorted(json.loads(GOLDEN.read_text())))
 def test_help_lists_every_verb_and_option(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")

@@ -85,7 +85,7 @@ def test_speed_options_and_batches_change_no_text(names: tuple[str, str]) -> Non
             assert sum(one.stats.num_draft_tokens for one in drafted) > 0
 
 
-@few(2)
+@few(1)
 @thinned("kind", contrasts(), keep=["negative prompts", "dola high", "amateur"])
 def test_constraints_hold_and_speed_options_change_no_text(kind: str) -> None:
     """With random weights most tokens that a pattern allows are implausible: none of these rows may be a dead end."""
@@ -137,6 +137,7 @@ def test_texts_of_other_strategies() -> None:
         assert guided != plain
 
 
+@few(2)
 @pytest.mark.parametrize(
     "strategy",
     [

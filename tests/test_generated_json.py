@@ -136,7 +136,7 @@ def generate(
     return ends
 
 
-@few(5)
+@few(2)
 @pytest.mark.parametrize("on_length", ["error", "close"])
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_own_schemas(llm: dk.LLM, name: str, on_length: Literal["error", "close"]) -> None:

@@ -15,6 +15,7 @@ from decodekit.constraints.growing import GrowingValue
 from decodekit.llm import Chunk
 from decodekit.testing.toy import toy_llm
 from tests.reference.growing_json import goes_on
+from tests.sizes import few
 
 
 class Line(BaseModel):
@@ -71,6 +72,7 @@ def check_chunks(chunks: list[Chunk], constraint: Any) -> dict[str, Any]:
     return shown
 
 
+@few(2)
 @pytest.mark.parametrize(
     "constraint",
     [SCHEMA, Bill, dk.Reasoned(SCHEMA, max_chars=9), dk.tools([TOOL], "hermes", tool_choice="required", parallel=2)],

@@ -40,6 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@few(1)
 @pytest.mark.parametrize("environment", [ASCII, PLAIN_C], ids=["ascii", "LANG=C"])
 def test_what_ascii_cannot_write_is_escaped(folder: Path, environment: dict[str, str]) -> None:
     """Commands without a model; those with one write through the same functions."""
@@ -50,6 +51,7 @@ def test_what_ascii_cannot_write_is_escaped(folder: Path, environment: dict[str,
     assert b"Traceback" not in done.stderr, done.stderr
 
 
+@few(1)
 @pytest.mark.parametrize("environment", [ASCII, PLAIN_C], ids=["ascii", "LANG=C"])
 def test_texts_are_read_as_they_are_typed(folder: Path, environment: dict[str, str]) -> None:
     """In a plain C locale the words of a command are ASCII to Python; its texts are UTF-8 all the same."""

@@ -109,7 +109,7 @@ def test_prompts_and_texts(llm: dk.LLM) -> None:
         refusal(llm.score, value)
 
 
-@few(4)
+@few(2)
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "mirostat", "beam", "contrastive", "best-of", "particles"])
 def test_options_of_strategies(strategy: str) -> None:
     """By name; an error names the option as it was given."""

@@ -29,6 +29,7 @@ from tests.reference.vocabularies import (
     tekken_tokenizer,
     tekken_vocabulary,
 )
+from tests.sizes import few
 
 TEXTS = {
     "ascii": 'The quick brown fox, 12.5 % of {"a": [1, 2]}; it\'s <b>bold</b>\\n',
@@ -55,6 +56,7 @@ def scripts(exclude: tuple[str, ...] = ()) -> Any:
 # --- Tekken ----------------------------------------------------------------------------------------------------------
 
 
+@few(4)
 @scripts()
 def test_tekken_text(text: str) -> None:
     ids = tekken_tokenizer().encode(text, bos=True, eos=True)

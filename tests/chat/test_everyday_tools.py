@@ -123,6 +123,7 @@ def read_back(constraint: Tools, text: str) -> Any:
     return call.arguments
 
 
+@few(2)
 @IN_EVERY_FORMAT
 def test_functions_of_everyday_types(name: str) -> None:
     form = formats()[name]
@@ -134,6 +135,7 @@ def test_functions_of_everyday_types(name: str) -> None:
         assert not is_accepted(constraint, written(form, "lend", {**begun, **wrong})), wrong
 
 
+@few(2)
 @IN_EVERY_FORMAT
 def test_schemas_of_everyday_tools(name: str) -> None:
     form = formats()[name]

@@ -218,7 +218,7 @@ VALUES = ({"city": "Bern"}, '{"city": "Bern"}', '{"city":"Bern"}')
 CONTENTS = ("", None, ...)
 
 
-@few(79)
+@few(29)
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("arguments", VALUES)
 @pytest.mark.parametrize("content", CONTENTS)
@@ -266,6 +266,7 @@ ASKING = [
 ]
 
 
+@few(51)
 @pytest.mark.parametrize(("name", "body", "says"), ASKING)
 @pytest.mark.parametrize("arguments", VALUES)
 @pytest.mark.parametrize("content", CONTENTS)

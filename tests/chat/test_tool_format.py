@@ -19,6 +19,7 @@ from decodekit.constraints.tool_calls import FORMATS, ToolCall, ToolFormat, Tool
 from decodekit.constraints.tool_calls.format import ARGUMENTS, ID, NAME, NUMBER, ElementArguments, JsonArguments
 from decodekit.errors import ChatTemplateError, OptionError
 from tests.chat.made_templates import MADE, PARTS, tokenizer_of
+from tests.sizes import few
 
 JSON = ('{"name": "', NAME, '", "arguments": ', ARGUMENTS)
 PYTHON = ElementArguments("", "=", "", ", ", Values("json", "python", "python"))
@@ -136,6 +137,7 @@ def reading_of(name: str, is_special: bool = True) -> DerivedFormat:
     return read(tokenizer_of(MADE[name].template, is_special))
 
 
+@few(7)
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_read_off_is_the_description_by_hand(name: str) -> None:
     reading = reading_of(name)
@@ -176,6 +178,7 @@ _CHANGES: Final[list[tuple[str, str, str, dict[str, Any]]]] = [
 ]  # fmt: skip
 
 
+@few(5)
 @pytest.mark.parametrize(("name", "old", "new", "changed"), _CHANGES)
 def test_a_change_in_the_template_is_another_description(
     name: str, old: str, new: str, changed: dict[str, Any]

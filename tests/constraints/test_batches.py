@@ -19,6 +19,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_explaining import SCHEMAS
 from tests.constraints.test_masks import CONSTRAINTS
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
+from tests.sizes import few
 
 VOCABULARY = adversarial_vocabulary()
 
@@ -51,6 +52,7 @@ def serial(matchers: list[Matcher], exact: bool = True) -> np.ndarray:
 MANY = [constraint for constraint in [*CONSTRAINTS.values(), *SCHEMAS] for _ in range(2)]
 
 
+@few(1)
 @pytest.mark.parametrize("num_threads", [None, 2, 8])
 def test_as_one_after_the_other(num_threads: int | None) -> None:
     """Grammars shared by rows, guards among them; the threads meet masks that nobody has made."""

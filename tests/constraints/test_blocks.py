@@ -11,7 +11,7 @@ from decodekit.constraints.json_schema.strings.text import QUOTE, WordTable, to_
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.blocks import MAX_BYTES
 from decodekit.constraints.language.node import Node
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 ALPHABET = ["a", "b", "ab", "é", "ß", "語", "٣", "z", "1"]
 
@@ -37,6 +37,7 @@ def spellings(rng: random.Random, word: str) -> bytes:
     return "".join(parts).encode() + b'"'
 
 
+@few(4)
 @thinned("seed", range(40), keep=range(12))
 def test_states_are_the_derivatives(seed: int) -> None:
     rng = random.Random(seed)

@@ -16,6 +16,7 @@ from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, tekken_vocabulary
+from tests.sizes import few
 
 RULES: dict[str, Any] = {
     "nested": {
@@ -97,6 +98,7 @@ def compare(matcher: GrammarMatcher, vocabulary: Vocabulary, tokens: list[int], 
     return num_differences
 
 
+@few(2)
 @pytest.mark.parametrize("name", RULES)
 def test_classes_are_what_every_token_says_by_itself(name: str) -> None:
     rng, vocabulary = random.Random(3), adversarial_vocabulary()

@@ -119,7 +119,7 @@ LANGUAGES: dict[str, tuple[Constraint, dict[str, object], list[str | bytes]]] = 
 }
 
 
-@few(10)
+@few(4)
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_languages_and_values(name: str) -> None:
     constraint, values, rejects = LANGUAGES[name]
@@ -146,7 +146,7 @@ def test_matchers_keep_the_laws(name: str) -> None:
     check_matcher(compile(LANGUAGES[name][0], vocabulary).matcher(), vocabulary, num_tokens=12)
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("name", ["text of some length", "text until, bounded", "triggers", "reasoning that was begun"])
 def test_masks_are_those_of_trying_every_token(name: str) -> None:
     """Along every text: counts that saturate, half characters and triggers in tokens make no difference."""

@@ -50,7 +50,7 @@ def num_allowed(tokens: tuple[int, ...], limit: int, is_open: bool) -> int:
     return len(tokens)
 
 
-@few(4)
+@few(2)
 @sized("length", 3, slow=4)
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])

@@ -27,6 +27,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_masks import CONSTRAINTS, Framed
 from tests.reference.any_json import any_json
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
+from tests.sizes import few
 
 BYTES = byte_vocabulary()
 EOS = 256
@@ -247,6 +248,7 @@ def test_where_there_are_too_many_ways_the_engine_tells_what_it_knows(monkeypatc
 SCHEMAS: list[Constraint] = list(dict.fromkeys(constraint for constraint, *_ in REFUSED))
 
 
+@few(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_an_explanation_agrees_with_validate(seed: int) -> None:
     """Along random walks, for random tokens and for texts of several tokens."""

@@ -228,6 +228,7 @@ def free_texts(meanings: Meanings) -> Iterator[tuple[Node, Language]]:
             )
 
 
+@few(1)
 @pytest.mark.parametrize(("nodes", "least"), [(lists_of_words, 128), (free_texts, 600)])
 def test_nodes_that_are_derived_when_asked_for(
     nodes: Callable[[Meanings], Iterator[tuple[Node, Language]]], least: int

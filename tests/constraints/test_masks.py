@@ -126,7 +126,7 @@ def vocabularies() -> list[Vocabulary]:
     ]
 
 
-@few(7)
+@few(3)
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_mask_equals_brute_force(name: str) -> None:
     constraint = CONSTRAINTS[name]
@@ -201,6 +201,7 @@ KEYED = {
 }
 
 
+@few(3)
 @pytest.mark.parametrize("name", KEYED)
 @pytest.mark.parametrize("order", ["any", "declared"])
 def test_keys_equal_brute_force(name: str, order: Literal["any", "declared"]) -> None:
@@ -255,6 +256,7 @@ def test_keys_equal_brute_force(name: str, order: Literal["any", "declared"]) ->
         random_walk(grammar, random.Random(seed), 9, check)
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["json", "any text", "not", "choices"])
 def test_mask_equals_brute_force_on_a_real_vocabulary(name: str) -> None:
     vocabulary = tekken_vocabulary()

@@ -27,6 +27,7 @@ from decodekit.errors import ConstraintError, GuardError, OptionError, Unsatisfi
 from tests.constraints.test_explaining import PERSON, SCHEMAS
 from tests.constraints.test_masks import CONSTRAINTS, Framed
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 BYTES = byte_vocabulary()
 TREE: dict[str, Any] = {
@@ -69,6 +70,7 @@ def is_accepted(constraint: Constraint, text: str) -> bool:
     return all(map(matcher.accept, text.encode())) and matcher.is_accepting
 
 
+@few(20)
 @pytest.mark.parametrize("number", range(len(ALL)))
 def test_every_member_is_accepted(number: int) -> None:
     constraint = ALL[number]
@@ -86,6 +88,7 @@ def test_a_text_that_is_changed_is_often_refused() -> None:
     assert sum(found) < len(found) / 2
 
 
+@few(3)
 @pytest.mark.parametrize(
     "schema",
     [
@@ -120,6 +123,7 @@ def depth(text: str) -> int:
     return most
 
 
+@few(1)
 @pytest.mark.parametrize("constraint", [JsonSchema(TREE), JsonSchema({}), SUMS])
 def test_short_and_deep_members_occur(constraint: Constraint) -> None:
     found = list(islice(sample_texts(constraint, size=100), 150))
@@ -137,6 +141,7 @@ def test_without_room_only_the_cheapest_ways_are_left() -> None:
     assert members._weight(1, 5.0) > members._weight(30, 5.0) > 0
 
 
+@few(1)
 @pytest.mark.parametrize("constraint", [JsonSchema(TREE), Regex("[a-z]+( [a-z]+)*"), SUMS])
 def test_a_larger_size_makes_longer_members(constraint: Constraint) -> None:
     small, large = (

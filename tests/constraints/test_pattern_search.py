@@ -16,7 +16,7 @@ from decodekit.constraints.regex.tree import has_references
 from decodekit.constraints.work_budget import done
 from decodekit.errors import ConstraintError, InvalidConstraintError, ResourceLimitError
 from tests.reference import pattern_search as slow
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 WORDS = ["".join(letters) for count in range(6) for letters in itertools.product("ab", repeat=count)]
 AS_IN_RE = [
@@ -169,6 +169,7 @@ def num_steps(pattern: str, text: str) -> int:
 EXPONENTIAL = [r"^(a|a)*\1b$", r"^(?:(a)|(a))*\1\2b$", r"^(?:a|(a))*\1c$", r"^(?=(a|a)*b)\1$", r"^((a*)*)*b\1$"]
 
 
+@few(2)
 @pytest.mark.parametrize("pattern", EXPONENTIAL)
 def test_what_was_exponential_is_not(pattern: str) -> None:
     tree, num_groups = parse_groups(pattern)
@@ -187,6 +188,7 @@ def test_work_can_be_left_off_and_ends_in_an_error() -> None:
     assert max(parts) <= 2 * 1024 and len(parts) > 100
 
 
+@few(3)
 @pytest.mark.parametrize("start", ["[", "(?<", r"\k<", r"(a)\1", "(", "a|", r"\11"])
 def test_to_read_a_pattern_takes_no_square_of_its_length(start: str) -> None:
     assert not syntax.is_pattern(start * 20_000 + ")")

@@ -19,6 +19,7 @@ from decodekit.errors import DecodekitError, InvalidConstraintError, ResourceLim
 from decodekit.testing import check_language
 from tests.constraints.views import Views
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 ALPHABET = "\n -abc"
 TEXTS = sorted("".join(text) for length in range(6) for text in itertools.product(ALPHABET, repeat=length))
@@ -38,6 +39,7 @@ PATTERNS = [
 ]  # fmt: skip
 
 
+@few(19)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_equals_re_on_all_short_texts(pattern: str) -> None:
     whole, part, oracle = full_match(pattern), parse_search(pattern, "python"), re.compile(pattern, re.ASCII)

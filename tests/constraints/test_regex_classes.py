@@ -18,7 +18,7 @@ from decodekit.constraints.language.utf8 import MAX_CODE_POINT, SCALARS, Ranges,
 from decodekit.constraints.regex import case_rules, charclasses
 from decodekit.constraints.regex.regex import full_match
 from tests.constraints.regex_patterns import compiled
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 
 @lru_cache(maxsize=1)
@@ -60,6 +60,7 @@ def points_of(ranges: Ranges) -> set[int]:
     return {point for low, high in ranges for point in range(low, high + 1)}
 
 
+@few(9)
 @pytest.mark.parametrize(
     ("pattern", "flags"),
     [
@@ -141,6 +142,7 @@ def test_categories_are_those_of_the_database() -> None:
     assert property_of("Assigned") == property_of("Any") - property_of("Cn") >= assigned
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("name", "holds"),
     [

@@ -90,7 +90,7 @@ A, B, ANY, NOT_A, A_OR_B = letters("ab")
 DASH: Final = Char("-", "-")
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(
     ("world", "size", "word", "flavours", "least"),
     [

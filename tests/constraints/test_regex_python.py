@@ -16,6 +16,7 @@ from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.errors import DecodekitError, ResourceLimitError, UnsupportedSchemaError
 from decodekit.testing import check_language
 from tests.constraints.regex_patterns import BY_HAND, accepted, compiled, differences, random_pattern
+from tests.sizes import few
 
 REFUSED = {r"(?<=\b)a"}  # of the patterns by hand: a lookbehind that looks past its end
 LENGTHS = {1: 8, 2: 6, 3: 6, 4: 4}  # of the texts, by the size of the alphabet; 3 for larger ones
@@ -31,6 +32,7 @@ ATOMS = [
 ]
 
 
+@few(8)
 @pytest.mark.parametrize("index", range(len(BY_HAND)))
 def test_patterns_by_hand(index: int) -> None:
     alphabet, flags, patterns = BY_HAND[index]

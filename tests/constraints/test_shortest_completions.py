@@ -19,7 +19,7 @@ from decodekit.constraints.network import Frame
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 from tests.reference.vocabularies import adversarial_tokens, byte_vocabulary
-from tests.sizes import sized, thinned
+from tests.sizes import few, sized, thinned
 
 VOCABULARY = byte_vocabulary([*adversarial_tokens(), b"aaaa", b"    ", b'"b":', b'{"a"', b"null,"])
 TREE = {
@@ -138,6 +138,7 @@ def byte_length(tokens: Iterable[int]) -> int:
     return sum(len(VOCABULARY.token_bytes[token] or b"") for token in tokens)
 
 
+@few(5)
 @thinned("rule", RULES, keep=[rule for rule in RULES if rule is not FAR["distinct numbers"][0]])
 @sized("num_walks", 3, slow=8)
 def test_completions_complete_and_do_not_depend_on_what_was_asked(rule: object, num_walks: int) -> None:
@@ -267,6 +268,7 @@ OBJECTS: list[Any] = [
 ]
 
 
+@few(3)
 @pytest.mark.parametrize("number", range(len(OBJECTS)))
 def test_members_in_one_order_are_as_short_as_in_any(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow twin searches all orders."""

@@ -30,6 +30,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.reference import masks
 from tests.reference import walk as reference
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary
+from tests.sizes import few
 
 VOCABULARIES = {
     "adversarial": adversarial_vocabulary(),
@@ -191,6 +192,7 @@ def test_a_kept_trie_is_the_trie(name: str, folder: Path) -> None:
     assert np.array_equal(plain.end, made[0].trie.end) and np.array_equal(plain.tokens, made[0].trie.tokens)
 
 
+@few(8)
 @pytest.mark.parametrize("name", VOCABULARIES)
 @pytest.mark.parametrize("escapes", ["any", "needed"])
 @pytest.mark.parametrize("node", [STRING, ir.concat(text.length(1, None), text.QUOTE)], ids=["free", "not empty"])

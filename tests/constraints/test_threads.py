@@ -24,6 +24,7 @@ from decodekit.testing import check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.test_masks import CONSTRAINTS
 from tests.reference.vocabularies import adversarial_vocabulary
+from tests.sizes import few
 
 Trace = list[tuple[str, list[int]]]
 
@@ -60,6 +61,7 @@ def run_in_threads(constraints: dict[str, Constraint], vocabulary: Vocabulary) -
     return [results[seed] for seed in range(8)]
 
 
+@few(1)
 @pytest.mark.parametrize("number", range(3))
 def test_threads_equal_serial(number: int) -> None:
     vocabulary = adversarial_vocabulary()

@@ -161,7 +161,7 @@ def test_every_format_has_an_example() -> None:
     assert [name for name in FORMATS if f'``"{name}"``' not in described] == []
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("format", FORMATS)
 def test_formats(format: str) -> None:
     text, rejects = CALLS[format]
@@ -213,7 +213,7 @@ def test_between_the_parts_stands_at_most_what_templates_write(format: str) -> N
             assert grammar.matcher().validate([*begun]) < len(begun), begun
 
 
-@few(4)
+@few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_cut_text_has_the_calls_that_are_whole(format: str) -> None:
     """Wherever it is cut; the content is there as soon as it is written, and no part of a call is taken for content."""
@@ -377,7 +377,7 @@ def test_strings_are_written_as_they_are_and_the_rest_as_json() -> None:
         assert constraint.parse(text) == ToolResponse("", (ToolCall("f", arguments),))
 
 
-@few(3)
+@few(1)
 @pytest.mark.parametrize("mark", ["</parameter>", "<parameter=", "</function>", "<tool_call>", "</tool_call>"])
 def test_strings_as_they_are_hold_no_mark_of_the_format(mark: str) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string"}}}
@@ -553,6 +553,7 @@ def check_mistral(format: str, vocabulary: Vocabulary, tokens: list[int], has_id
     assert constraint.parse(read(vocabulary, tokens)) == ToolResponse("", calls)
 
 
+@few(2)
 @pytest.mark.parametrize("version", ["v2", "v3", "v7"])
 def test_lists_of_calls_are_those_that_mistral_common_writes(version: str) -> None:
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -686,6 +687,7 @@ def check_random_tools(seed: int, format: str) -> int:
     return num_calls
 
 
+@few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_random_tools(format: str) -> None:
     assert sum(check_random_tools(seed, format) for seed in range(3)) >= 10

@@ -17,6 +17,7 @@ from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.network import Read
 from decodekit.errors import ResourceLimitError
 from tests.constraints.test_members import ALL
+from tests.sizes import few
 
 GRAMMARS: list[Constraint] = [Grammar(name) for name in ("arithmetic", "json", "sql", "toml", "semver")]
 
@@ -33,6 +34,7 @@ def engine(constraint: Constraint, data: bytes) -> tuple[int, bool]:
     return count, recogniser.states.is_accepting(state)
 
 
+@few(16)
 @pytest.mark.parametrize("constraint", [*ALL, *GRAMMARS])
 def test_a_trace_agrees_with_the_engine(constraint: Constraint) -> None:
     """On members, their beginnings, and members with one byte changed."""

@@ -18,6 +18,7 @@ from decodekit.constraints.regex.regex import full_match
 from decodekit.vocabulary import Vocabulary
 from tests.reference import walk as reference
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, random_vocabulary, tekken_vocabulary
+from tests.sizes import few
 
 VOCABULARIES = {
     "adversarial": adversarial_vocabulary(),
@@ -80,6 +81,7 @@ def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]
     return [] if walk.inside is None else ids_from_bitmask(walk.inside).tolist(), exits
 
 
+@few(8)
 @pytest.mark.parametrize("name", VOCABULARIES)
 @pytest.mark.parametrize("language", NODES)
 def test_compiled_walk_equals_its_twin(name: str, language: str) -> None:

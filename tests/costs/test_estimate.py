@@ -140,7 +140,7 @@ def predicted(shape: str, rows: int, how: str) -> float:
     return 1e3 * work.seconds(DEVICES["h200"], run)
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(("shape", "rows", "how", "milliseconds"), READ)
 def test_the_step_is_that_of_the_reading(shape: str, rows: int, how: str, milliseconds: float) -> None:
     assert predicted(shape, rows, how) == pytest.approx(milliseconds, rel=0.1)
@@ -348,6 +348,7 @@ def test_what_is_no_model() -> None:
         dk.estimate(dk.LLM.load("tiny"), device="cpu")
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])
 @thinned("num_tokens", [1, 31, 33, 64], keep=[31, 33])
 def test_pages_take_what_is_predicted(name: str, num_tokens: int) -> None:

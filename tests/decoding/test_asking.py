@@ -184,7 +184,7 @@ def shares(strategy: Strategy, **options: Any) -> tuple[int, int, int]:
     )
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("strategy", CERTIFIED, ids=repr)
 def test_tokens_are_taken_without_masks(strategy: Strategy) -> None:
     num_tokens, num_masks, num_questions = shares(strategy, fast_forward="off")
@@ -192,6 +192,7 @@ def test_tokens_are_taken_without_masks(strategy: Strategy) -> None:
     assert 0 < num_questions <= asking.MAX_QUESTIONS * num_tokens
 
 
+@few(2)
 @pytest.mark.parametrize("strategy", OTHERS, ids=repr)
 def test_what_has_no_certificate_asks_nothing(strategy: Strategy) -> None:
     num_tokens, num_masks, num_questions = shares(strategy, fast_forward="off")
@@ -324,7 +325,7 @@ CLOSING: list[Strategy] = [
 ]
 
 
-@few(3)
+@few(1)
 @pytest.mark.parametrize("strategy", CLOSING, ids=repr)
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_closing_in_time_asks_beside_a_truncation(strategy: Strategy, is_wide: bool) -> None:

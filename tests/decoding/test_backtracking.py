@@ -165,6 +165,7 @@ MARKED = Vocabulary([*TOKENS, None, None], [V - 1], None, {"<list>": V, "<end>":
 SHOWN = Vocabulary([*TOKENS, b"<list>", b"<end>"], [V - 1])
 
 
+@few(3)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("constraint", [Far(), Guarded(Far(), lambda items: sum(items) % 3 == 0)])
 def test_texts_with_special_tokens_are_taken_back_as_far(constraint: Constraint, strategy: Strategy) -> None:
@@ -224,7 +225,7 @@ def test_under_a_truncation_it_is_not() -> None:
     assert [r.token_ids for _, r in drawn] != [r.token_ids for _, r in masked]
 
 
-@few(3)
+@few(2)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=range(len(CONSTRAINTS)))
 def test_finished_texts_pass_and_do_not_depend_on_their_neighbours(constraint: Constraint) -> None:
     guard = constraint.guard()

@@ -110,7 +110,7 @@ def assert_equal(mine: Any, expected: Any) -> None:
     assert [score for found in mine for _, score in found] == pytest.approx(scores, rel=1e-5, abs=1e-5)
 
 
-@few(6)
+@few(3)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.0])
@@ -332,6 +332,7 @@ def test_closing_in_time_equals_brute_force(pattern: str, max_tokens: int, lengt
         assert {one.finish_reason for one in found} <= {"stop", "complete"}
 
 
+@few(11)
 @pytest.mark.parametrize("processors", [(), (dk.TopK(2),)], ids=["all", "top-k"])
 @pytest.mark.parametrize("num_groups", [1, 2])
 @pytest.mark.parametrize(("pattern", "max_tokens"), CLOSING)
@@ -382,7 +383,7 @@ def test_beams_close_without_forbidden_tokens() -> None:
     assert isinstance(short.error, LengthError) and "the least known has 2" in str(short.error)
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(
     "beam", [dk.Beam(3), dk.Beam(4, num_beam_groups=2, diversity_penalty=0.5), dk.Beam(3, do_sample=True)]
 )
@@ -561,6 +562,7 @@ def test_generate_gives_values_of_a_constraint_and_of_a_guard() -> None:
     assert values[2] is None and isinstance(found.others[1].error, LengthError)
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("options", "faulty"),
     [

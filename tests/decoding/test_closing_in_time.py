@@ -71,6 +71,7 @@ def text_of(result: Result) -> str:
     return VOCABULARY.decode(result.token_ids).decode()
 
 
+@few(7)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("extra", [0, 1, 2, 5, 20])
 def test_every_budget_from_the_least_one_up(strategy: Strategy, extra: int) -> None:
@@ -133,6 +134,7 @@ class SlowEnding:
         out[:] = bitmask_from_ids([t for t in range(V) if self.matcher.can_end_within(num_tokens, t, left_out)], V)
 
 
+@few(1)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_texts_are_those_of_the_slow_twin(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
     budgets = [compile(PERSON, VOCABULARY).least_tokens() + extra for extra in (1, 6, 14)]
@@ -155,6 +157,7 @@ def test_negative_control_a_mask_that_misses_a_token_gives_other_texts(monkeypat
     assert fast != [result.token_ids for result in results]
 
 
+@few(1)
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(temperature=1.5)], ids=repr)
 def test_masks_before_the_draw_and_after_a_refusal_give_one_text(strategy: Strategy) -> None:
     for extra in (0, 3, 9):
@@ -220,7 +223,7 @@ BANS: dict[str, LogitsProcessor] = {
 }
 
 
-@few(3)
+@few(2)
 @pytest.mark.parametrize("name", BANS)
 def test_texts_close_without_forbidden_tokens(name: str) -> None:
     without_a = Regex('\\{"(n|name)":"[b-z]{2,9}"(,"tags":\\[\\])?\\}')

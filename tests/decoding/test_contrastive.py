@@ -90,6 +90,7 @@ def test_tokens_equal_those_of_the_slow_twin(name: str) -> None:
     assert expected != greedy(name)  # negative control: the comparison changes something
 
 
+@few(1)
 @thinned("options", [(2, 0.9), (8, 0.3), (5, 1.0), (24, 0.5)], keep=[(2, 0.9), (5, 1.0)])
 def test_other_options_equal_the_slow_twin(options: tuple[int, float]) -> None:
     top_k, alpha = options
@@ -125,7 +126,7 @@ CONSTRAINTS = {
 }
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("kind", CONSTRAINTS)
 @thinned("name", ["llama", "falcon"], keep=["llama"])
 def test_constraints_equal_the_slow_twin(name: str, kind: str) -> None:
@@ -307,6 +308,7 @@ def test_options_that_cannot_be_used(options: dict[str, Any], faulty: list[str |
     assert found == faulty or faulty == [None]
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("options", "faulty"),
     [

@@ -121,7 +121,7 @@ def near(found: Any, expected: Any, tolerance: float = 1e-5) -> bool:
     return found.keys() == expected.keys() and all(abs(found[key] - expected[key]) < tolerance for key in found)
 
 
-@few(14)
+@few(3)
 @pytest.mark.parametrize("number", range(NUM_WORLDS))
 def test_probabilities_are_those_of_all_spellings(number: int) -> None:
     llm, prompt, choices, _ = world(number)

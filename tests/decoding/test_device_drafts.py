@@ -19,6 +19,7 @@ from decodekit.gpu import draft_match as verify
 from decodekit.gpu.draft_match import advanced
 from decodekit.speculation import Context, Draft
 from tests.decoding.test_run_ahead import PROMPTS, SCHEMA, be_captured
+from tests.sizes import few
 
 Tokens = tuple[int, ...]
 
@@ -89,6 +90,7 @@ def strategy_of(options: dict[str, Any], proposer: Any) -> dict[str, Any]:
     return {**rest, "strategy": dk.Sample(**numbers, speculate=proposer) if numbers else dk.Greedy(speculate=proposer)}
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("is_captured", "numbers"),
     [(False, [0, 1]), (True, [2]), pytest.param(False, range(7), marks=pytest.mark.slow),

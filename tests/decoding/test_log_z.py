@@ -18,6 +18,7 @@ from tests.decoding.pairs import VOCABULARY as LETTERS
 from tests.decoding.test_scheduler import VOCABULARY, V, settings_of
 from tests.reference.generation import TableLM, TextsMatcher, ToyLM, hashed_law
 from tests.reference.speculation import text_law
+from tests.sizes import few
 from tests.speculation.test_laws import NUM_TOKENS, PROMPT, REGEX, TARGET
 from tests.speculation.test_laws import VOCABULARY as FIVE
 from tests.speculation.test_same_text import GUARDED, Prophet, decode
@@ -90,6 +91,7 @@ def test_the_weight_of_a_text() -> None:
     assert abs(sum(weights) / num_samples - mass) < 4.5 * error  # odds of 1 in 10^5
 
 
+@few(4)
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(temperature=1.5), Sample(temperature=1.5, top_k=4)], ids=repr)
 @pytest.mark.parametrize("number", range(len(GUARDED)))
 def test_texts_that_go_back(number: int, strategy: Strategy) -> None:

@@ -23,6 +23,7 @@ from decodekit.strategy import Mirostat, can_redraw
 from tests.decoding.pairs import VOCABULARY as LETTERS
 from tests.decoding.test_scheduler import EOS, TOKENS, VOCABULARY, V, settings_of
 from tests.reference.generation import TextsMatcher, ToyLM, hashed_law, reference_decode
+from tests.sizes import few
 from tests.speculation.test_same_text import GUARDED, Prophet, decode
 
 STRATEGIES = [
@@ -98,6 +99,7 @@ def test_same_text_as_one_by_one(**options: Any) -> None:
     assert_same_texts(**options)
 
 
+@few(1)
 @pytest.mark.parametrize("number", range(len(GUARDED)))
 def test_guards_take_texts_back_and_mu_with_them(number: int) -> None:
     constraint, options = GUARDED[number]

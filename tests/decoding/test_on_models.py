@@ -71,7 +71,7 @@ def generated(name: str, prompt: Sequence[int], **options: Any) -> tuple[int, ..
     return tuple(out[0, len(prompt) :].tolist())
 
 
-@few(2)
+@few(1)
 @thinned("name", TWELVE, keep=["llama", "gemma2", "mixtral"])
 def test_greedy_tokens_equal_generate(name: str) -> None:
     """Alone and all five at once; 64 tokens each."""
@@ -87,6 +87,7 @@ def test_greedy_with_a_repetition_penalty_equals_generate() -> None:
     assert decode("llama", PROMPTS, Greedy(repetition_penalty=1.3), 3) == expected
 
 
+@few(1)
 @thinned("name", ["llama", "gpt2", "lfm2"], keep=["llama", "lfm2"])
 def test_sampled_tokens_do_not_depend_on_the_batch(name: str) -> None:
     strategy = Sample(temperature=1.2, top_k=50, top_p=0.95)
@@ -142,6 +143,7 @@ SCHEMA = {
 }
 
 
+@few(1)
 @thinned("name", ["llama", "falcon", "mamba"], keep=["falcon", "mamba"])
 def test_constrained_texts_are_valid_or_cut(name: str) -> None:
     import jsonschema

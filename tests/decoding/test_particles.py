@@ -282,7 +282,7 @@ def test_processors_that_look_back_see_the_text_of_the_ancestor() -> None:
     assert num_resamplings > 20
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("method", ["smc", "awrs"])
 @pytest.mark.parametrize(
     ("strategy", "process"),
@@ -387,7 +387,7 @@ def drawn_texts(strategy: Particles, num_runs: int) -> list[tuple[Result, dict[s
     return run(TableLM(TABLE), strategy, requests, 100, vocabulary=SMALL, max_new_tokens=3)
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -424,6 +424,7 @@ def p_value(drawn: Counter[str], law: dict[str, float]) -> float:
     return float(chisquare(found, expected).pvalue)
 
 
+@few(1)
 @sized("num_draws", 250, slow=700)
 @pytest.mark.parametrize("method", ["smc", "awrs"])
 def test_the_returned_text_follows_the_conditional_law(method: Any, num_draws: int) -> None:

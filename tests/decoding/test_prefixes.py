@@ -24,6 +24,7 @@ from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.generation import SharedTokens, ToyLM, hashed_law
+from tests.sizes import few
 
 V = 8
 VOCABULARY = Vocabulary([bytes([97 + i]) for i in range(V)], ())
@@ -71,6 +72,7 @@ def test_what_was_used_least_recently_goes_first() -> None:
     assert not PrefixStore(0).add([1], SharedTokens([1]))
 
 
+@few(3)
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("tier", ["ragged", "rowwise", "recompute"])
 def test_a_row_that_begins_with_a_prefix_is_one_that_has_read_it(name: str, tier: Any) -> None:
@@ -177,6 +179,7 @@ def _spoiled(prefix: SharedTokens) -> SharedTokens:
     return prefix
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["llama", "mistral", "mamba"])
 def test_shared_texts_on_models(name: str) -> None:
     """Real caches in float64, where chunks change no token."""

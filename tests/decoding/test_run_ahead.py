@@ -19,6 +19,7 @@ from decodekit.models.runners import paged
 from decodekit.strategy import Beam
 from tests.decoding.test_asking import VOCABULARY
 from tests.models.recording import RecordedCapture
+from tests.sizes import few
 
 SCHEMA = {
     "type": "object",
@@ -61,6 +62,7 @@ def be_captured(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "capture", RecordedCapture())
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("is_captured", "numbers"),
     [(False, [9]), (True, [1]), pytest.param(False, range(13), marks=pytest.mark.slow),

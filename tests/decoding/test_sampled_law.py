@@ -38,7 +38,7 @@ CASES: list[tuple[Sample, Choices | None]] = [
 ]
 
 
-@few(3)
+@few(1)
 @sized("deviation", 0.15, slow=0.03)
 @pytest.mark.parametrize(("strategy", "constraint"), CASES, ids=range(len(CASES)))
 def test_texts_follow_the_exact_law(strategy: Sample, constraint: Choices | None, deviation: float) -> None:

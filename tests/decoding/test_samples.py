@@ -218,7 +218,7 @@ def test_samples_differ_and_the_first_streams() -> None:
     assert len(texts) == 4
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral", "mamba"])
 def test_on_models(name: str) -> None:
     """Families of unequal prompts under a constraint, on real caches, beside each sample alone."""

@@ -17,6 +17,7 @@ from decodekit.errors import OptionError
 from decodekit.evaluation.measures.calibration import MOST_EXTREME, calibrate, calibration_of, fitted_temperature
 from decodekit.llm.decisions import Decision
 from decodekit.testing.toy import toy_llm
+from tests.sizes import few
 
 STATS = Stats(1, 0, 1, None, 0.0)
 
@@ -45,6 +46,7 @@ def test_by_hand() -> None:
     assert found.log_loss == pytest.approx(-(3 * math.log(0.8) + math.log(0.2) + math.log(0.6) + math.log(0.4)) / 6)
 
 
+@few(1)
 @pytest.mark.parametrize("true_temperature", [0.5, 1.0, 2.5])
 def test_the_fitted_temperature_is_the_likeliest_of_a_grid(true_temperature: float) -> None:
     rng = random.Random(3)

@@ -157,7 +157,7 @@ def test_rows_are_read_as_they_were(undisturbed: Comparison) -> None:
     assert stats is not None and stats.particles is not None and stats.particles.log_evidence == float("-inf")
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

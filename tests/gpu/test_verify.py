@@ -148,7 +148,7 @@ def test_the_operation_has_a_fake_and_a_schema() -> None:
     )
 
 
-@few(2)
+@few(1)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton: pip install triton")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("width", [1, 3, 4])

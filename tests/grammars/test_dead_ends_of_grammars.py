@@ -115,6 +115,7 @@ def test_keywords_of_sql_are_no_names() -> None:
         Grammar("sql").parse("SELECT name FROM set")
 
 
+@few(14)
 @pytest.mark.parametrize("name", NAMES)
 def test_oracles_reject_what_a_grammar_rejects(name: str) -> None:
     path = library.path_of(name).parent / f"{name}.examples.json"
@@ -257,7 +258,7 @@ def hunt(name: str, num_steps: int, seed: int, *, num_per_text: int) -> int:
     return len(judged)
 
 
-@few(4)
+@few(2)
 @thinned("name", NAMES, keep=NAMES[::2])
 def test_random_walks_meet_no_dead_end(name: str) -> None:
     assert hunt(name, 300, seed=0, num_per_text=25) >= 3
@@ -310,6 +311,7 @@ def test_laws_of_matchers(name: str) -> None:
     check_matcher(matcher, tokens, num_tokens=6, seed=2)
 
 
+@few(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_texts_have_equal_masks(name: str) -> None:
     """Whatever tokens led there: the mask, whether the text may end, what is forced, and the completion."""

@@ -119,6 +119,7 @@ def test_a_wheel_holds_the_library(tmp_path: Path) -> None:
 # --- examples ---
 
 
+@few(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_examples(name: str) -> None:
     examples = examples_of(name)
@@ -130,7 +131,7 @@ def test_examples(name: str) -> None:
         assert [text for text in texts if accepts(grammar, text) != (kind == "accepts")] == []
 
 
-@few(14)
+@few(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_masks_along_an_example_of_each_kind(name: str) -> None:
     rng = random.Random(name)
@@ -271,7 +272,7 @@ def parses(parser: lark.Lark, text: str) -> bool:
     return True
 
 
-@few(6)
+@few(2)
 @thinned("name", LARK_NAMES, keep=LARK_NAMES[::2])
 def test_lark_reads_the_files_and_agrees(name: str) -> None:
     parser, grammar = lark_of(name), Grammar(name)
@@ -297,6 +298,7 @@ def test_re_agrees_on_mutants(name: str) -> None:
         assert (pattern.fullmatch(text) is not None) == accepts(grammar, text), text
 
 
+@few(3)
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_judges_agree_on_mutants(name: str) -> None:
     grammar = Grammar(name)
@@ -304,7 +306,7 @@ def test_exact_judges_agree_on_mutants(name: str) -> None:
         assert is_known_to(name, text) == accepts(grammar, text), text
 
 
-@few(13)
+@few(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_random_walks(name: str) -> None:
     check_walks(name, 6, num_tokens=8)

@@ -24,7 +24,7 @@ from decodekit.integrations.folder import FOLDER
 from decodekit.integrations.inside_transformers.call import Caller
 from tests.integrations.calls import CONSTRAINT, TOKENIZER, WIDTH, model_of, prompts
 from tests.models.architectures import build
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 ARCHITECTURES = ["llama", "gpt2", "qwen2", "mistral", "gemma2", "opt", "gpt_neox", "mixtral", "bloom", "lfm2"]
 ARCHITECTURE = thinned("name", ARCHITECTURES, keep=("llama",))
@@ -86,6 +86,7 @@ GREEDY: dict[str, dict[str, Any]] = {
 }
 
 
+@few(5)
 @pytest.mark.parametrize("case", GREEDY)
 def test_greedy(case: str) -> None:
     theirs, ours = both("llama", **GREEDY[case])

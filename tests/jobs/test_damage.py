@@ -164,6 +164,7 @@ JOB_DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
+@few(3)
 @pytest.mark.parametrize("about", JOB_DAMAGE)
 def test_a_damaged_job_file_is_a_typed_error(job: Path, about: str) -> None:
     data = json.loads((job / "job.json").read_text())

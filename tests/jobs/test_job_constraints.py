@@ -21,6 +21,7 @@ from decodekit.jobs.job_schema import load_schema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from tests.commands import Result
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, run_job, write_jsonl
+from tests.sizes import few
 
 MODULE = """
 from __future__ import annotations
@@ -237,6 +238,7 @@ def test_who_guesses_beside_a_search() -> None:
         assert with_guesses(strategy, "exact") is strategy
 
 
+@few(1)
 @pytest.mark.parametrize("strategy", ["beam:num_beams=2", "contrastive:top_k=2", "particles:num_particles=2"])
 def test_searches_extract_with_the_bundled_model(tmp_path: Path, strategy: str) -> None:
     (tmp_path / "a.txt").write_text("Paid.")

@@ -15,7 +15,7 @@ from decodekit.jobs.folder.file_names import FAILED, METRICS, RESULTS, is_own
 from decodekit.jobs.folder.job_folder import JobFile
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, read_jsonl, row_set, run_job, write_jsonl
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 FIELDS = ("--schema", "first, words int, seed int")
 
@@ -93,6 +93,7 @@ def test_a_retry_keeps_the_settings_of_the_job(tmp_path: Path, llm: FakeLLM, mon
 # --- the job's own files among the inputs -----------------------------------------------------------------------------
 
 
+@few(3)
 @pytest.mark.parametrize("inputs", [["s"], ["."], ["glob"], ["s/1.txt", "glob"]], ids=str)
 @pytest.mark.parametrize("output", ["s", "s/out"])
 def test_the_output_may_be_the_folder_of_the_documents(

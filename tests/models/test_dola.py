@@ -72,7 +72,7 @@ def run_and_check(lm: CausalLM, row: Any) -> None:
     check_row(out[1], row([*first, second[0]]))
 
 
-@few(2)
+@few(1)
 @thinned(
     "case",
     itertools.product([True, False], SEVERAL),

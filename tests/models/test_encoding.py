@@ -108,7 +108,7 @@ def test_no_text_has_fewer_tokens(text: str, form: str | None) -> None:
     assert each is not None and len(tokenizer.encode(text).ids) * each >= len(text.encode())
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(("form", "decomposed"), [("NFC", "NFD"), ("NFKC", "NFKD"), ("NFD", "NFD"), ("NFKD", "NFKD")])
 def test_no_form_shortens_by_more_than_four(form: Any, decomposed: Any) -> None:
     """The proof, over all code points; see `encoding._COMPOSED`. Those that no form moves stand for themselves."""

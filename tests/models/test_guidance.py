@@ -27,7 +27,7 @@ from tests.models.architectures import VOCAB_SIZE, tokens
 from tests.reference.contrast import guided_row
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.models import plain_logits
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 SEVERAL = ["llama", "gemma2", "mistral", "gpt2", "opt", "phi3", "gpt_oss", "falcon", "lfm2"]
 PROMPTS = [tokens(i, length) for i, length in enumerate((3, 17, 9, 1))]
@@ -67,6 +67,7 @@ def generated(name: str, prompt: Sequence[int], negative: Sequence[int], scale: 
     return tuple(out[0, len(prompt) :].tolist())
 
 
+@few(1)
 @thinned("name", SEVERAL, keep=["llama", "lfm2"])
 def test_greedy_tokens_equal_those_of_generate(name: str) -> None:
     expected = [generated(name, *pair) for pair in zip(PROMPTS, NEGATIVES, strict=True)]

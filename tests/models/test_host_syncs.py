@@ -61,7 +61,7 @@ def watched_step(lm: HuggingFaceLM, num_new: int) -> Watch:
     return watch
 
 
-@few(9)
+@few(3)
 @pytest.mark.parametrize("num_new", [1, 4])
 @pytest.mark.parametrize("name", RAGGED)
 def test_a_step_never_waits(name: str, num_new: int) -> None:
@@ -139,7 +139,7 @@ def uploads_of(lm: Any, cache: Any, num_tokens: list[int], rows: list[int] | Non
     return watch.names + made
 
 
-@few(2)
+@few(1)
 @thinned("name", ["llama", "gemma3", "gpt2"], keep=["gemma3"])
 @pytest.mark.parametrize("rows", [None, [0, 2], [1, 2]], ids=["all", "scattered", "neighbours"])
 def test_a_step_of_a_rectangle_is_one_upload(name: str, rows: list[int] | None) -> None:

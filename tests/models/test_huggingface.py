@@ -72,7 +72,7 @@ def generated(model: nn.Module, prompt: Sequence[int], num_new: int) -> list[int
     return out[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
 
 
-@few(2)
+@few(1)
 @sized("num_new", 16, slow=64)
 @pytest.mark.parametrize("name", GREEDY)
 def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
@@ -85,7 +85,7 @@ def test_greedy_tokens_equal_generate(name: str, num_new: int) -> None:
     assert len({token for row in expected for token in row}) > 7 + num_new // 5  # no model that only repeats itself
 
 
-@few(13)
+@few(6)
 @pytest.mark.parametrize("name", ALL)
 def test_tier(name: str) -> None:
     lm = load(name)
@@ -138,7 +138,7 @@ class Checked:
             self.rows[row] = []
 
 
-@few(6)
+@few(2)
 @pytest.mark.parametrize("name", ALL)
 def test_one_of_each_operation(name: str) -> None:
     """Unequal prompts, drafts, rollback, reordering, rows used again, growth beyond window and capacity."""
@@ -161,6 +161,7 @@ def test_one_of_each_operation(name: str) -> None:
     run.forward([tokens(26, 1), tokens(27, 30)], kind="some")
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["gemma2", "opt", "lfm2"])
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
@@ -184,6 +185,7 @@ def test_random_operations(name: str, data: st.DataObject) -> None:
                 run.reorder(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=count)))
 
 
+@few(2)
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "opt", "bloom", "mamba"])
 def test_recompute_tier(name: str) -> None:
     lm = HuggingFaceLM(load(name).model, tier="recompute")
@@ -256,6 +258,7 @@ def test_weights_are_shared() -> None:
     assert lm.dtype == torch.bfloat16
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["mistral", "gptj", "longrope"])
 def test_threads_do_not_mix(name: str) -> None:
     lm = HuggingFaceLM(longrope_model()) if name == "longrope" else load(name)
@@ -304,6 +307,7 @@ def test_long_rows_do_not_change_the_rotary_factors_of_short_ones() -> None:
     assert (out[0] - plain_logits(model, tokens(0, 20))[-1]).abs().max() > 0.01
 
 
+@few(1)
 @pytest.mark.parametrize("is_captured", [None, False, True], ids=["rectangle", "pages", "captured pages"])
 def test_a_text_that_gets_long_is_that_of_transformers(
     is_captured: bool | None, monkeypatch: pytest.MonkeyPatch
@@ -407,6 +411,7 @@ def test_an_exception_changes_no_length(name: str) -> None:
     run.forward([tokens(2, 1), tokens(3, 2)])
 
 
+@few(3)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "gpt_oss"])
 def test_half_precision_stays_ragged(name: str, dtype: torch.dtype) -> None:

@@ -11,6 +11,7 @@ from decodekit.collector import memory_bytes
 from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from tests.reference.models import ListCache
+from tests.sizes import few
 
 CPU = torch.device("cpu")
 
@@ -93,6 +94,7 @@ def rounded(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.round(number / scale) * scale if scale > 0 else 0 * number for number in numbers])
 
 
+@few(1)
 @pytest.mark.parametrize("kind", [RaggedCache, QuantisedCache])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

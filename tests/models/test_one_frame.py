@@ -19,7 +19,7 @@ OF_SURVEY = ("cohere2", "glm4", "starcoder2", "exaone4", "olmoe", "qwen3_moe", "
 KEPT = ("llama", "gemma3", "gpt2", "mixtral", "gpt_oss", "deepseek_v3")
 
 
-@few(2)
+@few(1)
 @thinned("name", [*OF_ARCHITECTURES, *OF_SURVEY], keep=KEPT)
 def test_a_step_is_one_frame(name: str) -> None:
     """Rows of unequal length, so that there is a mask; `fullgraph` raises at whatever a compiler cannot follow."""

@@ -106,7 +106,7 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.std())
 
 
-@few(8)
+@few(5)
 @sized("num_passes", 12, slow=50)
 @pytest.mark.parametrize("name", [*RAGGED, *SHARING, *SURVEYED])
 def test_pages_give_what_the_rectangle_gives(name: str, num_passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def decode(model: RaggedModel, num_rows: int, num_steps: int = 6) -> None:
         model.forward(torch.full((num_rows, 1), step), [1] * num_rows, cache, None, "last")
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("is_asked", [True, False])
 @pytest.mark.parametrize("compiler", [None, "eager"])
 def test_other_weights_reach_captured_steps(
@@ -461,6 +461,7 @@ def test_a_window_gives_pages_back_and_a_lost_row_is_read_again() -> None:
     assert ours.row_lengths == (71,)
 
 
+@few(2)
 @pytest.mark.parametrize("num_tokens", [1, 31, 32, 33, 64, 69])
 def test_a_row_may_begin_with_a_kept_prefix(num_tokens: int) -> None:
     model = runner("gemma3")

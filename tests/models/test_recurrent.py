@@ -59,7 +59,7 @@ def read(lm: HuggingFaceLM, cache: Any, rows: list[list[int]], logits: Any = "la
     return lm.forward(batch, [len(row) for row in rows], cache, logits=logits)
 
 
-@few(4)
+@few(2)
 @thinned("name", BATCHED, keep=("bamba", "jamba", "mamba2", "minimax", "qwen3_next", "recurrent_gemma"))
 def test_eight_rows_are_one_pass_and_exact(name: str) -> None:
     """One forward call in place of the eight of rows one by one; logits as of the plain model, to rounding."""
@@ -81,6 +81,7 @@ def test_eight_rows_are_one_pass_and_exact(name: str) -> None:
             torch.testing.assert_close(logits, expected, atol=2e-5 * float(expected.std()), rtol=1e-4)
 
 
+@few(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["lfm2", "mamba"])
 def test_neighbours_change_nothing(name: str, dtype: torch.dtype) -> None:
@@ -95,6 +96,7 @@ def test_neighbours_change_nothing(name: str, dtype: torch.dtype) -> None:
     assert not torch.allclose(out[4], one[0], atol=1e-2)  # the control
 
 
+@few(1)
 @pytest.mark.parametrize("name", IN_CHUNKS)
 def test_drafts_cost_one_pass_and_nothing_to_take_back(name: str) -> None:
     """A draft is one pass; what is accepted of it is read again together with what follows, in one pass, too."""
@@ -121,6 +123,7 @@ def test_drafts_cost_one_pass_and_nothing_to_take_back(name: str) -> None:
     assert count() == 1
 
 
+@few(1)
 @pytest.mark.parametrize("name", IN_CHUNKS)
 def test_drafts_of_unequal_length_are_one_pass(name: str) -> None:
     """Shorter rows are padded and put back: their tokens are unread, and read again with those of the next pass."""
@@ -225,6 +228,7 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 24, "seed": 3}
 TOKENIZER = small_tokenizer()
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["lfm2", "minimax"])
 def test_drafts_do_not_change_the_text(name: str) -> None:
     llm = dk.LLM(architectures.build(name), TOKENIZER)
@@ -236,7 +240,7 @@ def test_drafts_do_not_change_the_text(name: str) -> None:
     assert [one.token_ids for one in alone] == [one.token_ids for one in plain]
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(
     "options",
     [

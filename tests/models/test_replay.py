@@ -74,7 +74,7 @@ def programs(lm: HuggingFaceLM) -> list[step_program.StepProgram]:
     return [kind.program for kind in kinds if kind.program is not None and not kind.proof.is_refused]
 
 
-@few(2)
+@few(1)
 @thinned("name", [*RAGGED, *SHARING], keep=["gemma2", "mistral", "opt", "gpt_oss", "gemma3n"])
 @pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
 def test_programs_come_to_the_logits_of_the_modules(name: str, options: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def test_programs_of_states(name: str) -> None:
     assert runner(lm)._replays.num_replayable() == 3
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt_neox"])
 def test_programs_of_short_types(name: str, dtype: torch.dtype) -> None:
@@ -120,7 +120,7 @@ def test_programs_of_short_types(name: str, dtype: torch.dtype) -> None:
 _ALONE = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "gpt_neox", "olmo2", "granite", "gemma4"]
 
 
-@few(2)
+@few(1)
 @thinned("name", _ALONE, keep=["llama", "gemma3"])
 @pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
 def test_a_token_is_the_same_whatever_stands_beside_it(name: str, options: dict[str, Any]) -> None:
@@ -161,6 +161,7 @@ def _by_rows(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int, first
     return torch.stack(out, dim=1), cache
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tokens than `MAX_ROWS`, padded to a multiple of it: what is added goes where nothing is read."""
@@ -260,6 +261,7 @@ def test_what_cannot_be_written_down_is_run_by_the_modules(kind: type[nn.Module]
     assert all(kind.proof.is_refused for kind in runner(lm)._replays._kinds.values())
 
 
+@few(1)
 @pytest.mark.parametrize(("name", "place"), [("llama", 0), ("lfm2", 0), ("lfm2", 1)])
 def test_a_program_that_differs_is_refused(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its logits, or the state that it leaves."""

@@ -25,7 +25,7 @@ from tests.sizes import few, thinned
 TEXT = tokens(1, 20)  # longer than the sliding windows
 
 
-@few(3)
+@few(2)
 @thinned(
     "name",
     [*architectures.RAGGED, *architectures.MASKED, *architectures.ROWWISE],

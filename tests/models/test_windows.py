@@ -15,7 +15,7 @@ from decodekit.models.runners.attention import ragged_attention
 from decodekit.models.runners.ragged import RaggedModel
 from tests.models import survey
 from tests.models.other_attention import use_attention
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 
 WINDOWED = (
     *("afmoe", "beam", "cohere2", "cwm", "exaone4", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss"),
@@ -52,6 +52,7 @@ def furthest(lm: HuggingFaceLM, runner: Any) -> float:
     return max(errors)
 
 
+@few(2)
 @thinned("name", WINDOWED, keep=("cohere2", "gemma3n_text", "mistral", "modernbert-decoder", "olmo3"))
 def test_rows_beyond_their_window(name: str) -> None:
     lm = load(name)

@@ -142,6 +142,7 @@ def keys_of(count: int) -> tuple[list[int], list[int], list[int]]:
     return [3] * count, [0] * count, list(range(count))
 
 
+@few(4)
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=repr)
 @pytest.mark.parametrize("is_drawn", [False, True])
 def test_a_certified_leader_is_the_token_under_every_mask_that_allows_it(pipeline: Pipeline, is_drawn: bool) -> None:

@@ -26,6 +26,7 @@ from decodekit.sampling import (
 from decodekit.sampling.fast import cuts, large_vocabulary
 from decodekit.sampling.fast import noisy_draws as draws
 from decodekit.sampling.noise import gumbel, host_keys, mix_uint64
+from tests.sizes import few
 
 INF = math.inf
 V = 4700  # no multiple of a block
@@ -101,6 +102,7 @@ def narrow_draw(logits: Tensor, seed: int) -> Tensor:
 # --- truncation ------------------------------------------------------------------------------------------------------
 
 
+@few(18)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=repr)
 def test_a_narrowed_row_is_the_whole_row(pipeline: Pipeline, kind: str) -> None:

@@ -15,6 +15,7 @@ from decodekit.errors import OptionError
 from decodekit.sampling import MirostatTruncation, apply_mirostat, sample
 from decodekit.sampling.mirostat import mirostat_k, surprise
 from tests.reference import sampling as slow
+from tests.sizes import few
 
 INF = math.inf
 TIED_ROWS = st.lists(st.one_of(st.integers(-3, 3).map(float), st.just(-INF)), min_size=2, max_size=40)
@@ -80,6 +81,7 @@ def rows_along(text: Tensor) -> Tensor:
     return table[text]
 
 
+@few(2)
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("law", ["whole", "kept"])
 def test_the_state_is_a_function_of_the_prefix(version: int, law: str) -> None:

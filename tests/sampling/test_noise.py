@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decodekit.sampling import noise
 from tests.reference import sampling as slow
+from tests.sizes import few
 
 CPU = torch.device("cpu")
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -116,6 +117,7 @@ def test_standard_gumbel_along_each_key(axis: str) -> None:
     assert values.var() == pytest.approx(math.pi**2 / 6, abs=4 * (math.pi**2 / 6) * math.sqrt(4.4 / 50_000))
 
 
+@few(3)
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("lag", [1, 2, 64])
 def test_neighbours_along_each_key_are_independent(axis: str, lag: int) -> None:

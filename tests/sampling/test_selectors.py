@@ -13,6 +13,7 @@ from torch import Tensor
 from decodekit.errors import DeadEndError, NonFiniteLogitsError
 from decodekit.sampling import Candidates, MinP, Pipeline, Temperature, TopK, TopP, faults, greedy, sample, selectors
 from tests.reference import sampling as slow
+from tests.sizes import few
 
 INF = math.inf
 LOGITS = [1.0, 0.5, -0.5, 2.0, -INF, -4.0, 0.0, 0.25]
@@ -42,6 +43,7 @@ def p_value(tokens: Tensor, law: list[float]) -> float:
 
 
 # A right sampler fails each of these with probability 1e-4; the keys are fixed, so it is decided once.
+@few(3)
 @pytest.mark.parametrize("axis", ["seed", "sequence", "position"])
 @pytest.mark.parametrize(
     "pipeline",

@@ -237,6 +237,7 @@ class TestLaws:
         assert not got.isnan().any() and not (got == INF).any()
 
 
+@few(5)
 @pytest.mark.parametrize("processor", TRUNCATIONS, ids=repr)
 @given(ROWS)
 @settings(deadline=None, max_examples=30)

@@ -101,7 +101,7 @@ def test_structured_output_of_langchain(calling: Endpoint, writing: Endpoint, me
         assert asyncio.run(structured.ainvoke("How much?")) == Look(at="sea", days=3)
 
 
-@few(3)
+@few(1)
 @pytest.mark.parametrize(
     "mode", [instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON]
 )

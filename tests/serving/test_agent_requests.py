@@ -59,6 +59,7 @@ def both(endpoint: Endpoint, body: dict[str, Any]) -> Any:
     return whole
 
 
+@few(3)
 @pytest.mark.parametrize(
     ("fields", "names", "reason"),
     [

@@ -183,7 +183,7 @@ def test_three_turns_of_real_templates(real: World, is_streamed: bool) -> None:
     three_turns(real, is_streamed, as_dict=is_streamed)
 
 
-@few(5)
+@few(2)
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_three_turns_of_responses(world: World, is_streamed: bool) -> None:
     conversation = world.talks()

@@ -28,6 +28,7 @@ from decodekit.serving.routes.text_completions import CompletionBody
 from decodekit.testing.toy import ToyTokenizer, toy_llm
 from tests.serving.conftest import Endpoint, endpoint_of
 from tests.serving.test_ends import Caller, SlowToy, until
+from tests.sizes import few
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "abc"}]
@@ -113,6 +114,7 @@ def test_a_body_of_many_values_is_refused(value: bytes, endpoint: Endpoint) -> N
             check_values(text[:-1] + b',"a":[' + many + b"]}", MOST)
 
 
+@few(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 16])
 def test_values_are_counted_as_by_the_slow_twin(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the pieces that are looked at."""

@@ -25,6 +25,7 @@ from decodekit.serving.routes.call_stream import CallSplitter
 from decodekit.serving.server import Server, bound
 from decodekit.testing.toy import ToyLM, ToyTokenizer
 from tests.serving.conftest import LIMITS, Endpoint, endpoint_of, events_of
+from tests.sizes import few
 
 COMPLETIONS = "/v1/completions"
 
@@ -93,6 +94,7 @@ async def until(holds: Callable[[], object]) -> None:
     raise AssertionError("it never came")
 
 
+@few(1)
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}, {"stream": True, "n": 2}])
 def test_who_leaves_frees_the_rows_within_a_step(
     slow: Endpoint, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -212,6 +214,7 @@ def test_a_request_that_is_cancelled_by_the_end(slow: Endpoint, stream: bool) ->
     asyncio.run(act())
 
 
+@few(1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_second_signal(slow: Endpoint, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The first one says what is waited for; at the second one clients get the error in place of their texts."""

@@ -79,6 +79,7 @@ def expected(endpoint: Endpoint, prompt: str, options: dict[str, Any]) -> dk.Com
     return endpoint.llm.generate(prompt, **given)
 
 
+@few(8)
 @pytest.mark.parametrize(("fields", "options"), SAMPLED, ids=lambda one: "-".join(one)[:40] or "plain")
 def test_a_text_is_that_of_generate(endpoint: Endpoint, fields: dict[str, Any], options: dict[str, Any]) -> None:
     """In a whole answer and in a stream."""
@@ -280,7 +281,7 @@ LOOK = {
 LOOKS = [{"type": "function", "function": {"name": name, "parameters": LOOK}} for name in ("look", "look_up")]
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("format", FORMATS)
 def test_calls_are_streamed_in_pieces(format: str) -> None:
     """Of every format: together they are the call that is answered as a whole, read by hand and by OpenAI's helpers."""

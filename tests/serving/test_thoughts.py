@@ -12,6 +12,7 @@ import pytest
 
 from tests.chat.thinking_model import BY_OPTION, CHANNELS, FREE, OPEN, WITHOUT, llm_of
 from tests.serving.conftest import Endpoint, endpoint_of, events_of
+from tests.sizes import few
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 ASKED = [{"role": "user", "content": "How much?"}]
@@ -74,6 +75,7 @@ def test_the_thought_is_no_part_of_the_content(thinking: Endpoint, more: dict[st
     assert deltas(thinking.post(CHAT, body | {"include_reasoning": False, "stream": True})) == {"content": "7"}
 
 
+@few(2)
 @pytest.mark.parametrize("is_special", [False, True])
 @pytest.mark.parametrize(
     ("template", "writes"),
@@ -201,6 +203,7 @@ BUDGET_TEMPLATE = FREE.replace(
 )
 
 
+@few(5)
 @pytest.mark.parametrize(
     ("template", "fields", "told", "options"),
     [

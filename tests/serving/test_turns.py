@@ -28,6 +28,7 @@ from decodekit.serving.service import LONG, Constraints
 from decodekit.testing.toy import ToyTokenizer, toy_llm
 from tests.serving.conftest import Endpoint, endpoint_of
 from tests.serving.test_ends import SlowToy, until
+from tests.sizes import few
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ONE, OTHER, THIRD = (Client("", name) for name in "123")
@@ -261,6 +262,7 @@ def test_answers_are_made_aside_and_in_pieces(tiny: Endpoint, monkeypatch: pytes
     assert answer.content == whole.encode() and answer.headers["content-type"] == "application/json"
 
 
+@few(3)
 @pytest.mark.parametrize(
     "value", [{}, [], {"a": []}, {"é": [1, {"b": [[], {}, [[[[{"c": "\u2028"}]]]]]}]}, 1.5, None, "x"]
 )

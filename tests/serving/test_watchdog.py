@@ -29,6 +29,7 @@ from decodekit.serving.server import Server, bound
 from decodekit.testing.toy import ToyLM, ToyTokenizer
 from tests.serving.conftest import Endpoint, endpoint_of
 from tests.serving.test_ends import until
+from tests.sizes import few
 
 COMPLETIONS = "/v1/completions"
 
@@ -87,6 +88,7 @@ def test_a_step_that_does_not_end_is_told(stuck: Endpoint, caplog: pytest.LogCap
     assert second.getMessage() == "the engine goes on"
 
 
+@few(1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_time_of_a_request_holds_beside_it(stuck: Endpoint, stream: bool) -> None:
     """The answer does not wait for the step; the rows are free after it."""
@@ -106,6 +108,7 @@ def test_the_time_of_a_request_holds_beside_it(stuck: Endpoint, stream: bool) ->
     assert model.num_forwards - before <= 1
 
 
+@few(1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_signal_ends_it_all_the_same(stuck: Endpoint, stream: bool) -> None:
     """Clients get their error when the grace is over, and the endpoint ends."""

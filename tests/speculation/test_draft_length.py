@@ -19,6 +19,7 @@ from decodekit.speculation.draft_length import DEFAULT_COSTS, MAX_REST, PROBE_CA
 from decodekit.speculation.proposer import each_proposer
 from tests.decoding.test_scheduler import V
 from tests.reference.generation import ToyLM, hashed_law
+from tests.sizes import few
 from tests.speculation.test_same_text import CONSTRAINTS, STRATEGIES, Prophet, assert_equals_the_plain_loop
 
 
@@ -130,6 +131,7 @@ def test_texts_that_were_taken_back_tell_nothing() -> None:
     assert adaptive._experience.kind(0)._tried[:2] == [pytest.approx(0.95 + 1), 0.0]
 
 
+@few(2)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 def test_the_text_stays_the_same(strategy: Any) -> None:
     for costs in (DEFAULT_COSTS, (1.0, 1.9, 2.8), (1.0, 1.0)):

@@ -44,7 +44,7 @@ def acceptance(results: list[Any]) -> float:
     return sum(sum(result.stats.acceptance_histogram) for result in results) / offered
 
 
-@few(9)
+@few(3)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 @pytest.mark.parametrize("texts", [None, CONSTRAINTS[2]], ids=["free", "constrained"])
 def test_the_text_stays_the_same(strategy: Strategy, texts: Any) -> None:
@@ -53,6 +53,7 @@ def test_the_text_stays_the_same(strategy: Strategy, texts: Any) -> None:
         assert_equals_the_plain_loop(strategy, proposer=lambda _, p=draft: p, texts=texts, num_rows=num_rows)
 
 
+@few(4)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 def test_a_draft_model_that_is_the_target_is_always_right(strategy: Strategy) -> None:
     """It draws with the same noise, processors and prefixes, from a cache that holds what the text holds."""
@@ -79,6 +80,7 @@ def test_other_noise_is_accepted_less(monkeypatch: pytest.MonkeyPatch) -> None:
     assert acceptance(results) < 0.7
 
 
+@few(1)
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(temperature=1.5)])
 def test_texts_that_go_back(strategy: Strategy) -> None:
     constraint, _ = GUARDED[1]

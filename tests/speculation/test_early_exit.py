@@ -26,7 +26,7 @@ from decodekit.strategy import PROPOSERS
 from decodekit.testing import check_proposer
 from tests.models import architectures
 from tests.reference.generation_tokenizer import EOS, small_tokenizer
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 from tests.speculation.test_extraction import documents, schema_of
 
 STRATEGIES: list[dict[str, Any]] = [
@@ -44,6 +44,7 @@ WAYS = {"greedy": (STRATEGIES[0], False), "greedy, a schema": (STRATEGIES[0], Tr
 WAYS |= {"sampled": (STRATEGIES[1], False), "sampled, a schema": (STRATEGIES[1], True)}
 
 
+@few(1)
 @thinned("way", WAYS, keep=["greedy", "sampled, a schema"])
 def test_the_text_stays_the_same(way: str) -> None:
     strategy, constrained = WAYS[way]
@@ -73,6 +74,7 @@ def shallow(name: str) -> dk.LLM:
     return dk.LLM(model, small_tokenizer())
 
 
+@few(1)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["greedy", "sampled"])
 @thinned("name", ["llama", "mistral"], keep=["mistral"])
 def test_layers_that_do_nothing_are_not_missed(name: str, strategy: dict[str, Any]) -> None:

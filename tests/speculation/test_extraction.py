@@ -57,7 +57,7 @@ def generate(kind: str, temperature: float | None, **options: Any) -> Any:
 CASES = [(kind, temperature, speed) for kind, temperature in (("ticket", None), ("contact", 1.2)) for speed in SPEEDS]
 
 
-@few(3)
+@few(1)
 @thinned("case", CASES, keep=[case for case in CASES if case[0] == "ticket" or case[2] in ("forced", "draft model")])
 def test_the_same_text_from_fewer_passes(case: tuple[str, float | None, str]) -> None:
     kind, temperature, speed = case
@@ -71,6 +71,7 @@ def test_the_same_text_from_fewer_passes(case: tuple[str, float | None, str]) ->
             assert one.stats.draft_acceptance_rate > 0.9
 
 
+@few(1)
 @pytest.mark.parametrize("extra", [0, 2])
 def test_texts_that_close_in_time(extra: int) -> None:
     """The budget ends inside drafts."""

@@ -96,7 +96,7 @@ SPEEDS: dict[str, dict[str, Any]] = {
 }
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_objects_follow_the_exact_law(speed: str) -> None:
     """χ² over the six texts, N = 4,000; odds of 1 in 10,000 per case to fail by chance."""
@@ -151,7 +151,7 @@ def tiny() -> Any:
     return dk.LLM.load("tiny")
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_the_same_text_with_and_without_forced_tokens(name: str) -> None:
     """At temperature 0, and at temperature 1 with the same seeds; each token that was forced saved a pass."""
@@ -206,6 +206,7 @@ FIELDS: dict[str, Any] = {
 INVOICE = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("kind", "of_the_sentence", "of_the_object"),
     [

@@ -31,7 +31,7 @@ from decodekit.speculation import (
 from decodekit.strategy import PROPOSERS, Greedy, Sample
 from decodekit.testing import check_proposer
 from decodekit.testing.toy import toy_llm
-from tests.sizes import thinned
+from tests.sizes import few, thinned
 from tests.speculation.test_draft_model import acceptance, toy
 from tests.speculation.test_extraction import documents, schema_of
 from tests.speculation.test_proposers import BYTES, context, looked_up
@@ -149,6 +149,7 @@ def test_experience_behind_a_guess_counts_if_the_guess_came() -> None:
     assert learned(3, 4, 5)[0] > fresh[0] > learned(3, 4, 6)[0]
 
 
+@few(3)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 def test_the_text_stays_the_same(strategy: Any) -> None:
     for texts in (None, CONSTRAINTS[2]):
@@ -197,6 +198,7 @@ def test_laws_are_joined_and_what_was_drawn_is_not_cut() -> None:
     assert bytes(draft.tokens) == b"abbx"  # the last one is illegal, and ends the draft
 
 
+@few(1)
 @pytest.mark.parametrize("temperature", [None, 1.0])
 def test_extraction_takes_fewer_passes_than_a_chain(temperature: float | None) -> None:
     parts = (GrammarDraft(), DraftModel("tiny-draft", 6))

@@ -188,7 +188,7 @@ PROPOSERS: dict[str, Callable[[], Proposer | None]] = {
 VERIFIERS: list[Verify] = ["coupled", "rejection"]
 
 
-@few(4)
+@few(2)
 @pytest.mark.parametrize("verify", VERIFIERS)
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_three_tokens(name: str, verify: Verify) -> None:
@@ -226,7 +226,7 @@ def verifier(name: str) -> Verify:
     return "coupled" if name == "likely" else "rejection"
 
 
-@few(6)
+@few(2)
 @thinned("name", NAMES, keep=["likely", "drawing"])
 @pytest.mark.parametrize("constraint", [None, REGEX], ids=["free", "regex"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -244,6 +244,7 @@ def test_processors_and_constraints_30_000_times(strategy: Strategy, constraint:
     assert p_of_texts(strategy, PROPOSERS[name](), verifier(name), constraint, 30_000) > THRESHOLD
 
 
+@few(2)
 @pytest.mark.parametrize("options", [{}, {"fast_forward": "off"}, {"num_alternatives": 0}], ids=repr)
 @pytest.mark.parametrize("verify", VERIFIERS)
 @pytest.mark.parametrize("name", ["draft", "drawing"])
@@ -262,6 +263,7 @@ def test_scaffolding() -> None:
         assert p > THRESHOLD
 
 
+@few(1)
 @pytest.mark.parametrize(("width", "num_samples"), [(8, 30_000), (5000, 2000)])
 def test_one_position(width: int, num_samples: int) -> None:
     """E2 for the rejection test: eight tokens, two laws with zeros; also in rows so wide that compiled code draws."""

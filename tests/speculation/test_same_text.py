@@ -151,6 +151,7 @@ def test_any_draft(num_tokens: int, error_rate: float, **options: Any) -> None:
     assert_equals_the_plain_loop(proposer=lambda texts: Prophet(texts, error_rate, num_tokens), **options)
 
 
+@few(3)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 def test_prompt_lookup_and_chains(strategy: Strategy) -> None:
     prompts = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 4, 4, 4], [0]]
@@ -224,7 +225,7 @@ GUARDED: list[tuple[Constraint, dict[str, Any]]] = [
 ]
 
 
-@few(4)
+@few(2)
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(temperature=1.5), Sample(temperature=1.5, top_k=4)])
 @pytest.mark.parametrize("number", range(len(GUARDED)))
 def test_guards_and_budgets(number: int, strategy: Strategy) -> None:
@@ -288,7 +289,7 @@ LAWS = [Sample(), Sample(temperature=1.2, top_k=2), Sample(logit_bias={5: -math.
 SPEEDS: list[dict[str, Any]] = [{"fast_forward": "off"}, {}, {"proposer": Prophet({}, 0.0, 1, 8)}]
 
 
-@few(2)
+@few(1)
 @thinned("strategy", LAWS, keep=LAWS[1:])
 @pytest.mark.parametrize("options", SPEEDS, ids=["plain", "forced", "drafts"])
 def test_pairs_follow_the_exact_law(strategy: Sample, options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import decodekit as dk
 from decodekit.errors import OptionError, UselessOptionError
 from decodekit.speculation import Adaptive, DraftModel, Suffix
 from decodekit.strategy import Greedy, Sample, resolve_strategy
+from tests.sizes import few
 from tests.speculation.test_extraction import documents, schema_of
 
 
@@ -59,6 +60,7 @@ def test_options_that_cannot_be(options: dict[str, Any], error: type[Exception],
         resolve_strategy("speculative", options)
 
 
+@few(1)
 @pytest.mark.parametrize("temperature", [None, 0.8])
 def test_the_text_is_that_without_guesses(temperature: float | None) -> None:
     given: dict[str, Any] = {"constraint": schema_of("ticket"), "max_new_tokens": 120, "on_length": "return"}

@@ -121,7 +121,7 @@ def test_threads_and_copies() -> None:
     assert 9 in copy.tokens and 9 not in corpus.tokens
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=range(len(STRATEGIES)))
 def test_the_text_stays_the_same(strategy: Any) -> None:
     prompts = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 4, 4, 4], [0]]

@@ -26,7 +26,7 @@ BUILT_IN: list[Proposer] = [
 ]
 
 
-@few(2)
+@few(1)
 @thinned("proposer", BUILT_IN, keep=BUILT_IN[:4])
 def test_built_in_proposers_keep_the_laws(proposer: Proposer) -> None:
     check_proposer(proposer, max_new_tokens=10)

@@ -90,7 +90,7 @@ def check_stream(constraint: Tools, text: str, rng: random.Random) -> None:
     assert [(name, json.loads(told)) for name, told in calls] == wanted, text
 
 
-@few(12)
+@few(5)
 @pytest.mark.parametrize("name", FAMILIES)
 @sized("num_calls", 10, slow=500)
 def test_parsers_of_others_read_random_texts(name: str, num_calls: int) -> None:
@@ -208,7 +208,7 @@ _OF_ELEMENTS = [name for name, one in FAMILIES.items() if isinstance(one.format.
 _CERTAIN_TEXTS = ("Bern", "a b", "", "null and void", "7 dwarfs", "[1", "Nothing", "true\nor false")
 
 
-@few(2)
+@few(1)
 @pytest.mark.parametrize(
     "name", [name for name, one in FAMILIES.items() if isinstance(one.format.arguments, ElementArguments)]
 )

@@ -152,6 +152,7 @@ def test_where_lark_differs(name: str) -> None:
     assert check(case, case.max_pieces, mask_pieces=2) == (case.lark_rejects, case.lark_accepts)
 
 
+@few(13)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if isinstance(case.pieces, str)])
 def test_both_references_agree(name: str) -> None:
     """The words that the rules build are the texts in which the rules are found."""

@@ -71,6 +71,7 @@ def test_masks_are_those_of_each_token_tried(name: str) -> None:
         assert matcher.accept(ord("x"))
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["left through another", "in the middle"])
 def test_masks_made_in_slices_are_those_made_at_once(name: str) -> None:
     """And no slice takes more than it may, but for the last thing in it."""

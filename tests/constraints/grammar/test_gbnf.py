@@ -13,7 +13,7 @@ from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Rule
 from decodekit.constraints.grammar.source import MAX_DEPTH, MAX_LENGTH, Source
 from decodekit.errors import DecodekitError, InvalidConstraintError, ResourceLimitError, UnsupportedSchemaError
 from tests.reference import earley
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 
 def rules_of(text: str, start: str = "root") -> Rules:
@@ -283,6 +283,7 @@ LARGE: dict[str, Callable[[int], str]] = {
 }
 
 
+@few(5)
 @sized("size", 300_000, slow=2_000_000)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_grammars_end_in_time(name: str, size: int) -> None:

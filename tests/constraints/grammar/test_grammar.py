@@ -27,6 +27,7 @@ from decodekit.testing import check_language, check_matcher
 from decodekit.vocabulary import Vocabulary
 from tests.constraints.grammar import test_gbnf
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 SUM = 'start: start "+" NUMBER | NUMBER\nNUMBER: /[0-9]+/\n%ignore " "'
 
@@ -191,6 +192,7 @@ def test_language() -> None:
     check_language(Grammar('start: "n=" %json {"type": "integer"}'), accepts=["n=1", "n=-20"], rejects=["n=", "n=x"])
 
 
+@few(3)
 @pytest.mark.parametrize("name", test_gbnf.SHIPPED)
 def test_grammars_like_those_of_llama_cpp(name: str) -> None:
     grammar, accepted, rejected = test_gbnf.SHIPPED[name]

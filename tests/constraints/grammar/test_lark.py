@@ -214,6 +214,7 @@ def test_lookaround_sees_the_whole_terminal(expression: str, pattern: str) -> No
         assert matches(node, word) == bool(re.fullmatch(pattern, word.decode())), word
 
 
+@few(2)
 @pytest.mark.parametrize(
     ("expression", "pattern"),
     [
@@ -260,7 +261,7 @@ def test_common_has_all_names_of_lark() -> None:
     assert sorted(re.findall(r"^(\w+)\s*:", text, re.MULTILINE)) == COMMON_NAMES
 
 
-@few(9)
+@few(3)
 @pytest.mark.parametrize("name", COMMON_NAMES)
 def test_common_means_what_lark_means(name: str) -> None:
     around = '"\\"" {} "\\""' if name.startswith("_STRING") else "{}"  # which may be empty by themselves
@@ -536,6 +537,7 @@ def chain_of_terminals(number: int, last: str) -> str:
     return "".join(f"A{n}: A{n + 1}\n" for n in range(number)) + f"A{number}: {last}"
 
 
+@few(6)
 @sized("size", 300_000, slow=2_000_000)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_grammars_end_in_time(name: str, size: int) -> None:

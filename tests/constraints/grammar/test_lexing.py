@@ -182,7 +182,7 @@ def by_lark(grammar: str, texts: list[bytes]) -> set[str]:
     return found
 
 
-@few(11)
+@few(4)
 @sized("less", 1, slow=0)
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str, less: int) -> None:
@@ -195,6 +195,7 @@ def test_small_worlds(name: str, less: int) -> None:
     assert lark_accepts - accepted == {text for text in case.lark_accepts if len(text) <= length}
 
 
+@few(17)
 @pytest.mark.parametrize("name", CASES)
 def test_masks(name: str) -> None:
     case = CASES[name]
@@ -279,7 +280,7 @@ def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) 
     check_against_twin(random_grammar(seed), b"ab", 6)
 
 
-@few(3)
+@few(2)
 @pytest.mark.parametrize("name", ["arithmetic", "json", "c_expression", "python_expression", "toml"])
 def test_grammars_of_the_library(name: str) -> None:
     """Random texts, and what is left of them with one byte changed, against the twin."""

@@ -132,7 +132,7 @@ def check_texts(parser: lark.Lark, pieces: tuple[str, ...], length: int) -> Lark
     return constraint
 
 
-@few(24)
+@few(12)
 @KIND
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str, parser: str, lexer: str) -> None:
@@ -170,6 +170,7 @@ def check_random_grammars(seeds: Iterator[int], parser: str, lexer: str, length:
     return num_checked
 
 
+@few(2)
 @pytest.mark.parametrize(("parser", "lexer"), KINDS[:5])
 def test_random_grammars(parser: str, lexer: str) -> None:
     """A fault that one grammar in ten shows escapes with probability 0.9 ** 12 = 0.28; the slow test has 100."""
@@ -264,7 +265,7 @@ def test_texts_by_hand() -> None:
         assert as_constraint(parser).guard() is None
 
 
-@few(5)
+@few(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -12,6 +12,7 @@ from decodekit.constraints.json_schema import JsonSchema
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
 from tests.reference.any_json import any_json
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 VOCABULARY = byte_vocabulary([], num_eos=1)
 
@@ -83,6 +84,7 @@ def schema_of_branches(rng: random.Random) -> Any:
     return schema
 
 
+@few(2)
 @pytest.mark.parametrize("block", range(6))
 def test_against_jsonschema(block: int) -> None:
     num_valid = num_all = num_too_large = 0

@@ -87,7 +87,7 @@ def walk(schema: Any, rng: random.Random, num_steps: int, **options: Any) -> int
     return num_steps
 
 
-@few(7)
+@few(2)
 @pytest.mark.parametrize("order", ["any", "declared"])
 @pytest.mark.parametrize("name", [*SCHEMAS, "odd"])
 def test_against_the_wider_language(name: str, order: Any) -> None:
@@ -98,6 +98,7 @@ def test_against_the_wider_language(name: str, order: Any) -> None:
     assert num_places >= 9
 
 
+@few(2)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_random_schemas(draft: int) -> None:
     num_places = 0

@@ -24,6 +24,7 @@ from tests.reference import pattern_texts
 from tests.reference.any_json import any_json
 from tests.reference.json_network import accepts, is_admitted
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 EVERY_FORMAT = {
     "date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
@@ -142,6 +143,7 @@ TOP_LEVEL = """
 """Top-level domains of the root zone, and a word with two marks on one letter."""
 
 
+@few(1)
 @pytest.mark.parametrize("name", ["hostname", "idn-hostname"])
 def test_names_in_use(name: str) -> None:
     rule = any_json({"format": name}, format="assert")

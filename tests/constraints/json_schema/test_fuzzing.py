@@ -12,6 +12,7 @@ from decodekit.constraints.json_schema.document.drafts import KEYWORDS, SchemaDr
 from tests.constraints.json_schema import fuzzing
 from tests.constraints.json_schema.fuzzing import DRAFTS, Engine, FailureError, Oracle, Source, Tally
 from tests.reference import json_schema as reference
+from tests.sizes import few
 
 NUM_CASES = 6
 
@@ -34,6 +35,7 @@ def test_many_random_schemas(draft: int) -> None:
     assert sum(tally.refused.values()) <= 0.5 * tally.num_schemas, str(tally)
 
 
+@few(2)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_the_schemas_are_schemas_and_meet_every_keyword(draft: int) -> None:
     met: set[str] = set()

@@ -17,6 +17,7 @@ from tests.constraints.json_schema.fuzzing import DRAFTS, Source
 from tests.constraints.json_schema.test_against_jsonschema import SCALARS, random_value
 from tests.reference import json_schema as reference
 from tests.reference.any_json import any_json
+from tests.sizes import few
 
 
 def test_the_keywords_of_the_mask_and_no_others() -> None:
@@ -52,6 +53,7 @@ def is_valid(network: SchemaNetwork, value: Any) -> bool:
     return done(SchemaJudge(network.semantics).judging(network.library.root, whole)) is not None
 
 
+@few(3)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_against_the_specification(draft: int) -> None:
     num_valid = num_all = 0

@@ -24,6 +24,7 @@ from tests.reference import json_network
 from tests.reference.any_json import any_json
 from tests.reference.byte_masks import allowed_by_bytes
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary, tekken_vocabulary
+from tests.sizes import few
 
 SCHEMAS: dict[str, Any] = {
     "anything": {},
@@ -79,6 +80,7 @@ def compare(rule: Constraint, vocabulary: Vocabulary, rng: random.Random, num_st
     return num_states
 
 
+@few(6)
 @pytest.mark.parametrize("order", ["any", "declared"])
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_small_vocabulary(name: str, order: Any) -> None:
@@ -89,6 +91,7 @@ def test_small_vocabulary(name: str, order: Any) -> None:
         compare(rule, adversarial_vocabulary(), random.Random(f"{name}/{order}/{seed}"), 5)
 
 
+@few(2)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_random_schemas_on_a_small_vocabulary(draft: int) -> None:
     num_states = 0

@@ -30,7 +30,7 @@ from tests.constraints import test_budgeted_completion as budgeted
 from tests.constraints.json_schema.corpora import needs_corpus, sample
 from tests.constraints.json_schema.test_mask_oracle import SCHEMAS, compare
 from tests.reference.vocabularies import adversarial_vocabulary, byte_vocabulary
-from tests.sizes import sized
+from tests.sizes import few, sized
 
 MARK: Final = '<|"|>'
 PYTHON: Final = Values("python", "python", "python")
@@ -339,6 +339,7 @@ def test_real_schemas_admit_the_same_values(values: Values, num_schemas: int) ->
     assert min(num.values()) > num_schemas / 8
 
 
+@few(8)
 @pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.parametrize("values", [PYTHON, GEMMA], ids=["python", "gemma"])
 @sized("num_states", 6, slow=60)

@@ -22,6 +22,7 @@ from decodekit.constraints.language.node import Node
 from decodekit.constraints.matching.compiler import compile
 from tests.constraints.views import Views
 from tests.reference.vocabularies import byte_vocabulary
+from tests.sizes import few
 
 ALPHABET: Final = "+-.015e"  # ascending
 
@@ -158,6 +159,7 @@ def wrong_exponents(schema: dict[str, Any], spellings: re.Pattern[str], node: No
     return found
 
 
+@few(5)
 @pytest.mark.parametrize("number", range(len(SCHEMAS)), ids=[json.dumps(schema) for schema, _ in SCHEMAS])
 def test_exponents_near_their_bounds(number: int) -> None:
     schema, spellings = SCHEMAS[number]

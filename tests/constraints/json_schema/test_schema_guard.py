@@ -310,7 +310,7 @@ DRAWN: dict[str, Schema] = {
 }
 
 
-@few(2)
+@few(1)
 @sized("num_texts", 1, slow=6)
 @pytest.mark.parametrize("name", DRAWN)
 def test_drawn_texts_are_valid(name: str, num_texts: int) -> None:

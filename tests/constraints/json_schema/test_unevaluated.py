@@ -15,6 +15,7 @@ from tests.constraints.json_schema.test_against_jsonschema import walk
 from tests.reference import json_schema as reference
 from tests.reference.any_json import any_json
 from tests.reference.json_network import SlowNetwork, accepts, is_admitted
+from tests.sizes import few
 
 D19 = "https://json-schema.org/draft/2019-09/schema"
 
@@ -254,6 +255,7 @@ def compare(seed: int) -> tuple[int, int]:
     return num_valid, len(values) - num_valid
 
 
+@few(4)
 @pytest.mark.parametrize("block", range(6))
 def test_against_the_specification(block: int) -> None:
     results = [compare(1000 * block + number) for number in range(12)]

@@ -17,6 +17,7 @@ from decodekit.testing import check_language
 from tests.reference import json_schema as reference
 from tests.reference.any_json import any_json
 from tests.reference.json_network import SlowNetwork, accepts, is_admitted
+from tests.sizes import few
 
 UNIQUE: dict[str, Any] = {"type": "array", "uniqueItems": True}
 D4, D7 = "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"
@@ -146,6 +147,7 @@ def test_scalars_beside_objects_are_in_the_mask() -> None:
     assert not is_alive(rule, '["a",{},"\\u0061"')
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("items", "good", "bad"),
     [

@@ -17,6 +17,7 @@ from decodekit.constraints.json_schema.messages.unsatisfiable import Reasons
 from decodekit.errors import ConstraintError, UnsatisfiableError
 from tests.constraints.json_schema import fuzzing
 from tests.reference.any_json import any_json
+from tests.sizes import few
 
 # A schema, its impossible parts with the reason of each, and the same schema with one change that makes all possible.
 TABLE: list[tuple[Any, dict[str, str], Any]] = [
@@ -264,6 +265,7 @@ def test_reasons_are_true_and_as_small_as_can_be() -> None:
     assert num_impossible > 50 and num_dropped > 100
 
 
+@few(2)
 @pytest.mark.parametrize("draft", fuzzing.DRAFTS)
 def test_reasons_of_random_schemas(draft: int) -> None:
     """In every draft, with references: no value that `jsonschema` takes fits what a reason names."""
@@ -300,6 +302,7 @@ def test_a_reason_of_many_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert "required and additionalProperties false exclude each other" in dk.check(large).reasons[0]
 
 
+@few(1)
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
