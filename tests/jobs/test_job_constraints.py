@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,6 +167,7 @@ def test_programs_without_source_and_of_several_kinds() -> None:
     assert code_digest(max) != code_digest(min)
     for value in (dk.Regex("a"), dk.Concat("a", dk.Regex("b")), dk.Grammar("date"), dk.Choices(["a"])):
         assert json.loads(json.dumps(described(value))) == described(value)
+    assert described(1.5) == 1.5 and described(math.inf) == "inf"
     assert described(dk.Regex("a")) == described(dk.Regex("a")) != described(dk.Regex("b"))
     assert described(dk.JsonSchema({})) != described(dk.JsonSchema({}, whitespace="compact"))
     assert " at 0x" not in json.dumps(described(dk.Guarded({}, functools.partial(above, 3))))

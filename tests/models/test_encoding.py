@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import decodekit as dk
-from decodekit.models.encoding import most_bytes_per_token
+from decodekit.errors import ContextLengthError
+from decodekit.models.encoding import check_bytes, most_bytes_per_token
 from decodekit.testing.toy import ToyTokenizer
 from decodekit.vocabulary import Vocabulary
 from tests.sizes import few
@@ -125,3 +126,11 @@ def test_no_form_shortens_by_more_than_four(form: Any, decomposed: Any) -> None:
     assert all(len(one.encode()) <= sizes[one] for one in characters)
     composed = [one for one in characters if unicodedata.normalize(form, one) == one]
     assert max(sizes[one] / len(one.encode()) for one in composed) <= 4
+
+
+def test_a_prompt_of_too_many_bytes_is_refused() -> None:
+    """Half a surrogate, which no encoding has, counts as one byte."""
+    check_bytes("a" * 90, "prompt", 10, 10)
+    for text in ("a" * 91, "\ud800" * 91):
+        with pytest.raises(ContextLengthError, match="the prompt has 91 bytes"):
+            check_bytes(text, "prompt", 10, 10)

@@ -105,6 +105,8 @@ def test_xtc_by_hand() -> None:
     assert XTC(1.0, 0.15)(p.log())[0, :2].tolist() == [-INF, -INF]
     assert torch.equal(XTC(1.0, 0.35)(p.log()), p.log())  # one token is that likely: it is the least of them
     assert XTC(1.0, 0.15, spared=(0,))(p.log()).softmax(-1)[0].tolist() == pytest.approx([4 / 7, 0, 2 / 7, 1 / 7])
+    with pytest.raises(OptionError, match="then must be processors in a list or tuple, got 5"):
+        XTC(0.5, then=5)  # type: ignore[arg-type]
     tied = torch.tensor([[0.4, 0.2, 0.2, 0.2]])
     assert XTC(1.0, 0.15)(tied.log()).softmax(-1)[0].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
 
