@@ -30,7 +30,7 @@ from tests.models import architectures, survey
 from tests.models.architectures import CONTEXT_LENGTH, RAGGED, SHARING, build, tokens
 from tests.models.device_law import DeviceLawError, check_rows, wrong_entries
 from tests.models.recording import RecordedCapture
-from tests.sizes import few, sized, thinned
+from tests.sizes import few, sized
 
 ROWS = 5
 SMALLEST_VOCABULARY = 128
@@ -516,7 +516,8 @@ def is_layer(graph: Any) -> bool:
     return any("paged_attention" in str(node.target) for node in graph.graph.nodes)
 
 
-@thinned("name", ["llama", "gemma3"], keep=["llama"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_layer_is_compiled_once_for_its_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for each layer, and not again for other rows, lengths or pages; replays are those of the modules."""
     compiled: list[bool] = []
