@@ -43,9 +43,14 @@ def thinned(name: str, values: Iterable[object], *, keep: Collection[object]) ->
     )
 
 
-def few(count: int) -> pytest.MarkDecorator:
-    """So many cases of a test in the ordinary run, evenly among all that are asked for; the others in the slow run."""
-    return pytest.mark.few(count)
+def few(count: int, *names: str) -> pytest.MarkDecorator:
+    """So many cases of a test in the ordinary run, evenly among all that are asked for; the others in the slow run.
+
+    Args:
+        count: how many.
+        names: ids of cases that are ordinary beside these, since they run lines that no other test runs.
+    """
+    return pytest.mark.few(count, *names)
 
 
 def thin_out(items: Iterable[pytest.Item]) -> None:
@@ -59,6 +64,7 @@ def thin_out(items: Iterable[pytest.Item]) -> None:
         count = min(len(some), marker.args[0] if marker else 0)
         ordinary = {(2 * i + 1) * len(some) // (2 * count) for i in range(count)}
         for place, item in enumerate(some):
-            if place not in ordinary:
+            name = item.name.partition("[")[2].removesuffix("]")
+            if place not in ordinary and not (marker and name in marker.args[1:]):
                 for mark in _SLOW:
                     item.add_marker(mark)

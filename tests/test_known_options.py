@@ -208,7 +208,7 @@ def test_every_option_of_other_libraries_has_an_answer_that_works(llm: dk.LLM) -
     assert num_run > 150
 
 
-@few(3)
+@few(3, "suffix", "best-of")
 @pytest.mark.parametrize("strategy", NAMES)
 def test_no_advice_is_refused(strategy: str) -> None:
     """For every option of ours, with every strategy, in all the places where options are given."""

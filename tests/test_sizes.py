@@ -12,7 +12,7 @@ WORLD = """
 import pytest
 from tests.sizes import few
 
-@few(3)
+@few(3, "4")
 @pytest.mark.parametrize("case", range(12))
 def test_many(case): pass
 
@@ -32,6 +32,6 @@ def test_few_cases_are_spread_over_all_of_them(pytester: pytest.Pytester) -> Non
     pytester.makepyfile(test_world=WORLD)
     run = ("--collect-only", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist")
     found = [line.split("::")[1] for line in pytester.runpytest(*run).outlines if "::" in line]
-    assert found == ["test_many[2]", "test_many[6]", "test_many[10]", "test_some[0]", "test_some[2]"]
+    assert found == ["test_many[2]", "test_many[4]", "test_many[6]", "test_many[10]", "test_some[0]", "test_some[2]"]
     alone = pytester.runpytest(*run, "test_world.py::test_many[5]").outlines
     assert any("test_many[5]" in line for line in alone)

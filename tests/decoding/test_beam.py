@@ -110,7 +110,7 @@ def assert_equal(mine: Any, expected: Any) -> None:
     assert [score for found in mine for _, score in found] == pytest.approx(scores, rel=1e-5, abs=1e-5)
 
 
-@few(3)
+@few(3, "2.0-never-gpt2")
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.0])

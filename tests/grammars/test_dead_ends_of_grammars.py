@@ -258,7 +258,7 @@ def hunt(name: str, num_steps: int, seed: int, *, num_per_text: int) -> int:
     return len(judged)
 
 
-@few(2)
+@few(2, "regular_expression")
 @thinned("name", NAMES, keep=NAMES[::2])
 def test_random_walks_meet_no_dead_end(name: str) -> None:
     assert hunt(name, 300, seed=0, num_per_text=25) >= 3

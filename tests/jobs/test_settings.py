@@ -153,7 +153,7 @@ def test_every_option_decides_the_fingerprint_or_is_known_to_change_no_result() 
     assert DECIDING.keys().isdisjoint(NOT_DECIDING)
 
 
-@few(7)
+@few(7, "--chat-template-kwargs")
 @pytest.mark.parametrize("option", DECIDING)
 def test_what_decides_the_results_is_refused_in_the_same_folder(option: str, work: Path) -> None:
     before, other = DECIDING[option]

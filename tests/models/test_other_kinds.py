@@ -39,7 +39,7 @@ def build(name: str) -> nn.Module:
     return model.float().eval()
 
 
-@few(1)
+@few(1, "gemma3", "qwen2_vl")
 @thinned("name", RAGGED, keep=("gemma3", "llava", "qwen2_vl"))
 def test_text_alone(name: str) -> None:
     lm = HuggingFaceLM(build(name))

@@ -106,7 +106,7 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.std())
 
 
-@few(5)
+@few(5, "deepseek_v3-12")
 @sized("num_passes", 12, slow=50)
 @pytest.mark.parametrize("name", [*RAGGED, *SHARING, *SURVEYED])
 def test_pages_give_what_the_rectangle_gives(name: str, num_passes: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ def test_built_in_proposers_keep_the_laws(proposer: Proposer) -> None:
     check_proposer(proposer, max_new_tokens=10)
 
 
-@pytest.mark.slow
 def test_what_is_refused_for_some_strategies_is_checked_for_the_others() -> None:
     """A draft model of other tokens guesses for greedy targets alone."""
     check_proposer(dk.DraftModel(dk.LLM.load("tiny-draft"), num_tokens=2), max_new_tokens=4)

@@ -28,13 +28,13 @@ from decodekit.testing import STRATEGY_LAWS, check_strategy
 from tests.sizes import few
 
 
-@few(3)
+@few(3, "particles")
 @pytest.mark.parametrize("name", names._BUILT_IN)
 def test_built_in_strategies_keep_the_laws(name: str) -> None:
     check_strategy(resolve_strategy(name, {}), max_new_tokens=16)
 
 
-@few(4)
+@few(4, "Greedy(repetition_penalty=1.3, logit_bias={97: 2.0}, min_tokens=3)")
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -90,7 +90,7 @@ def check_stream(constraint: Tools, text: str, rng: random.Random) -> None:
     assert [(name, json.loads(told)) for name, told in calls] == wanted, text
 
 
-@few(5)
+@few(5, "10-gemma-4")
 @pytest.mark.parametrize("name", FAMILIES)
 @sized("num_calls", 10, slow=500)
 def test_parsers_of_others_read_random_texts(name: str, num_calls: int) -> None:

@@ -182,7 +182,7 @@ def by_lark(grammar: str, texts: list[bytes]) -> set[str]:
     return found
 
 
-@few(4)
+@few(4, "strings written alike-1")
 @sized("less", 1, slow=0)
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str, less: int) -> None:
@@ -280,7 +280,7 @@ def test_random_grammars_that_guess(seed: int, monkeypatch: pytest.MonkeyPatch) 
     check_against_twin(random_grammar(seed), b"ab", 6)
 
 
-@few(2)
+@few(2, "toml")
 @pytest.mark.parametrize("name", ["arithmetic", "json", "c_expression", "python_expression", "toml"])
 def test_grammars_of_the_library(name: str) -> None:
     """Random texts, and what is left of them with one byte changed, against the twin."""

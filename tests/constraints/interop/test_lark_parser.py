@@ -132,7 +132,7 @@ def check_texts(parser: lark.Lark, pieces: tuple[str, ...], length: int) -> Lark
     return constraint
 
 
-@few(12)
+@few(12, "possessive-lalr-contextual")
 @KIND
 @pytest.mark.parametrize("name", CASES)
 def test_small_worlds(name: str, parser: str, lexer: str) -> None:
