@@ -292,7 +292,7 @@ def team_state() -> int:
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Products [..., N] of rows [..., K] with weights [N, K] and a bias [N], all contiguous and of one type of `KINDS`.
 
-    Or of int8 weights without a bias: then they are float32. They are made by as many threads as torch has, and are the
+    Or of int8 weights: then bias and products are float32. They are made by as many threads as torch has, and are the
     same for any number of them.
     """
     num_outs, width = weight.shape

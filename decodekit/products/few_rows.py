@@ -56,7 +56,7 @@ def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     """`torch.nn.functional.linear` [..., N] of x [..., K], weight [N, K], bias [N]; the operation in a recorded graph.
 
     On a CPU up to `MAX_ROWS` rows of one type with the weights are multiplied here; anything else by torch. Of int8
-    weights, for x of any type, it is the sums in float32.
+    weights, for x of any type, result and bias are float32.
     """
     out: Tensor = torch.ops.decodekit.few_rows_linear(x, weight, bias)
     return out
@@ -64,17 +64,18 @@ def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
 
 def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     is_coded = weight.dtype is torch.int8
+    result = torch.float32 if is_coded else x.dtype
     is_ours = (
         0 < x.numel() <= MAX_ROWS * weight.shape[1]
         and (is_coded or x.dtype is weight.dtype)
         and x.dtype in KINDS
         and x.is_contiguous()
         and weight.is_contiguous()
-        and (bias is None or (bias.dtype is x.dtype and bias.is_contiguous()))
+        and (bias is None or (bias.dtype is result and bias.is_contiguous()))
     )
     if is_ours:
         return cpu_team.multiply(x, weight, bias)
-    return linear(x.float(), weight.float()) if is_coded else linear(x, weight, bias)
+    return linear(x.float(), weight.float(), bias) if is_coded else linear(x, weight, bias)
 
 
 def is_quicker(shape: ProductShape) -> bool:

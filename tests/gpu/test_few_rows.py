@@ -102,8 +102,11 @@ def test_int8_weights_are_multiplied_as_the_numbers_that_they_are(dtype: torch.d
         found = few_rows_linear(x, codes)
         assert found.dtype is torch.float32
         assert torch.equal(found, few_rows_linear(x.float(), codes.float()))
+        bias = numbers(num_outs)
+        assert torch.equal(few_rows_linear(x, codes, bias), few_rows_linear(x.float(), codes.float(), bias))
     many = numbers(MAX_ROWS + 1, width).to(dtype)
     assert torch.equal(few_rows_linear(many, codes), linear(many.float(), codes.float()))
+    assert torch.equal(few_rows_linear(many, codes, bias), linear(many.float(), codes.float(), bias))
 
 
 @DTYPE

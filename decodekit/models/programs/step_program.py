@@ -710,9 +710,8 @@ def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, b
     is_coded = weight.dtype is torch.int8
     if x.dtype not in KINDS or not (is_coded or x.dtype is weight.dtype) or not weight.is_contiguous():
         raise _NoInstructionError
-    if bias is not None and not (bias.is_contiguous() and bias.dtype is x.dtype):
-        raise _NoInstructionError
-    if num_rows > MAX_ROWS and is_coded:
+    is_fit = bias is None or (bias.is_contiguous() and bias.dtype is out.dtype)
+    if not is_fit or (is_coded and num_rows > MAX_ROWS):
         raise _NoInstructionError
     if num_rows > MAX_ROWS:
         with _paused():
