@@ -54,7 +54,7 @@ def few(count: int, *names: str) -> pytest.MarkDecorator:
 
 
 def thin_out(items: Iterable[pytest.Item]) -> None:
-    """Mark as slow what `few` leaves out."""
+    """Mark as slow what `few` leaves out; and as `left_out`, since other seeds are drawn for it all the same."""
     cases = defaultdict[tuple[int, str], list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
@@ -66,5 +66,5 @@ def thin_out(items: Iterable[pytest.Item]) -> None:
         for place, item in enumerate(some):
             name = item.name.partition("[")[2].removesuffix("]")
             if place not in ordinary and not (marker and name in marker.args[1:]):
-                for mark in _SLOW:
+                for mark in (*_SLOW, pytest.mark.left_out):
                     item.add_marker(mark)

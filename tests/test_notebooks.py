@@ -33,9 +33,8 @@ def run(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
-def test_it_runs_and_its_claims_hold(name: str, tmp_path: Path) -> None:
-    path = ROOT / "notebooks" / f"{name}.py"
+@NOTEBOOK
+def test_it_runs_and_its_claims_hold(path: Path, tmp_path: Path) -> None:
     done = run(path, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert not [*tmp_path.iterdir()], "it leaves files behind"

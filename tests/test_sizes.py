@@ -33,5 +33,7 @@ def test_few_cases_are_spread_over_all_of_them(pytester: pytest.Pytester) -> Non
     run = ("--collect-only", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist")
     found = [line.split("::")[1] for line in pytester.runpytest(*run).outlines if "::" in line]
     assert found == ["test_many[2]", "test_many[4]", "test_many[6]", "test_many[10]", "test_some[0]", "test_some[2]"]
+    fuzzed = pytester.runpytest(*run, "-m", "not slow or left_out").outlines
+    assert sum("test_many[" in line for line in fuzzed) == 12 and not any("test_some[1]" in line for line in fuzzed)
     alone = pytester.runpytest(*run, "test_world.py::test_many[5]").outlines
     assert any("test_many[5]" in line for line in alone)
