@@ -21,7 +21,7 @@ def as_constraint(value: object) -> Constraint:
     ``"structural_tag"`` (see `Tagged.from_mapping`); OpenAI's tools if it has a list of ``"tools"`` (see
     `tools_of_request`). Pydantic models, dataclasses, TypedDicts, enums, ``Literal`` and the other typing forms are the
     JSON texts that validate as them. Objects of other packages are taken as they are: a compiled `re` pattern, a
-    `lark.Lark`, an `interegular.FSM`, a `pydantic.TypeAdapter`, a validator of `jsonschema` (see the room `foreign`).
+    `lark.Lark`, an `interegular.FSM`, a `pydantic.TypeAdapter`, a validator of `jsonschema` (see the room `interop`).
 
     Raises:
         InvalidConstraintError: the value is none of these; with the class of constraint that may be meant.
