@@ -27,7 +27,6 @@ from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.loop import batch as batch_module
-from decodekit.decoding.loop import scheduler
 from decodekit.decoding.loop.samples import Texts
 from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler
 from decodekit.decoding.prefixes import shared_rows as sharing
@@ -46,6 +45,7 @@ from decodekit.errors import (
     UselessOptionError,
 )
 from decodekit.llm import LLM, Engine, GenerateOptions, Handle
+from decodekit.llm import engine as engine_module
 from decodekit.sampling import History, LogitsProcessor, Stage
 from decodekit.testing.toy import ToyLM, ToyTokenizer, toy_llm
 from tests.sharing_toy import SharingCache, SharingLM
@@ -767,7 +767,7 @@ def test_a_constraint_that_takes_too_much_work_ends_alone(
     options: Any = {"constraint": dk.Regex("[a-d]{3,9}"), "strategy": "sample", "seed": 3, "max_new_tokens": 12}
     alone = [llm.generate(prompt, **options) for prompt in PROMPTS]
 
-    monkeypatch.setattr(scheduler, "WorkBudget", lambda: WorkBudget(300, 300))
+    monkeypatch.setattr(engine_module, "WorkBudget", lambda: WorkBudget(300, 300))
     with llm.engine(batch_size=batch_size) as engine:
         hostile = engine.submit("a", constraint=ambiguous, max_new_tokens=200)
         handles = [engine.submit(prompt, **options) for prompt in PROMPTS]

@@ -30,6 +30,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, Unpack
 
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
+from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler, SchedulerStats
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import row_memory as memory
@@ -234,7 +236,6 @@ class Engine:
             cache_tokens=cache_tokens,
             prefix_bytes=prefix_bytes,
             keeps_texts=prefix_bytes != 0,
-            isolates=True,
             max_owned=max(1, batch_size // OWNED_SHARE),
         )
         self._loop = EngineLoop(scheduler, f"decodekit-engine-{id(self):x}")
@@ -302,9 +303,10 @@ class Engine:
             faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
         prepared = self._preparing.prepared(options, faults)
         request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
-        if (sample or salt is not None or timeout is not None) and isinstance(request, Request):
+        if isinstance(request, Request):
+            matcher = None if request.matcher is None else BudgetedMatcher(request.matcher, WorkBudget())
             deadline = deadline_after(timeout, started)
-            request = replace(request, sequence=sample, salt=salt, deadline=deadline)
+            request = replace(request, matcher=matcher, sequence=sample, salt=salt, deadline=deadline)
         return self._enqueue(request, prepared, priority, owner)
 
     def _enqueue(
@@ -361,9 +363,7 @@ class Engine:
         try:
             with self._reading:  # tokenizers of transformers keep options in the tokenizer
                 return self._llm.request(prompt, plan, seed)
-        except DecodekitError as error:
-            return error
-        except Exception as error:  # of a tokenizer
+        except Exception as error:  # of a tokenizer, say
             return fault_of(error, "reading the prompt", at="prompt")
 
     @property

@@ -19,6 +19,7 @@ from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.scheduler import overdue
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.completion import Chunk, Completion, Score
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.prompt import (
     Messages,
     Prompt,
@@ -512,8 +513,8 @@ class LLM:
             chat = template_arguments_again(plan.chat) if one.before else plan.chat
             begun = self._begun(one.prompt, plan, chat, f"prompt {one.index}", one.seed, one.index)
             return replace(begun, deadline=deadline)
-        except DecodekitError as error:
-            return error
+        except Exception as error:  # of a tokenizer, say
+            return fault_of(error, "reading the prompt", at=f"prompt {one.index}")
 
     def _encoded(self, prompt: Prompt, chat: TemplateArguments, at: str) -> list[int]:
         _check_template_arguments(chat, [(at, prompt)])

@@ -200,8 +200,11 @@ def test_a_proposer_that_raises_ends_its_row_alone(plain: LLM, ahead: LLM, loops
         text[:12] for row, (text, _) in enumerate(expected) if row != 1
     ]
     assert sum(loop.num_steps for loop in loops) > 5
-    with pytest.raises(ValueError, match="no idea"):
-        ahead.generate(given()[1:2], strategy=dk.Greedy(speculate=Raises(first)), max_new_tokens=12)
+    options: dict[str, Any] = {"strategy": dk.Greedy(speculate=Raises(first)), "max_new_tokens": 12}
+    [alone] = ahead.generate(given()[1:2], **options)
+    assert alone.token_ids == failed.token_ids and "no idea" in str(alone.error)
+    with pytest.raises(ProposerError, match="no idea"):
+        ahead.generate(given()[1:2], on_error="raise", **options)
 
 
 @pytest.mark.parametrize("method", ["validate", "fill_bitmask", pytest.param("accept", marks=pytest.mark.slow)])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError, ProcessorError, ProposerError
-from decodekit.llm import LLM
+from decodekit.llm import LLM, front
 from decodekit.sampling import XTC, History, LogitsProcessor, MinP, OrderPreserving, Pipeline, Stage, Temperature, TopK
 from decodekit.speculation import Adaptive, Chain, Context, Draft, Joined, PromptLookup
 from tests.reference.generation import ToyLM, hashed_law
@@ -234,9 +234,9 @@ def test_a_draft_that_is_none_is_refused_by_name(inside: Any, offer: Any, says: 
     if not isinstance(proposer, Adaptive):
         strategies.append(dk.Sample(speculate=proposer, verify="rejection"))
     for strategy in strategies:
-        with pytest.raises(ProposerError) as caught:
-            toy().generate("né", strategy=strategy, constraint=constraint, max_new_tokens=6)
-        message = str(caught.value)
+        found = toy().generate("né", strategy=strategy, constraint=constraint, max_new_tokens=6)
+        message = str(found.error)
+        assert isinstance(found.error, ProposerError)
         assert f"the proposer Guesses {says}" in message and "speculate=Guesses(" in message and "DK606" in message
 
 
@@ -250,3 +250,69 @@ def test_numbers_of_numpy_are_token_ids() -> None:
     )
     assert drafted.token_ids == plain.token_ids and drafted.stats.num_forwards < plain.stats.num_forwards
     assert issubclass(ProposerError, DecodekitError)
+
+
+# --- what raises -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Raising(LogitsProcessor):
+    """Raises where a row's prompt begins with a token, once its text has two tokens."""
+
+    first: int
+    stage: ClassVar[Stage] = Stage.BIAS
+    needs_history: ClassVar[bool] = True
+
+    def __call__(self, logits: Tensor, history: History | None) -> Tensor:
+        assert history is not None
+        if bool(((history.token_ids[:, 0] == self.first) & (history.lengths - history.prompt_lengths >= 2)).any()):
+            raise ZeroDivisionError("no share of nothing")
+        return logits
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Offers nothing, and raises as `Raising` does."""
+
+    first: int
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        if any(one.prompt[0] == self.first and len(one.text) >= 2 for one in contexts):
+            raise ZeroDivisionError("no share of nothing")
+        return [Draft([]) for _ in contexts]
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, "proposer"])
+def test_what_raises_ends_its_row_alone_in_a_call_and_in_an_engine(name: str) -> None:
+    llm = toy()
+    first = llm.tokenizer(PROMPTS[1])["input_ids"][0]
+    raising = dk.Greedy(speculate=Silent(first)) if name == "proposer" else STRATEGIES[name](Raising(first))
+    harmless = dk.Greedy() if name == "proposer" else STRATEGIES[name](Raising(-1))
+    expected = llm.generate(PROMPTS, strategy=harmless, max_new_tokens=6)
+    called = llm.generate(PROMPTS, strategy=raising, max_new_tokens=6)
+    with llm.engine() as engine:
+        handles = [engine.submit(prompt, strategy=raising, max_new_tokens=6) for prompt in PROMPTS]
+        served = [handle.result(60) for handle in handles]
+    for found in (called, served):
+        assert [one.error is None for one in found] == [True, False, True]
+        assert [one.token_ids for one in found[::2]] == [one.token_ids for one in expected[::2]]
+        assert isinstance(found[1].error, DecodekitError) and found[1].finish_reason == "error"
+        assert "ZeroDivisionError: no share of nothing" in str(found[1].error)
+        assert isinstance(found[1].error.__cause__, ZeroDivisionError)
+    with pytest.raises(type(called[1].error), match="no share of nothing"):
+        llm.generate(PROMPTS, strategy=raising, max_new_tokens=6, on_error="raise")
+
+
+def test_a_tokenizer_that_raises_fails_its_prompt_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = toy()
+    encode = front.encode
+
+    def fragile(tokenizer: Any, prompt: Any, *rest: Any) -> Any:
+        if prompt == PROMPTS[1]:
+            raise ZeroDivisionError("no share of nothing")
+        return encode(tokenizer, prompt, *rest)
+
+    monkeypatch.setattr(front, "encode", fragile)
+    found = llm.generate(PROMPTS, max_new_tokens=3)
+    assert [one.error is None for one in found] == [True, False, True]
+    assert "reading the prompt raised ZeroDivisionError" in str(found[1].error) and "prompt 1" in str(found[1].error)

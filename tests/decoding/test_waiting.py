@@ -14,8 +14,7 @@ from decodekit.constraints.engine import automaton
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.lazy_masks import deferral as waiting
 from decodekit.decoding.loop import host_pass, samples
-from decodekit.decoding.loop.host_pass import HostPass
-from decodekit.decoding.loop.text_row import Request
+from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Sample, Strategy
@@ -92,16 +91,12 @@ def test_a_row_of_an_engine_waits_wherever_it_asks(
     """Also before it takes a token, and where another token is drawn in place of one that the guard refuses."""
     expected = outcome(texts_of(strategy, constraint, masks, proposer=proposer, salt=salt))
     counts: Counter[str] = Counter()
-    begin = HostPass.__init__
-
-    def isolating(*arguments: Any, isolates: bool) -> None:
-        begin(*arguments, isolates=True)
 
     def held(*arguments: Any) -> None:
         counts["held"] += 1
         waiting.hold(*arguments)
 
-    monkeypatch.setattr(HostPass, "__init__", isolating)
+    monkeypatch.setattr(TextRow, "is_served", property(lambda row: row.matcher is not None))
     monkeypatch.setattr(host_pass, "hold", held)
     monkeypatch.setattr(GrammarMatcher, "prepare", hesitating(counts, 3))
     assert outcome(texts_of(strategy, constraint, masks, proposer=proposer, salt=salt)) == expected

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
@@ -29,6 +29,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decodekit import LLM
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
+from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.draws import device_step as decode_step
 from decodekit.decoding.loop import batch
 from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler
@@ -120,7 +122,7 @@ class Traffic:
         self._beginnings = [self._ids(number) for number in (33, 45, 64, 8)]
         self._num_operations = 400
         self.scheduler = Scheduler(
-            num_rows, cache_tokens=num_rows * 90, prefix_bytes=1 << 22, keeps_texts=True, isolates=True,
+            num_rows, cache_tokens=num_rows * 90, prefix_bytes=1 << 22, keeps_texts=True,
             max_owned=max(2, num_rows // 2),
         )  # fmt: skip
 
@@ -171,6 +173,8 @@ class Traffic:
         """This request; `place` is its priority and owner."""
         prepared = self._preparing.prepared(options, [])  # type: ignore[arg-type]
         request = self.llm.request(prompt, prepared.plan, options.get("seed"))
+        if request.matcher is not None:  # as an engine does
+            request = replace(request, matcher=BudgetedMatcher(request.matcher, WorkBudget()))
         index = self.counts["submitted"]
         self.counts["submitted"] += 1
         self.asked[index] = Asked(tuple(prompt), options)

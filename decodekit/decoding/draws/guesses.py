@@ -19,19 +19,19 @@ from decodekit.speculation.proposer import Context, asked
 
 
 def guesses_of(
-    sequences: Sequence[TextRow], model: CausalLM, settings: Settings, table: TokenTable | None, *, isolates: bool
+    sequences: Sequence[TextRow], model: CausalLM, settings: Settings, table: TokenTable | None
 ) -> list[Guess]:
-    """`propose`; what a proposer raises is, if wanted, a fault of its row alone, which ends behind its next tokens."""
+    """`propose`; what a proposer raises is a fault of its row alone, which ends behind its next tokens."""
     try:
         return propose(sequences, model, settings, table)
     except Exception as error:
-        if not isolates or is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         if len(sequences) == 1:
             [sequence] = sequences
             sequence.fault = fault_of(error, "proposer", at=str(Position(sequence)))
             return [Guess()]
-    alone = [guesses_of([one], model, settings, table, isolates=True) for one in sequences]
+    alone = [guesses_of([one], model, settings, table) for one in sequences]
     return [guess for [guess] in alone]
 
 

@@ -78,7 +78,7 @@ def can_take(sequence: TextRow, draft: Sequence[int], target: Sequence[int | Dec
         draft: as far as it may be followed, k tokens.
         target: the target's own tokens at the k + 1 positions.
     """
-    matcher = sequence.matcher
+    matcher = sequence.matcher if sequence.is_served else None
     number = next((place for place, (one, other) in enumerate(zip(draft, target, strict=False)) if one != other), -1)
     token = target[number]
     if matcher is None or not isinstance(token, int):

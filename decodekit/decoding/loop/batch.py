@@ -48,7 +48,6 @@ class Batch(Generic[G]):
         num_groups: most groups at a time.
         store: prefixes for later requests; of this batch alone.
         keeps_texts: whether what requests have read is kept for later ones.
-        isolates: whether an exception that the code of a request raises ends that request alone.
         requeue: is told of a group that had to leave its rows, and of the one that goes on in its place.
     """
 
@@ -56,7 +55,6 @@ class Batch(Generic[G]):
     num_groups: int
     store: PrefixStore
     keeps_texts: bool
-    isolates: bool
     requeue: Callable[[G, G], None]
     reading: list[G] = field(default_factory=list)
     running: list[G] = field(default_factory=list)
@@ -320,15 +318,13 @@ class Batch(Generic[G]):
         return updates
 
     def _guarded(self, act: Callable[[], object], groups: Sequence[G]) -> None:
-        """Act on groups, with fewer of them where memory runs out; a fault of a group ends it, if that is wanted."""
+        """Act on groups, with fewer of them where memory runs out; a fault of a group ends it."""
         while any(group.rows and not group.is_done for group in groups):
             try:
                 act()
                 return
             except Exception as error:
                 if not is_out_of_memory(error):
-                    if not self.isolates:
-                        raise
                     self._isolate(error, [group for group in groups if group.rows and not group.is_done])
                     return
                 cause = f"{type(error).__name__}: {str(error)[:120]}"

@@ -175,7 +175,6 @@ class DevicePass:
         lm: the model, as proposers see it.
         model: how it runs over pages.
         cache: its rows.
-        isolates: whether an exception that a proposer raises ends its text alone.
 
     Attributes:
         cache: its rows.
@@ -184,8 +183,8 @@ class DevicePass:
         num_dropped: tokens that were taken and not used: behind an end, or behind a refusal.
     """
 
-    def __init__(self, lm: CausalLM, model: PagedModel, cache: PagedCache, *, isolates: bool = False) -> None:
-        self._lm, self._model, self.cache, self._isolates = lm, model, cache, isolates
+    def __init__(self, lm: CausalLM, model: PagedModel, cache: PagedCache) -> None:
+        self._lm, self._model, self.cache = lm, model, cache
         self.num_steps = self.num_uploads = self.num_downloads = self.num_dropped = 0
         self.known: StateMemory = model.steps_over(cache.rows).programs.setdefault(StateMemory, StateMemory())
         self._texts: dict[int, DeviceText] = {}  # by the identity of the sequence
@@ -347,7 +346,7 @@ class DevicePass:
         asked = [text for text in texts if text.sequence.settings.proposer is not None and _rest_of(text) is None]
         of = {id(text.sequence): text for text in asked}
         for some in by_settings([text.sequence for text in asked]):
-            guesses = guesses_of(some, self._lm, some[0].settings, None, isolates=self._isolates)
+            guesses = guesses_of(some, self._lm, some[0].settings, None)
             for sequence, guess in zip(some, guesses, strict=True):
                 of[id(sequence)].offer = len(sequence.token_ids), guess
 

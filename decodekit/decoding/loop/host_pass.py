@@ -35,25 +35,24 @@ from decodekit.speculation.verification import coupled_match
 class HostPass:
     """Starts passes whose tokens the host takes; see `decoding.loop.step.DecodingLoop` for the arguments."""
 
-    def __init__(
-        self, model: CausalLM, cache: Cache, masks: Callable[[Settings], StepMasks], *, isolates: bool
-    ) -> None:
-        self._model, self._cache, self._masks, self._isolates = model, cache, masks, isolates
+    def __init__(self, model: CausalLM, cache: Cache, masks: Callable[[Settings], StepMasks]) -> None:
+        self._model, self._cache, self._masks = model, cache, masks
 
     def launch(self, sequences: Sequence[TextRow], table: TokenTable | None) -> list[HostFlight]:
         """One pass over all rows; what follows is done for the rows of equal settings together.
 
         Rows that waited for their constraint have been read before, and give what they hold.
         """
-        can_wait = self._cache.num_rows > 1 or self._isolates  # whoever is served waits for no constraint
+        is_served = any(sequence.is_served for sequence in sequences)  # others may come while one row is slow
+        can_wait = self._cache.num_rows > 1 or is_served
         flights = list[HostFlight]()
         read, drafts = list[TextRow](), list[list[int]]()
         for rows in by_settings(sequences):
             settings = rows[0].settings
             own = table if settings.pipeline.needs_history else None
             some = reading(rows)
-            guesses = guesses_of(some, self._model, settings, own, isolates=self._isolates) if some else []
-            flights.append(HostFlight(rows, guesses, self._masks(settings), own, can_wait, self._isolates))
+            guesses = guesses_of(some, self._model, settings, own) if some else []
+            flights.append(HostFlight(rows, guesses, self._masks(settings), own, can_wait, is_served))
             read += some
             drafts += [list(guess.tokens) for guess in guesses]
         if read:
@@ -75,7 +74,7 @@ class HostFlight(Flight):
         masks: buffers.
         table: the prefixes, if a processor looks back.
         can_wait: whether a row may wait for its constraint.
-        isolates: whether an exception ends its row alone.
+        is_served: whether a row waits where its constraint is slow to take its token, too.
         logits: of the rows that were read, [P, V]; None if all hold theirs.
     """
 
@@ -84,7 +83,7 @@ class HostFlight(Flight):
     masks: StepMasks
     table: TokenTable | None
     can_wait: bool
-    isolates: bool
+    is_served: bool
     logits: Tensor | None = None
 
     def decide(self) -> list[HostDecided]:
@@ -96,7 +95,7 @@ class HostFlight(Flight):
         try:
             return [self._decide(sequences, guesses, logits)]
         except Exception as error:
-            if not self.isolates or is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             if len(sequences) == 1:
                 [sequence] = sequences
@@ -124,8 +123,8 @@ class HostFlight(Flight):
             sequences, guesses, outputs, choices = defer(sequences, guesses, outputs, choices)
         # the target's own token at every position, or an error
         target = outputs.choose_rest(choices) if sequences else []
-        decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks, self.isolates)
-        return decided.without_slow() if self.isolates else decided
+        decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks, self.is_served)
+        return decided.without_slow() if self.is_served else decided
 
 
 @dataclass(slots=True)

@@ -35,15 +35,10 @@ _MANY_SETTINGS: Final = 64
 
 
 class Texts(Decoder[Group]):
-    """Every text by itself, as `decoding.loop.step` has it; each with settings of its own.
+    """Every text by itself, as `decoding.loop.step` has it; each with settings of its own."""
 
-    Args:
-        isolates: whether an exception that the code of a request raises ends that request alone.
-    """
-
-    def __init__(self, model: CausalLM, *, isolates: bool = False) -> None:
+    def __init__(self, model: CausalLM) -> None:
         super().__init__(model)
-        self._isolates = isolates
         self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their batch_key
         self._loop: weakref.ref[DecodingLoop] | None = None  # of the rows: a decoder must not keep a cache
 
@@ -59,7 +54,7 @@ class Texts(Decoder[Group]):
     def _loop_over(self, rows: CacheRows) -> DecodingLoop:
         """The loop over a cache."""
         if not isinstance(rows.loop, DecodingLoop):
-            rows.loop = DecodingLoop(self.model, rows.cache, self._masks_for, isolates=self._isolates)
+            rows.loop = DecodingLoop(self.model, rows.cache, self._masks_for)
             self._loop = weakref.ref(rows.loop)
         return rows.loop
 

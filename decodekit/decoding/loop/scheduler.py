@@ -34,9 +34,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.priority import decoding
-from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.loop.batch import Batch
 from decodekit.decoding.loop.decoder import Decoder, Group
 from decodekit.decoding.loop.text_row import Request, TextRow
@@ -139,7 +137,6 @@ class Scheduler:
         cache_tokens: most tokens in the rows of all requests; None for what memory holds.
         prefix_bytes: most bytes of kept prefixes of a batch; None for a share of the free memory.
         keeps_texts: whether the prompt and text of a request are kept for later ones.
-        isolates: whether an exception that the code of a request raises ends that request alone.
         max_owned: most rows of a batch for the texts of an owner while others wait, searches aside; None for any
             number, and then owners are not looked at.
     """
@@ -153,11 +150,10 @@ class Scheduler:
         cache_tokens: int | None = None,
         prefix_bytes: int | None = None,
         keeps_texts: bool = False,
-        isolates: bool = False,
     ) -> None:
         self._batch_size, self._is_per_request, self._max_owned = batch_size, is_per_request, max_owned
         self._cache_tokens, self._prefix_bytes = cache_tokens, prefix_bytes
-        self._keeps_texts, self._isolates = keeps_texts, isolates
+        self._keeps_texts = keeps_texts
         self._batches: dict[int, Batch[Any]] = {}  # by the identity of the decoder; the one used last comes last
         self._waiting: dict[int, list[Waiting]] = {}
         self._requests: dict[int, ScheduledRequest] = {}
@@ -205,9 +201,6 @@ class Scheduler:
         """
         if scheduled.index in self._requests:
             raise ValueError(f"there is a request {scheduled.index} already")
-        if self._isolates and isinstance(scheduled.request, Request) and scheduled.request.matcher is not None:
-            matcher = BudgetedMatcher(scheduled.request.matcher, WorkBudget())
-            scheduled.request = replace(scheduled.request, matcher=matcher)
         self._requests[scheduled.index] = scheduled
         self.num_waiting += 1
         self._numbers_of[scheduled.index] = next(self._numbers)
@@ -437,8 +430,6 @@ class Scheduler:
         except DecodekitError as error:
             return None, self._refuse(scheduled, error)
         except Exception as error:
-            if not self._isolates and not is_out_of_memory(error):
-                raise
             return None, self._refuse(scheduled, fault_of(error, "decoding", at=f"prompt {scheduled.index}"))
         self._count_begun(scheduled)
         scheduled.groups.append(group)
@@ -458,7 +449,7 @@ class Scheduler:
             batch.place(groups, batch.num_groups if expects_more else len(groups) + self._num_queued(batch.decoder))
         except Exception as error:
             is_short = isinstance(error, TooManyRowsError) or is_out_of_memory(error)
-            if not is_short and not (self._isolates and isinstance(error, DecodekitError)):
+            if not is_short and not isinstance(error, DecodekitError):
                 raise
             first, *others = [group for group in groups if not group.rows and group not in batch.groups]
             for group in others:
@@ -474,7 +465,7 @@ class Scheduler:
             store = PrefixStore(
                 partial(self._most_bytes, decoder) if self._prefix_bytes is None else self._prefix_bytes
             )
-            batch = Batch(decoder, self._groups_of(decoder), store, self._keeps_texts, self._isolates, self._again)
+            batch = Batch(decoder, self._groups_of(decoder), store, self._keeps_texts, self._again)
         self._batches[id(decoder)] = batch
         return batch
 

@@ -68,18 +68,16 @@ class DecodingLoop:
         model: reads them.
         cache: holds what the model has read of them. If it has pages, passes run ahead of the host.
         masks: gives the buffers for the constraints' bitmasks, by settings.
-        isolates: whether an exception that the code of a row raises (a processor, a proposer, a constraint) ends that
-            row alone, with an error; otherwise it leaves `step`.
+
+    An exception that the code of a row raises (a processor, a proposer, a constraint) ends that row alone.
     """
 
-    def __init__(
-        self, model: CausalLM, cache: Cache, masks: Callable[[Settings], StepMasks], *, isolates: bool = False
-    ) -> None:
-        self._cache, self._isolates = cache, isolates
-        self._host = HostPass(model, cache, masks, isolates=isolates)
+    def __init__(self, model: CausalLM, cache: Cache, masks: Callable[[Settings], StepMasks]) -> None:
+        self._cache = cache
+        self._host = HostPass(model, cache, masks)
         self._device: DevicePass | None = None
         if isinstance(cache, PagedCache) and isinstance(model, HasPages) and model.paged is not None:
-            self._device = DevicePass(model, model.paged, cache, isolates=isolates)
+            self._device = DevicePass(model, model.paged, cache)
         self._flights: Sequence[DeviceFlight] = ()  # of the device
         self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
 
@@ -139,7 +137,7 @@ class DecodingLoop:
         try:
             outcome = follow(decided, number)
         except Exception as error:
-            if not self._isolates or is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             sequence.finish("error", fault_of(error, "decoding", at=str(Position(sequence))))
         if sequence.fault is not None and sequence.finish_reason is None:

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import next_slice
 from decodekit.decoding.request.stats import ProposerStats, Stats
 from decodekit.decoding.request.stopping import FinishReason, TextStream
@@ -185,6 +186,11 @@ class TextRow:
         self.is_waiting = not self.matcher.prepare(next_slice(self.num_slices), token)
         self.num_slices += self.is_waiting
         return not self.is_waiting
+
+    @property
+    def is_served(self) -> bool:
+        """Whether nobody waits for its constraint: the work of that has a budget, and other requests may come."""
+        return isinstance(self.matcher, BudgetedMatcher)
 
     @property
     def num_read(self) -> int:

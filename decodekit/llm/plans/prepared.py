@@ -161,7 +161,7 @@ class Preparing:
                 self._models = [*self._models[-_MANY_CONTRASTS:], (plan.contrast, known)]
             decoder = next((one for one in self._texts if one.model is known), None)
             if decoder is None:
-                decoder = Texts(known, isolates=True)
+                decoder = Texts(known)
                 self._texts = [*self._texts[-_MANY_CONTRASTS:], decoder]
         return replace(plan, model=known), decoder
 
