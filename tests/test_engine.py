@@ -657,7 +657,7 @@ def test_what_making_a_completion_raises_is_its_error(llm: LLM, monkeypatch: pyt
     def fails(*given: Any) -> Any:
         raise RuntimeError("no value")
 
-    monkeypatch.setattr("decodekit.llm.handle.completed", fails)
+    monkeypatch.setattr("decodekit.llm.completions._completion", fails)
     with llm.engine() as engine:
         handle = engine.submit("abc", max_new_tokens=5)
         chunks = list(handle)

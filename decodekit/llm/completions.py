@@ -9,6 +9,7 @@ from decodekit.chat.thought import Thought, ThoughtSplit, ThoughtTokens
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.growing import GrowingValue, ValueSoFar
 from decodekit.decoding.request.completion import Chunk, Completion
+from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import DecodekitError, LengthError, RequestInterruptedError
 from decodekit.llm.plans.plan import Plan
@@ -54,13 +55,22 @@ def _is_whole(completion: Completion) -> bool:
 def completed(plan: Plan, index: int, text: str, result: Result, thought: Thought | None = None) -> Completion:
     """The completion of a prompt; where several samples were drawn, what the strategy makes of them.
 
+    What a user's own code raises there is its error; the text is there.
+
     Args:
         plan: of the call.
         index: of the prompt.
         text, result: as the loop gives them.
         thought: with which the text may begin.
     """
-    completion = _completion(plan, index, text, result, thought)
+    try:
+        return _chosen(plan, _completion(plan, index, text, result, thought))
+    except Exception as error:
+        fault = fault_of(error, "making the completion", at=f"prompt {index}")
+        return Completion(text, result.token_ids, None, "error", fault, None, result.stats)
+
+
+def _chosen(plan: Plan, completion: Completion) -> Completion:
     if plan.choice is not None:
         completion = plan.choice.choose([replace(completion, others=()), *completion.others])
         if not plan.options.logprobs:  # the strategy alone asked for them

@@ -7,11 +7,9 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from decodekit.chat.thought import Thought
 from decodekit.decoding.request.completion import Chunk, Completion
-from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.stats import Stats
 from decodekit.decoding.request.updates import Update
 from decodekit.errors import DecodekitError
@@ -177,23 +175,10 @@ class Handle:
 
     def _made_of(self, update: Update) -> Chunk:
         assert update.result is not None
-        try:
-            text = self._growing.text + update.text
-            completion = completed(self._plan, self.index, text, update.result, self._growing.thought)
-        except Exception as error:  # of a user's own type, say; the text is there
-            fault = fault_of(error, "making the completion", at=f"request {self.index}")
-            return self._broken_off(fault, update)
+        text = self._growing.text + update.text
+        completion = completed(self._plan, self.index, text, update.result, self._growing.thought)
         if self._plan.choice is not None:
             return whole(self._plan, self.index, completion)
-        return self._growing.chunk(self.index, update, completion)
-
-    def _broken_off(self, error: DecodekitError, update: Update | None = None) -> Chunk:
-        """The last chunk of a request that ends with an error which the scheduler knows nothing of."""
-        update = Update(self.index, "", ()) if update is None else replace(update, logprobs=())
-        tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids) + update.token_ids
-        text = "".join(chunk.text for chunk in self._chunks) + update.text
-        stats = Stats(0, len(tokens), 0, None, 0.0)
-        completion = Completion(text, tokens, None, "error", error, None, stats)
         return self._growing.chunk(self.index, update, completion)
 
     def push(self, update: Update) -> None:
@@ -214,7 +199,10 @@ class Handle:
         """End with an error that the scheduler knows nothing of, if it has not ended; from any thread."""
         with self._changed:
             if not self.done:
-                self._last = self._broken_off(error)
+                tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids)
+                text, stats = "".join(chunk.text for chunk in self._chunks), Stats(0, len(tokens), 0, None, 0.0)
+                completion = Completion(text, tokens, None, "error", error, None, stats)
+                self._last = self._growing.chunk(self.index, Update(self.index, "", ()), completion)
                 self._tell()
 
     def _tell(self) -> None:

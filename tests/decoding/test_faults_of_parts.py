@@ -316,3 +316,18 @@ def test_a_tokenizer_that_raises_fails_its_prompt_alone(monkeypatch: pytest.Monk
     found = llm.generate(PROMPTS, max_new_tokens=3)
     assert [one.error is None for one in found] == [True, False, True]
     assert "reading the prompt raised ZeroDivisionError" in str(found[1].error) and "prompt 1" in str(found[1].error)
+
+
+def test_a_judge_that_raises_is_the_error_of_its_completion_in_a_call_and_in_an_engine() -> None:
+    class Raises:
+        def score(self, texts: str) -> dk.Score:
+            raise ZeroDivisionError("no share of nothing")
+
+    llm = toy()
+    strategy = dk.BestOf(strategy=dk.Sample(), n=2, rank=Raises())  # type: ignore[arg-type]
+    called = llm.generate(PROMPTS[1], strategy=strategy, max_new_tokens=3)
+    with llm.engine() as engine:
+        served = engine.submit(PROMPTS[1], strategy=strategy, max_new_tokens=3).result(60)
+    for found in (called, served):
+        assert "making the completion raised ZeroDivisionError" in str(found.error) and found.finish_reason == "error"
+        assert found.token_ids == called.token_ids and len(found.text) > 0

@@ -13,13 +13,14 @@ from decodekit.constraints import Guarded, Regex, compile
 from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop import samples
 from decodekit.decoding.loop import samples as samples_module
-from decodekit.decoding.loop.samples import decode
+from decodekit.decoding.loop.samples import Texts, decode
+from decodekit.decoding.loop.scheduler import ScheduledRequest
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.stats import Stats
 from decodekit.decoding.request.stopping import StopStrings
-from decodekit.decoding.request.updates import Gathered, Result, Update
+from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import OptionError
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.strategy import Mirostat, Sample, Strategy, lead_of
@@ -199,8 +200,8 @@ def test_text_that_is_released_at_the_end_is_handed_out() -> None:
         Update(0, "\ufffd", (), broken, 0),
         Update(0, "", (), whole, 1),
     ]
-    gathered = Gathered(2)
-    first, second, last = [told for part in parts for told in gathered.push(part)]
+    gathered = ScheduledRequest(0, Request([1]), Texts(ToyLM(hashed_law(V), V)), settings_of(Sample()), 2)
+    first, second, last = [told for part in parts for told in gathered.gathered(part)]
     assert (first.text, first.token_ids, second.text, second.token_ids) == ("", (4,), "\ufffd", ())
     assert (first.result, second.result) == (None, None)
     assert last.text == "" and last.result is not None and last.result.token_ids == (4,)

@@ -49,6 +49,7 @@ class Batch(Generic[G]):
         store: prefixes for later requests; of this batch alone.
         keeps_texts: whether what requests have read is kept for later ones.
         requeue: is told of a group that had to leave its rows, and of the one that goes on in its place.
+        counts: is told what is read, and what is reused.
     """
 
     decoder: Decoder[G]
@@ -56,9 +57,9 @@ class Batch(Generic[G]):
     store: PrefixStore
     keeps_texts: bool
     requeue: Callable[[G, G], None]
+    counts: ReadingCounts
     reading: list[G] = field(default_factory=list)
     running: list[G] = field(default_factory=list)
-    counts: ReadingCounts = field(default_factory=ReadingCounts)
     rows: CacheRows | None = None
     shared: SharedRows | None = None
     num_alone: int = 0

@@ -40,10 +40,11 @@ from decodekit.decoding.loop.decoder import Decoder, Group
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
+from decodekit.decoding.prefixes.shared_rows import ReadingCounts
 from decodekit.decoding.request.budget import token_budget
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
-from decodekit.decoding.request.updates import Gathered, Update, refused
+from decodekit.decoding.request.updates import Result, Update, refused, with_others
 from decodekit.errors import CacheFullError, DecodekitError, RequestTimeoutError, TooManyRowsError, is_out_of_memory
 
 FIRST_TOKENS: Final = 64
@@ -70,7 +71,7 @@ class ScheduledRequest:
         num_begun: how many samples were admitted.
         groups: those that were admitted and are not done, with rows or waiting for some again.
         num_before: how many requests of its owner came before it.
-        gathered: puts the samples together.
+        texts, results: of the samples.
         is_over: whether its last update was given out.
     """
 
@@ -84,16 +85,33 @@ class ScheduledRequest:
     num_begun: int = 0
     groups: list[Group] = field(default_factory=list)
     num_before: int = 0
-    gathered: Gathered = field(init=False)
+    texts: dict[int, str] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
     is_over: bool = False
-
-    def __post_init__(self) -> None:
-        self.gathered = Gathered(self.num_samples)
 
     def number_of(self, sample: int) -> int:
         """The number that keys the noise of a sample."""
         first = 0 if isinstance(self.request, DecodekitError) else self.request.sequence
         return first * self.num_samples + sample
+
+    def gathered(self, update: Update) -> list[Update]:
+        """The updates of the request after one of its samples has an update.
+
+        The text of the first sample is handed out as it grows. The last update comes when all samples have ended; its
+        result is that of the first, with those of the others, in their order, in `Result.others`.
+        """
+        if self.num_samples == 1:
+            return [update]
+        number = update.sequence % self.num_samples
+        self.texts[number] = self.texts.get(number, "") + update.text
+        told = [replace(update, result=None)] if number == 0 and (update.text or update.token_ids) else []
+        if update.result is not None:
+            self.results[number] = update.result
+        if len(self.results) == self.num_samples:
+            ended = [(i, self.results[i]) for i in range(self.num_samples)]
+            whole = with_others(Update(update.index, self.texts[i], one.token_ids, one, i) for i, one in ended)
+            told.append(Update(update.index, "", (), whole.result))
+        return told
 
 
 Waiting: TypeAlias = tuple[float, int, int, int, ScheduledRequest, Group | None]
@@ -165,7 +183,7 @@ class Scheduler:
         self._owners: dict[
             Hashable, list[int]
         ] = {}  # how many requests were added, and how many of them have not ended
-        self._past = SchedulerStats()  # of batches that were dropped
+        self._counts = ReadingCounts()  # of all batches
         self.num_waiting = 0
         """Requests of which no sample was admitted."""
 
@@ -260,7 +278,7 @@ class Scheduler:
         if update.result is not None and group is not None:
             scheduled.groups.remove(group)
             self._request_of.pop(id(group), None)
-        updates = scheduled.gathered.push(update)
+        updates = scheduled.gathered(update)
         for one in updates:
             if one.result is not None:
                 self._finish(scheduled, one)
@@ -465,7 +483,7 @@ class Scheduler:
             store = PrefixStore(
                 partial(self._most_bytes, decoder) if self._prefix_bytes is None else self._prefix_bytes
             )
-            batch = Batch(decoder, self._groups_of(decoder), store, self._keeps_texts, self._again)
+            batch = Batch(decoder, self._groups_of(decoder), store, self._keeps_texts, self._again, self._counts)
         self._batches[id(decoder)] = batch
         return batch
 
@@ -516,31 +534,23 @@ class Scheduler:
                 self._drop(batch)
 
     def _drop(self, batch: Batch[Any]) -> None:
-        counts, past = batch.counts, self._past
-        self._past = replace(
-            past,
-            prefix_hits=past.prefix_hits + counts.num_hits,
-            tokens_read=past.tokens_read + counts.num_read,
-            tokens_reused=past.tokens_reused + counts.num_reused,
-            preemptions=past.preemptions + counts.num_preempted,
-        )
         batch.close()
         del self._batches[id(batch.decoder)]
         self._waiting.pop(id(batch.decoder), None)
 
     def stats(self) -> SchedulerStats:
         """The counts so far."""
-        batches, past, num_waiting = list(self._batches.values()), self._past, self.num_waiting
+        batches, counts = list(self._batches.values()), self._counts
         return SchedulerStats(
-            running=len(self._requests) - num_waiting,
-            waiting=num_waiting,
+            running=len(self._requests) - self.num_waiting,
+            waiting=self.num_waiting,
             cached_tokens=sum(batch.num_cached for batch in batches),
             prefix_tokens=sum(batch.store.num_tokens for batch in batches),
             prefix_bytes=sum(batch.store.num_bytes for batch in batches),
-            prefix_hits=past.prefix_hits + sum(batch.counts.num_hits for batch in batches),
-            tokens_read=past.tokens_read + sum(batch.counts.num_read for batch in batches),
-            tokens_reused=past.tokens_reused + sum(batch.counts.num_reused for batch in batches),
-            preemptions=past.preemptions + sum(batch.counts.num_preempted for batch in batches),
+            prefix_hits=counts.num_hits,
+            tokens_read=counts.num_read,
+            tokens_reused=counts.num_reused,
+            preemptions=counts.num_preempted,
             finished=dict(self._finished),
         )
 

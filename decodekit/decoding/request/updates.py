@@ -105,36 +105,3 @@ def with_others(updates: Iterable[Update]) -> Update:
 def is_satisfied(reason: FinishReason | None, matcher: Matcher | None) -> bool:
     """Whether a text was cut where its constraint is satisfied."""
     return reason == "length" and matcher is not None and matcher.is_accepting
-
-
-class Gathered:
-    """Updates by sample as updates by request.
-
-    The text of the first sample is handed out as it grows. The last update comes when all samples have ended; its
-    result is that of the first, with those of the others, in their order, in `Result.others`.
-
-    Args:
-        num_samples: texts of the request, at least 1.
-    """
-
-    def __init__(self, num_samples: int) -> None:
-        self._num_samples = num_samples
-        self._texts: dict[int, list[str]] = {}
-        self._results: dict[int, Result] = {}
-
-    def push(self, update: Update) -> list[Update]:
-        """The update of the request after one of its samples has an update."""
-        if self._num_samples == 1:
-            return [update]
-        number = update.sequence % self._num_samples
-        self._texts.setdefault(number, []).append(update.text)
-        told = [replace(update, result=None)] if number == 0 and (update.text or update.token_ids) else []
-        if update.result is not None:
-            self._results[number] = update.result
-        if len(self._results) == self._num_samples:
-            whole = with_others(
-                Update(update.index, "".join(self._texts[i]), self._results[i].token_ids, self._results[i], i)
-                for i in range(self._num_samples)
-            )
-            told.append(Update(update.index, "", (), whole.result))
-        return told
