@@ -736,11 +736,11 @@ def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.Mon
     with llm.engine() as engine:
         for number in range(30):
             schema = {"type": "object", "properties": {f"{number}-{i}": {"type": "integer"} for i in range(80)}}
-            plan = engine._preparing.prepared({"constraint": schema, "max_new_tokens": 4}, []).plan
+            plan = engine._preparing.plan({"constraint": schema, "max_new_tokens": 4}, [])
             assert plan.grammar is not None
             grammars.append(weakref.ref(plan.grammar))
             num_bytes = plan.grammar.constraint.num_bytes
-        prepared = engine._preparing._prepared
+        prepared = engine._preparing._plans
         assert prepared.num_bytes <= 200_000 and len(prepared) == 200_000 // num_bytes == len(
             engine._preparing._batch_keys
         )

@@ -50,7 +50,7 @@ from decodekit.errors import (
 from decodekit.llm.handle import Handle
 from decodekit.llm.plans.option_rules import deadline_after, timeout_fits
 from decodekit.llm.plans.plan import Plan
-from decodekit.llm.plans.prepared import PlansRequests, Prepared, Preparing
+from decodekit.llm.plans.prepared import PlansRequests, Preparing
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling.checks import at_least, is_count
 from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
@@ -301,18 +301,17 @@ class Engine:
             cause = "max_retries has no effect on a request: what is refused is the error of its completion"
             hint = "another request with the reason in its prompt, or LLM.generate and LLM.as_completed"
             faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
-        prepared = self._preparing.prepared(options, faults)
-        request = self._request(prompt, prepared.plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
+        plan = self._preparing.plan(options, faults)
+        request = self._request(prompt, plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
         if isinstance(request, Request):
             matcher = None if request.matcher is None else BudgetedMatcher(request.matcher, WorkBudget())
             deadline = deadline_after(timeout, started)
             request = replace(request, matcher=matcher, sequence=sample, salt=salt, deadline=deadline)
-        return self._enqueue(request, prepared, priority, owner)
+        return self._enqueue(request, plan, priority, owner)
 
-    def _enqueue(
-        self, request: Request | DecodekitError, prepared: Prepared, priority: float, owner: Hashable
-    ) -> Handle:
-        loop, plan = self._loop, prepared.plan
+    def _enqueue(self, request: Request | DecodekitError, plan: Plan, priority: float, owner: Hashable) -> Handle:
+        loop = self._loop
+        assert plan.decoder is not None
         with loop.wake:
             if loop.state != "open":
                 error = EngineClosedError("the engine is closed", hint="a new one: llm.engine()")
@@ -329,7 +328,7 @@ class Engine:
             thought = request.thought if isinstance(request, Request) else None
             handle = Handle(index, plan, thought, lambda: self._cancel(index), self._check_process)
             scheduled = ScheduledRequest(
-                index, request, prepared.decoder, plan.settings, plan.num_samples, priority=priority, owner=owner
+                index, request, plan.decoder, plan.settings, plan.num_samples, priority=priority, owner=owner
             )
             loop.handles[index] = handle
 

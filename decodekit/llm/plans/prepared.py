@@ -8,11 +8,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from decodekit.constraints.memory_account import share
-from decodekit.decoding.loop.decoder import Decoder
 from decodekit.decoding.loop.samples import Texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import Prompt
@@ -44,16 +43,6 @@ class PlansRequests(Protocol):
 
     def request(self, prompt: Prompt, plan: Plan, seed: int | None) -> Request:
         """A prompt in tokens, with its constraint; a `DecodekitError` if it cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Options that were checked, with what decodes requests that have them."""
-
-    plan: Plan
-    decoder: Decoder[Any]
-    held: object
-    """What the key of the options names by its identity."""
 
 
 class Kept(Generic[V]):
@@ -98,13 +87,13 @@ class Preparing:
     def __init__(self, llm: PlansRequests) -> None:
         self._llm = llm
         self._lock = threading.Lock()
-        self._prepared = Kept[Prepared]()
+        self._plans = Kept[tuple[Plan, object]]()  # with what the key of its options names by identity
         self._batch_keys = Kept[tuple[object, object]]()
         self._models: list[tuple[object, CausalLM]] = []
         self._texts: list[Texts] = []
 
-    def prepared(self, options: GenerateKeywords, faults: list[DecodekitError]) -> Prepared:
-        """Options as a plan.
+    def plan(self, options: GenerateKeywords, faults: list[DecodekitError]) -> Plan:
+        """The plan of options, with what decodes the requests that have them.
 
         Args:
             options: of a request.
@@ -119,12 +108,12 @@ class Preparing:
         held: list[object] = []
         key = _key({**asked.keywords(), "seed": asked.seed is None}, held)
         with self._lock:
-            known = None if faults else self._prepared.find(key)
+            known = None if faults else self._plans.find(key)
         if known is not None:
             if asked.seed is not None:
                 check_seed(asked.seed, faults)
                 raise_faults(faults)
-            return known
+            return known[0]
         plan = self._llm.plan(asked, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
             cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
@@ -135,13 +124,12 @@ class Preparing:
         num_bytes = 0 if plan.grammar is None else plan.grammar.constraint.num_bytes
         with self._lock:
             batch_key = self._batch_keys.keep(key_of_batch, (plan.settings.batch_key, held), num_bytes)[0]
-        plan = replace(plan, settings=replace(plan.settings, batch_key=batch_key))
-        made = Prepared(*self._with_decoder(plan), held)
+        plan = self._with_decoder(replace(plan, settings=replace(plan.settings, batch_key=batch_key)))
         with self._lock:
-            return self._prepared.keep(key, made, num_bytes)
+            return self._plans.keep(key, (plan, held), num_bytes)[0]
 
-    def _with_decoder(self, plan: Plan) -> tuple[Plan, Decoder[Any]]:
-        """The decoder that decodes the requests of a plan: one for all single texts of a model, one for each search.
+    def _with_decoder(self, plan: Plan) -> Plan:
+        """A plan with its decoder: one for all single texts of a model, one for each search.
 
         Equal contrasts have one model, so that their requests share rows.
 
@@ -153,7 +141,7 @@ class Preparing:
             if not hasattr(search, "decoder"):
                 cause = f"{search!r:.60} decodes in a way of its own, which an engine cannot share its rows with"
                 raise OptionError(cause, at="strategy", hint="LLM.generate; or a strategy.searching.Searching")
-            return plan, search.decoder(plan.model, plan.settings)
+            return replace(plan, decoder=search.decoder(plan.model, plan.settings))
         with self._lock:
             known = next((model for contrast, model in self._models if _is_equal(contrast, plan.contrast)), None)
             if known is None:
@@ -163,7 +151,7 @@ class Preparing:
             if decoder is None:
                 decoder = Texts(known)
                 self._texts = [*self._texts[-_MANY_CONTRASTS:], decoder]
-        return replace(plan, model=known), decoder
+        return replace(plan, model=known, decoder=decoder)
 
 
 def _is_equal(one: object, other: object) -> bool:
