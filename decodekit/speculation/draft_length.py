@@ -31,7 +31,7 @@ import torch
 
 from decodekit.errors import out_of_domain
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft, Proposer, asked, is_proposer
 from decodekit.speculation.verification import num_equal
 
@@ -93,7 +93,7 @@ class Adaptive:
             raise out_of_domain("costs", "two or more times above 0", costs)
         if not 0 <= self.decay < 1:
             raise out_of_domain("decay", "a number from 0 to below 1", self.decay)
-        require_integer("probe_every", self.probe_every)
+        COUNT.require("probe_every", self.probe_every)
         object.__setattr__(self, "costs", costs)
         object.__setattr__(self, "_experience", _Experience(costs, self.decay, self.probe_every))
 

@@ -1,6 +1,7 @@
 """Strategies, which choose tokens, as frozen values, and the names by which they are found."""
 
 from decodekit.sampling.sampler_options import Processors as Processors
+from decodekit.speculation.proposer_names import PROPOSERS as PROPOSERS
 from decodekit.strategy.beam import Beam as Beam
 from decodekit.strategy.contrastive import ContrastiveSearch as ContrastiveSearch
 from decodekit.strategy.contrasts import Amateur as Amateur
@@ -15,7 +16,6 @@ from decodekit.strategy.options.spelled import spelled_strategy as spelled_strat
 from decodekit.strategy.particles import Particles as Particles
 from decodekit.strategy.several import BestOf as BestOf
 from decodekit.strategy.several import SelfConsistency as SelfConsistency
-from decodekit.strategy.strategy import PROPOSERS as PROPOSERS
 from decodekit.strategy.strategy import Strategy as Strategy
 from decodekit.strategy.strategy import check_seed as check_seed
 from decodekit.strategy.strategy_names import all_option_names as all_option_names

@@ -22,8 +22,8 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.sampling.certificates import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.checks import COUNT, Domain, faults_of
-from decodekit.sampling.fast.leaders import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.sampling.options.option_fields import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ORDER

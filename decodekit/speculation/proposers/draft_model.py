@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from decodekit.errors import DraftVocabularyError, OptionError, out_of_domain
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.proposers.draft_engine import DraftEngine
 from decodekit.speculation.proposers.text_draft import TextDrafts
@@ -52,7 +52,7 @@ class DraftModel:
     _engine: _Loaded | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        require_integer("num_tokens", self.num_tokens)
+        COUNT.require("num_tokens", self.num_tokens)
         if not isinstance(self.model, str) and not _is_causal_lm(_inner(self.model)):
             hint = 'DraftModel(LLM.load("tiny-draft")), or its name'
             raise out_of_domain("model", "an LLM, a CausalLM or the name of a model", self.model, hint=hint)
@@ -197,7 +197,7 @@ class EarlyExit:
             raise out_of_domain("layer", "a number of layers or a share of them", layer)
         if isinstance(layer, float) and not 0 < layer < 1:
             raise out_of_domain("layer", "a share between 0.0 and 1.0", layer)
-        require_integer("num_tokens", self.num_tokens)
+        COUNT.require("num_tokens", self.num_tokens)
 
     @classmethod
     def of(cls, layer: str = "0.5") -> EarlyExit:
