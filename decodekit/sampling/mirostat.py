@@ -26,7 +26,7 @@ from torch import Tensor
 from decodekit.errors import raise_faults
 from decodekit.sampling.checks import POSITIVE, Domain, is_count, one_of
 from decodekit.sampling.options.declared import faults_of_fields, within
-from decodekit.sampling.processors.functions import apply_top_k
+from decodekit.sampling.processors.pointwise import TopK
 from decodekit.sampling.tolerances import log_total, lowest_kept, precise, widened
 
 _BITS = math.log2(math.e)
@@ -147,7 +147,7 @@ class MirostatTruncation:
 def _first(logits: Tensor, counts: Tensor) -> Tensor:
     """The likeliest tokens of each row, as many as ``counts`` [N] says; of equals the lowest ids."""
     if bool((counts == counts[:1]).all()):
-        return apply_top_k(logits, int(counts[0]), exact=True) if len(counts) else logits
+        return TopK(int(counts[0]), exact=True)(logits) if len(counts) else logits
     ids = torch.sort(logits, dim=-1, descending=True, stable=True).indices
     ranks = torch.empty_like(ids).scatter_(-1, ids, torch.arange(ids.shape[-1], device=ids.device).expand_as(ids))
     return logits.masked_fill(ranks >= counts.unsqueeze(-1), -math.inf)
