@@ -19,7 +19,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -123,12 +124,13 @@ class LogitsProcessor(ABC):
         is_right = isinstance(rows, Tensor) and rows.shape == logits.shape and rows.dtype == logits.dtype
         if is_right and rows.device == logits.device:
             return rows
-        kind = _kind(rows) if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
-        raise ProcessorError(
-            f"{self!r:.60} made {kind} of {_kind(logits)}",
-            at=f"processor {type(self).__name__}",
-            hint="a result of the same shape, type and device; decodekit.testing.check_processor tries it",
-        )
+        raise self._made(rows, logits, "", "", "shape, type and device")
+
+    def _made(self, rows: object, given: Tensor | Floats, what: str, where: str, same: str) -> ProcessorError:
+        kind = _kind(rows) if isinstance(rows, type(given)) else f"a {type(rows).__name__}"
+        cause = f"{self!r:.60} made {kind} of {what}{_kind(given)}"
+        hint = f"a result of the same {same}; decodekit.testing.check_processor tries it"
+        return ProcessorError(cause, at=f"processor {type(self).__name__}{where}", hint=hint)
 
     def keeps(self, standing: RankStatistics) -> Flags:
         """Whether the token of each row stays whatever else of the row is forbidden, bool [N]; never wrongly yes.
@@ -185,8 +187,9 @@ class LogitsProcessor(ABC):
         return f"{type(self).__name__}({', '.join(settings)})"
 
 
-def _kind(rows: Tensor) -> str:
-    return f"{str(rows.dtype).removeprefix('torch.')} {[*rows.shape]} on {rows.device}"
+def _kind(rows: Any) -> str:
+    where = f" on {rows.device}" if isinstance(rows, Tensor) else ""
+    return f"{str(rows.dtype).removeprefix('torch.')} {[*rows.shape]}{where}"
 
 
 class OrderPreserving(LogitsProcessor):
@@ -204,12 +207,7 @@ class OrderPreserving(LogitsProcessor):
         rows = self.on_sorted(logits)
         if isinstance(rows, np.ndarray) and rows.shape == logits.shape and rows.dtype == logits.dtype:
             return rows
-        kind = f"{rows.dtype} {[*rows.shape]}" if isinstance(rows, np.ndarray) else f"a {type(rows).__name__}"
-        raise ProcessorError(
-            f"{self!r:.60} made {kind} of sorted rows {logits.dtype} {[*logits.shape]}",
-            at=f"processor {type(self).__name__}.on_sorted",
-            hint="a result of the same shape and type; decodekit.testing.check_processor tries it",
-        )
+        raise self._made(rows, logits, "sorted rows ", ".on_sorted", "shape and type")
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The new logits of rows in descending order, where equal finite values are in order of token id.
@@ -294,21 +292,52 @@ class Pipeline:
 
     processors: tuple[LogitsProcessor, ...]
 
-    if TYPE_CHECKING:  # no field: it follows from the processors
-        _narrowing: _Narrowed | None
-
     def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
         processors = tuple(processors)
         for processor in processors:
             if not isinstance(processor, LogitsProcessor):
                 raise out_of_domain("processors", "logits processors", processor, hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
-        object.__setattr__(self, "_narrowing", _Narrowed.of(processors))
+
+    @cached_property
+    def _narrowing(self) -> _Narrowed | None:
+        return _Narrowed.of(self.processors)
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
-        """The processors in the order, and with the meaning, that they have in a library; see `ordered`."""
-        return cls(ordered(processors, order))
+        """The processors in the order of a library, with the meaning that they have there; see `orders`.
+
+        Processors of one kind keep their order. What follows XTC becomes its ``then``: see `XTC`.
+
+        Args:
+            processors: in any order.
+            order: a name in `ORDERS`.
+
+        Raises:
+            UnknownNameError: no such order.
+            OptionError: the library has no such processor, or the order is not a name.
+        """
+        fault = ORDER.fault("order", order)
+        if fault is not None:
+            raise UnknownNameError(fault.cause, at="order") if isinstance(order, str) else fault
+        chosen = ORDERS[order]
+        made = list(processors)
+        for processor in made:
+            if not chosen.has(type(processor)):
+                raise OptionError(
+                    f"{chosen.library} has no {type(processor).__name__}",
+                    at=f"order={order!r}",
+                    hint=f"another order, or a pipeline composed by hand: Pipeline([...]) | {processor!r}",
+                )
+        made.sort(key=lambda processor: chosen.names.index(type(processor).__name__))
+        if chosen.window is not None:
+            made = [processor.adapted(chosen.window) for processor in made]
+        for index in range(len(made) - 1, -1, -1):
+            rest = made[index + 1 :]
+            whole = made[index].followed_by(rest) if rest and not any(each.needs_history for each in rest) else None
+            if whole is not None:
+                made[index:] = [whole]
+        return cls(made)
 
     @property
     def needs_history(self) -> bool:
@@ -492,38 +521,3 @@ class _Narrowed:
                 if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
                     values, ids = in_order(values, ids)
         return Candidates(values, ids, found.vocab_size, found.device)
-
-
-def ordered(processors: Iterable[LogitsProcessor], order: str = "decodekit") -> tuple[LogitsProcessor, ...]:
-    """The processors in the order of a library, with the meaning that they have there; see `orders`.
-
-    Processors of one kind keep their order. What follows XTC becomes its ``then``: see `XTC`.
-
-    Args:
-        processors: in any order.
-        order: a name in `ORDERS`.
-
-    Raises:
-        UnknownNameError: no such order.
-        OptionError: the library has no such processor, or the order is not a name.
-    """
-    fault = ORDER.fault("order", order)
-    if fault is not None:
-        raise UnknownNameError(fault.cause, at="order") if isinstance(order, str) else fault
-    chosen = ORDERS[order]
-    given = list(processors)
-    for processor in given:
-        if not chosen.has(type(processor)):
-            raise OptionError(
-                f"{chosen.library} has no {type(processor).__name__}",
-                at=f"order={order!r}",
-                hint=f"another order, or a pipeline composed by hand: Pipeline([...]) | {processor!r}",
-            )
-    given.sort(key=lambda processor: chosen.names.index(type(processor).__name__))
-    made = given if chosen.window is None else [processor.adapted(chosen.window) for processor in given]
-    for index in range(len(made) - 1, -1, -1):
-        rest = made[index + 1 :]
-        whole = made[index].followed_by(rest) if rest and not any(each.needs_history for each in rest) else None
-        if whole is not None:
-            made[index:] = [whole]
-    return tuple(made)
