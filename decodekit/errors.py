@@ -34,6 +34,10 @@ class DecodekitError(Exception):
 
     code: str = "DK000"
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
+
     def __init__(self, cause: str, *, at: str | None = None, hint: str | None = None, code: str | None = None) -> None:
         self.cause, self.at, self.hint = cause, at, hint
         if code is not None:
@@ -49,106 +53,74 @@ class DecodekitError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # `at`, `hint` and `code` are keyword-only, so the default pickling of exceptions would lose them.
-        return _rebuild, (type(self), self.cause, self.at, self.hint, self.code)
+        # Faults and remedies stay behind: they hold values of the caller's, which it may not be possible to pickle.
+        kept = {name: value for name, value in vars(self).items() if name not in ("faults", "remedy")}
+        return type(self), (self.cause,), kept
 
 
-def _rebuild(cls: type[DecodekitError], cause: str, at: str | None, hint: str | None, code: str) -> DecodekitError:
-    return cls(cause, at=at, hint=hint, code=code)
-
-
-class LengthError(DecodekitError):
+class LengthError(DecodekitError, code="DK101"):
     """The output was cut at ``max_new_tokens`` or by the end of the context; says if the constraint was satisfied."""
 
-    code = "DK101"
 
-
-class ConstraintError(DecodekitError):
+class ConstraintError(DecodekitError, code="DK200"):
     """A constraint cannot be used; base of the errors about schemas, patterns and grammars."""
 
-    code = "DK200"
 
-
-class UnsupportedSchemaError(ConstraintError):
+class UnsupportedSchemaError(ConstraintError, code="DK201"):
     """A keyword or combination of keywords that is not enforced while decoding; refused by name and JSON Pointer."""
 
-    code = "DK201"
 
-
-class UnsatisfiableError(ConstraintError):
+class UnsatisfiableError(ConstraintError, code="DK202"):
     """No text satisfies the constraint."""
 
-    code = "DK202"
 
-
-class InvalidConstraintError(ConstraintError):
+class InvalidConstraintError(ConstraintError, code="DK203"):
     """The constraint is malformed: not a JSON Schema, a regex that does not parse, an empty list of choices."""
 
-    code = "DK203"
 
-
-class NameNotFoundError(ConstraintError):
+class NameNotFoundError(ConstraintError, code="DK204"):
     """A schema file, or a class in a module, was not found."""
 
-    code = "DK204"
 
-
-class UnresolvableReferenceError(ConstraintError):
+class UnresolvableReferenceError(ConstraintError, code="DK205"):
     """A ``$ref`` points to nothing; references are never fetched from the network."""
 
-    code = "DK205"
 
-
-class ResourceLimitError(ConstraintError):
+class ResourceLimitError(ConstraintError, code="DK206"):
     """A constraint outgrew a stated bound on states, depth or repetitions."""
 
-    code = "DK206"
 
-
-class InvalidValueError(ConstraintError):
+class InvalidValueError(ConstraintError, code="DK207"):
     """The text satisfies the constraint, and a validator refuses its value; `__cause__` is what it raised."""
 
-    code = "DK207"
 
-
-class ModelError(DecodekitError):
+class ModelError(DecodekitError, code="DK300"):
     """A model cannot be loaded or used."""
 
-    code = "DK300"
 
-
-class VocabularyMismatchError(ModelError):
+class VocabularyMismatchError(ModelError, code="DK301"):
     """The tokenizer does not belong to the model."""
 
-    code = "DK301"
 
-
-class ChatTemplateError(ModelError):
+class ChatTemplateError(ModelError, code="DK302"):
     """Messages were given and the tokenizer has no chat template."""
 
-    code = "DK302"
 
-
-class DraftVocabularyError(VocabularyMismatchError):
+class DraftVocabularyError(VocabularyMismatchError, code="DK303"):
     """The draft model has another vocabulary than the target, and the strategy needs the same one."""
 
-    code = "DK303"
 
-
-class ContextLengthError(ModelError):
+class ContextLengthError(ModelError, code="DK304"):
     """The prompt does not fit into the model's context."""
 
-    code = "DK304"
 
-
-class OptionError(DecodekitError):
+class OptionError(DecodekitError, code="DK305"):
     """Options that contradict each other or are out of range.
 
     Where several options are wrong at once, `faults` holds an error for each. `remedy` is what to write instead, as the
     value that `hint` tells (a `strategy.options.remedies.Remedy`), where one is known.
     """
 
-    code = "DK305"
     faults: tuple[DecodekitError, ...] = ()
     remedy: object = None
 
@@ -158,10 +130,8 @@ def out_of_domain(option: str, domain: str, value: object, *, hint: str | None =
     return OptionError(f"{option} must be {domain}, got {value!r:.60}", at=option, hint=hint)
 
 
-class TooManyRowsError(OptionError):
+class TooManyRowsError(OptionError, code="DK309"):
     """Rows of a cache, or what belongs to them, that memory cannot hold."""
-
-    code = "DK309"
 
 
 def raise_faults(faults: Sequence[DecodekitError], what: str = "options") -> None:
@@ -187,196 +157,126 @@ def collecting(
         faults.append(error)
 
 
-class UselessOptionError(OptionError):
+class UselessOptionError(OptionError, code="DK306"):
     """An option that would have no effect, such as a temperature with greedy decoding."""
 
-    code = "DK306"
 
-
-class TokenizerError(ModelError):
+class TokenizerError(ModelError, code="DK307"):
     """The bytes of the tokenizer's tokens cannot be known, so no text can be constrained with it."""
 
-    code = "DK307"
 
-
-class UnknownNameError(DecodekitError):
+class UnknownNameError(DecodekitError, code="DK401"):
     """A strategy, processor or format name that is not installed; suggests the nearest one."""
 
-    code = "DK401"
 
-
-class PluginError(UnknownNameError):
+class PluginError(UnknownNameError, code="DK402"):
     """A name is installed and what it stands for cannot be loaded, or is not what it should be."""
 
-    code = "DK402"
 
-
-class JobError(DecodekitError):
+class JobError(DecodekitError, code="DK500"):
     """A job folder or its input cannot be used."""
 
-    code = "DK500"
 
-
-class JobSettingsError(JobError):
+class JobSettingsError(JobError, code="DK501"):
     """An output folder was made with other settings."""
 
-    code = "DK501"
 
-
-class DocumentError(JobError):
+class DocumentError(JobError, code="DK502"):
     """One document of a job cannot be used: empty, not UTF-8, repeated id, missing field."""
 
-    code = "DK502"
 
-
-class OutputError(JobError):
+class OutputError(JobError, code="DK503"):
     """The output folder cannot be written: read-only, or the disk is full."""
 
-    code = "DK503"
 
-
-class InvalidOutputError(JobError):
+class InvalidOutputError(JobError, code="DK504"):
     """The text that the model wrote for a document is not JSON, or breaks the schema."""
 
-    code = "DK504"
 
-
-class AnswerError(JobError):
+class AnswerError(JobError, code="DK505"):
     """Another engine that ran a document of a job gave no text for it: an error of its own, or a refusal."""
 
-    code = "DK505"
 
-
-class DecodingError(DecodekitError):
+class DecodingError(DecodekitError, code="DK600"):
     """Decoding of one row had to stop; base of the errors below."""
 
-    code = "DK600"
 
-
-class DeadEndError(DecodingError):
+class DeadEndError(DecodingError, code="DK601"):
     """No token is allowed and the text is not complete."""
 
-    code = "DK601"
 
-
-class NonFiniteLogitsError(DecodingError):
+class NonFiniteLogitsError(DecodingError, code="DK602"):
     """The model gave NaN or +inf logits."""
 
-    code = "DK602"
 
-
-class ProcessorError(DecodingError):
+class ProcessorError(DecodingError, code="DK605"):
     """A logits processor gave rows of another shape, type or device, or NaN or +inf of finite logits."""
 
-    code = "DK605"
 
-
-class ProposerError(DecodingError):
+class ProposerError(DecodingError, code="DK606"):
     """A proposer gave something that is not a draft of the target's tokens."""
 
-    code = "DK606"
 
-
-class GuardError(DecodingError):
+class GuardError(DecodingError, code="DK604"):
     """The guard of the constraint refused every text that was tried, as often as was allowed."""
 
-    code = "DK604"
 
-
-class CacheFullError(DecodingError):
+class CacheFullError(DecodingError, code="DK603"):
     """The key-value cache has no room for what a request has to read; raised before anything has changed."""
 
-    code = "DK603"
 
-
-class EngineError(DecodekitError):
+class EngineError(DecodekitError, code="DK700"):
     """An engine cannot take or finish a request; base of the errors below."""
 
-    code = "DK700"
 
-
-class QueueFullError(EngineError):
+class QueueFullError(EngineError, code="DK701"):
     """As many requests wait as `max_waiting` allows."""
 
-    code = "DK701"
 
-
-class EngineClosedError(EngineError):
+class EngineClosedError(EngineError, code="DK702"):
     """The engine was closed, belongs to another process, or ended by a failure of its own."""
 
-    code = "DK702"
 
-
-class RequestInterruptedError(EngineError):
+class RequestInterruptedError(EngineError, code="DK710"):
     """A request ended before its text did; base of the errors below. `text` is the text so far."""
 
-    code = "DK710"
     text: str = ""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_interrupted, (type(self), self.cause, self.at, self.hint, self.code, self.text)
 
-
-def _rebuild_interrupted(
-    cls: type[RequestInterruptedError], cause: str, at: str | None, hint: str | None, code: str, text: str
-) -> RequestInterruptedError:
-    error = cls(cause, at=at, hint=hint, code=code)
-    error.text = text
-    return error
-
-
-class RequestCancelledError(RequestInterruptedError):
+class RequestCancelledError(RequestInterruptedError, code="DK711"):
     """The request was cancelled."""
 
-    code = "DK711"
 
-
-class RequestTimeoutError(RequestInterruptedError):
+class RequestTimeoutError(RequestInterruptedError, code="DK712"):
     """The request took longer than its `timeout`."""
 
-    code = "DK712"
 
-
-class EndpointError(DecodekitError):
+class EndpointError(DecodekitError, code="DK800"):
     """The endpoint cannot answer a request; base of the errors below."""
 
-    code = "DK800"
 
-
-class InvalidRequestError(EndpointError):
+class InvalidRequestError(EndpointError, code="DK801"):
     """A request that is not JSON, has a field that is unknown or unsupported, or a value that is out of range."""
 
-    code = "DK801"
 
-
-class NotServedError(EndpointError):
+class NotServedError(EndpointError, code="DK802"):
     """A path, a method or a model that the endpoint does not have."""
 
-    code = "DK802"
 
-
-class AccessError(EndpointError):
+class AccessError(EndpointError, code="DK803"):
     """A request without the key of the endpoint."""
 
-    code = "DK803"
 
-
-class BodyLimitError(EndpointError):
+class BodyLimitError(EndpointError, code="DK804"):
     """A body that is larger than the endpoint takes, or that comes too slowly."""
 
-    code = "DK804"
 
-
-class ServerBusyError(EndpointError):
+class ServerBusyError(EndpointError, code="DK805"):
     """As many requests are under way as the endpoint takes."""
 
-    code = "DK805"
 
-
-class ShutdownError(EndpointError):
+class ShutdownError(EndpointError, code="DK806"):
     """The endpoint is shutting down."""
-
-    code = "DK806"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -31,7 +31,7 @@ PROCESSORS: Final[Mapping[str, str]] = {
     "TopNSigma": "truncations",
     "TopA": "truncations",
     "TopH": "truncations",
-    "PLess": "collision",
+    "PLess": "truncations",
     "XTC": "shapes",
     "Watermark": "watermark",
 }

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from decodekit.errors import DecodekitError, OptionError, raise_faults
 from decodekit.plugins import did_you_mean
@@ -21,6 +21,8 @@ from decodekit.plugins import did_you_mean
 _OPTION = re.compile(r"\s*[^\W\d]\w*\s*=")
 _JOINS = re.compile(r"\+\s*([A-Za-z]|$)")  # not the plus of 1e+5
 _OPEN, _CLOSED = "[{", "]}"
+
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +149,15 @@ def arguments(what: str, factory: Callable[..., Any], call: SpelledCall, *, at: 
         faults.append(OptionError(f"{what} {call.name!r} needs {wanted}", at=at, hint=hint))
     raise_faults(faults)
     return given
+
+
+def accepting(*others: inspect.Parameter) -> Callable[[Factory], Factory]:
+    """Say which options a function takes by ``**options``: `inspect.signature` finds them behind its own."""
+
+    def named(make: Factory) -> Factory:
+        own = (one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD)
+        every = {one.name: one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *others)}
+        make.__signature__ = inspect.Signature([*every.values()])  # type: ignore[attr-defined]
+        return make
+
+    return named

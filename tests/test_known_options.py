@@ -14,10 +14,9 @@ from pydantic import BaseModel
 import decodekit as dk
 from decodekit.errors import DecodekitError, OptionError, UselessOptionError
 from decodekit.plugins import nearest, num_slips
-from decodekit.strategy import GENERATION_OPTIONS, all_option_names, resolve_strategy, strategy_factory
+from decodekit.strategy import GENERATION_OPTIONS, PROPOSERS, all_option_names, resolve_strategy, strategy_factory
 from decodekit.strategy.options import remedies
 from decodekit.strategy.options.known_options import answer, known_options
-from decodekit.strategy.strategy import PROPOSERS
 from tests.sizes import few
 
 KNOWN_OPTIONS = known_options()

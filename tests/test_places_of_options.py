@@ -17,13 +17,13 @@ DECLARED = 2
 """The file of the processor, and the fields that are written from it."""
 MORE: dict[str, int] = {
     # also fields of requests, options of commands, kinds of kernels; or words of the language
-    "temperature": 69,
+    "temperature": 66,
     "top_p": 23,
     "top_k": 20,
-    "min_p": 19,
+    "min_p": 18,
     "repetition_penalty": 11,
     "watermark": 10,
-    "logit_bias": 8,
+    "logit_bias": 7,
     "presence_penalty": 6,
     "frequency_penalty": 6,
     "min_tokens": 6,
@@ -60,6 +60,6 @@ def test_an_option_is_named_in_few_files() -> None:
 def test_a_processor_without_other_interfaces_is_named_by_its_file_alone() -> None:
     """And by the list: p-less sampling was added so."""
     fields = "sampling/options/option_fields.py"
-    assert places("p_less") == [fields, "sampling/processors/collision.py"]
-    assert places("PLess") == ["processor_names.py", fields, "sampling/processors/collision.py"]
+    assert places("p_less") == [fields, "sampling/processors/truncations.py"]
+    assert places("PLess") == ["processor_names.py", fields, "sampling/processors/truncations.py"]
     assert len(places("top_p")) > DECLARED

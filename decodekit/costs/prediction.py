@@ -24,7 +24,7 @@ from decodekit.models import sizes
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.loading import load_config
 from decodekit.models.modules.shared_copy import context_length_of
-from decodekit.sampling.checks import is_number, require, require_integer
+from decodekit.sampling.checks import COUNT, at_least, is_number, require
 
 _CONTEXT: Final = 1024
 LOOP_KERNELS: Final = 2
@@ -91,10 +91,10 @@ def estimate(
         OptionError: an option is out of range, or has no effect.
         ModelError: there is no such model, or its modules cannot be run without numbers.
     """
-    require_integer("batch", batch)
-    require_integer("drafts", drafts, 0)
+    COUNT.require("batch", batch)
+    at_least(0).require("drafts", drafts)
     if context is not None:
-        require_integer("context", context)
+        COUNT.require("context", context)
     require("memory", memory, memory is None or (is_number(memory) and memory > 0), "a number above 0")
     subject = _subject(model, dtype, device)
     speed = subject.device.speed

@@ -25,7 +25,7 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.decoding.request.prompt import Prompt, check_prompt, in_lists, is_messages
 from decodekit.errors import DecodekitError, OptionError, UnknownNameError, collecting, raise_faults
 from decodekit.plugins import did_you_mean
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 
 _MAX_FAULTS = 10
 
@@ -110,7 +110,7 @@ class Task:
                 faults.append(OptionError(f"task {self.name!r} has two examples {one.id!r}", at="examples"))
             seen.add(one.id)
         with collecting(faults):
-            require_integer("max_new_tokens", self.max_new_tokens)
+            COUNT.require("max_new_tokens", self.max_new_tokens)
         raise_faults(faults[:_MAX_FAULTS], "parts of a task")
 
     def constraint_of(self, example: Example) -> Constraint | None:

@@ -34,7 +34,7 @@ from decodekit.sampling import Pipeline
 from decodekit.sampling.checks import POSITIVE, SHARE, one_of
 from decodekit.sampling.sampler_options import Processors, listed
 from decodekit.speculation.proposers.canonical import Canonical
-from decodekit.strategy.search_options import Searching
+from decodekit.strategy.searches import Searching
 
 if TYPE_CHECKING:
     from decodekit.decoding.request.settings import Settings

@@ -22,9 +22,8 @@ from decodekit.sampling.pipeline import OrderPreserving as OrderPreserving
 from decodekit.sampling.pipeline import Pipeline as Pipeline
 from decodekit.sampling.pipeline import Stage as Stage
 from decodekit.sampling.pipeline import TraceStep as TraceStep
-from decodekit.sampling.processors.functions import apply_bitmask as apply_bitmask
+from decodekit.sampling.pipeline import apply_bitmask as apply_bitmask
 from decodekit.sampling.processors.history import History as History
-from decodekit.sampling.processors.shapes import apply_guidance as apply_guidance
 from decodekit.sampling.processors.transformers_processors import Foreign as Foreign
 from decodekit.sampling.processors.watermark import watermark_score as watermark_score
 from decodekit.sampling.selectors import faults as faults

@@ -39,11 +39,6 @@ def is_count(value: object, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def require_integer(name: str, value: object, least: int = 1) -> None:
-    """Raise an `OptionError` unless the option ``name`` is an integer of at least ``least``."""
-    at_least(least).require(name, value)
-
-
 @dataclass(frozen=True, slots=True)
 class Domain:
     """The values that an option may have.

@@ -10,8 +10,7 @@ The surprise of a token is -log2 of its probability, in bits. Before each token,
 removed (version 2), or all but the k likeliest are, with k from mu by a fit of Zipf's law (version 1); after it,
 mu <- mu - eta (surprise - tau). So mu after a prefix is a function of the prefix, of the logits along it and of the
 settings, and of nothing else: `advance` gives a new array and changes nothing. A loop keeps the mu before each token of
-a sequence. A draft is processed by `along`, which gives mu at each of its places; a rejected draft, or a text that is
-taken back, is forgotten by taking the older mu.
+a sequence; a rejected draft, or a text that is taken back, is forgotten by taking the older mu.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch import Tensor
 from decodekit.errors import raise_faults
 from decodekit.sampling.checks import POSITIVE, Domain, is_count, one_of
 from decodekit.sampling.options.declared import faults_of_fields, within
-from decodekit.sampling.processors.functions import apply_top_k
+from decodekit.sampling.processors.pointwise import TopK
 from decodekit.sampling.tolerances import log_total, lowest_kept, precise, widened
 
 _BITS = math.log2(math.e)
@@ -96,7 +95,9 @@ class MirostatTruncation:
         """The truncated rows, float32 [N, V], for mu [N] and logits that what comes before has processed."""
         if self.version == 2:
             return apply_mirostat(logits, mu)
-        return _first(logits, mirostat_k(logits, mu))
+        counts = mirostat_k(logits, mu).tolist()
+        rows = [TopK(count, exact=True)(row) for count, row in zip(counts, logits.split(1), strict=True)]
+        return torch.cat(rows) if rows else logits
 
     def advance(self, mu: Tensor, logits: Tensor, kept: Tensor, tokens: Tensor) -> Tensor:
         """mu after one more token of each row, float32 [N].
@@ -120,34 +121,3 @@ class MirostatTruncation:
     def moved(self, mu: Tensor, observed: Tensor) -> Tensor:
         """mu after a token with this surprise in bits; unchanged where the surprise is +inf or NaN."""
         return torch.where(observed < math.inf, mu - self.eta * (observed - self.tau), mu)
-
-    def along(self, logits: Tensor, mu: Tensor, draft: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows after a prefix and after each token of a draft, and mu before each of them.
-
-        Each place needs the mu that the token before left, so that this is one step for each token of a draft, over all
-        sequences at once.
-
-        Args:
-            logits: float32 [B, k + 1, V].
-            mu: float32 [B], before the first row.
-            draft: int64 [B, k].
-
-        Returns:
-            The truncated rows, float32 [B, k + 1, V]; mu, float32 [B, k + 1]. With j tokens accepted, and one more
-            taken from row j, the next mu is ``advance(mus[:, j], logits[:, j], rows[:, j], token)``.
-        """
-        rows, mus = [], [mu]
-        for place in range(draft.shape[1]):
-            rows.append(self.process(logits[:, place], mus[-1]))
-            mus.append(self.advance(mus[-1], logits[:, place], rows[-1], draft[:, place]))
-        rows.append(self.process(logits[:, -1], mus[-1]))
-        return torch.stack(rows, dim=1), torch.stack(mus, dim=1)
-
-
-def _first(logits: Tensor, counts: Tensor) -> Tensor:
-    """The likeliest tokens of each row, as many as ``counts`` [N] says; of equals the lowest ids."""
-    if bool((counts == counts[:1]).all()):
-        return apply_top_k(logits, int(counts[0]), exact=True) if len(counts) else logits
-    ids = torch.sort(logits, dim=-1, descending=True, stable=True).indices
-    ranks = torch.empty_like(ids).scatter_(-1, ids, torch.arange(ids.shape[-1], device=ids.device).expand_as(ids))
-    return logits.masked_fill(ranks >= counts.unsqueeze(-1), -math.inf)

@@ -1,10 +1,9 @@
 """Named orders of processors: the same settings give different distributions in different libraries.
 
-`base.ordered` puts processors into the order in which a library applies them. Where a processor means something else in
-a library, it gets that meaning: top-k keeps exactly k tokens in llama.cpp and mlx-lm, and penalties count the last 64
-or 20 tokens of prompt and output. A processor that the library does not have is refused. The constraint mask does not
-move: it comes before temperature and truncation in every order, since a truncation of an unmasked row could keep only
-forbidden tokens.
+`Pipeline.ordered` puts processors into the order of a library. Where a processor means something else there, it gets
+that meaning: top-k keeps exactly k tokens in llama.cpp and mlx-lm, and penalties count the last 64 or 20 tokens of
+prompt and output. A processor that the library does not have is refused. The constraint mask does not move: it comes
+before temperature and truncation in every order: a truncation of an unmasked row could keep only forbidden tokens.
 
 Orders as in transformers 5.23 (`GenerationMixin._get_logits_processor`), vLLM's engine v1 (`v1/sample/sampler.py`),
 llama.cpp (`common_params_sampling.samplers`), mlx-lm 0.32 (`make_logits_processors`, `make_sampler`).

@@ -19,22 +19,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError, ProcessorError, UnknownNameError, out_of_domain, raise_faults
-from decodekit.sampling.certificates import Flags, RankStatistics
+from decodekit.sampling.certificates import Flags, Floor, Leaders, RankStatistics, Scores
 from decodekit.sampling.fast.candidates import Candidates, Floats, in_order
 from decodekit.sampling.fast.large_vocabulary import is_wide
-from decodekit.sampling.fast.leaders import Floor, Leaders
 from decodekit.sampling.options.declared import WHOLE, Option, faults_of_fields
 from decodekit.sampling.orders import ORDER, ORDERS
-from decodekit.sampling.processors.functions import apply_bitmask
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.scores import Scores
 from decodekit.sampling.selectors import is_faulty
 
 
@@ -126,12 +124,13 @@ class LogitsProcessor(ABC):
         is_right = isinstance(rows, Tensor) and rows.shape == logits.shape and rows.dtype == logits.dtype
         if is_right and rows.device == logits.device:
             return rows
-        kind = _kind(rows) if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
-        raise ProcessorError(
-            f"{self!r:.60} made {kind} of {_kind(logits)}",
-            at=f"processor {type(self).__name__}",
-            hint="a result of the same shape, type and device; decodekit.testing.check_processor tries it",
-        )
+        raise self._made(rows, logits, "", "", "shape, type and device")
+
+    def _made(self, rows: object, given: Tensor | Floats, what: str, where: str, same: str) -> ProcessorError:
+        kind = _kind(rows) if isinstance(rows, type(given)) else f"a {type(rows).__name__}"
+        cause = f"{self!r:.60} made {kind} of {what}{_kind(given)}"
+        hint = f"a result of the same {same}; decodekit.testing.check_processor tries it"
+        return ProcessorError(cause, at=f"processor {type(self).__name__}{where}", hint=hint)
 
     def keeps(self, standing: RankStatistics) -> Flags:
         """Whether the token of each row stays whatever else of the row is forbidden, bool [N]; never wrongly yes.
@@ -188,8 +187,9 @@ class LogitsProcessor(ABC):
         return f"{type(self).__name__}({', '.join(settings)})"
 
 
-def _kind(rows: Tensor) -> str:
-    return f"{str(rows.dtype).removeprefix('torch.')} {[*rows.shape]} on {rows.device}"
+def _kind(rows: Any) -> str:
+    where = f" on {rows.device}" if isinstance(rows, Tensor) else ""
+    return f"{str(rows.dtype).removeprefix('torch.')} {[*rows.shape]}{where}"
 
 
 class OrderPreserving(LogitsProcessor):
@@ -207,12 +207,7 @@ class OrderPreserving(LogitsProcessor):
         rows = self.on_sorted(logits)
         if isinstance(rows, np.ndarray) and rows.shape == logits.shape and rows.dtype == logits.dtype:
             return rows
-        kind = f"{rows.dtype} {[*rows.shape]}" if isinstance(rows, np.ndarray) else f"a {type(rows).__name__}"
-        raise ProcessorError(
-            f"{self!r:.60} made {kind} of sorted rows {logits.dtype} {[*logits.shape]}",
-            at=f"processor {type(self).__name__}.on_sorted",
-            hint="a result of the same shape and type; decodekit.testing.check_processor tries it",
-        )
+        raise self._made(rows, logits, "sorted rows ", ".on_sorted", "shape and type")
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The new logits of rows in descending order, where equal finite values are in order of token id.
@@ -238,6 +233,32 @@ class Narrowing(OrderPreserving):
             temperature: T, above 0.
             rest: what follows. Candidates that the next processor removes may be left out.
         """
+
+
+def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
+    """Keep the tokens t whose bit ``t % 32`` of word ``t // 32`` is set in int32 [N, ceil(V / 32)], on their device.
+
+    Raises:
+        OptionError: the shapes do not belong together.
+    """
+    num_rows, vocab_size = logits.shape
+    if bitmask.shape != (num_rows, (vocab_size + 31) // 32):
+        raise OptionError(f"a bitmask of shape {tuple(bitmask.shape)} for logits of shape {tuple(logits.shape)}")
+    unpack = _unpack_on_host if bitmask.device.type == "cpu" else _unpack_on_device
+    return torch.where(unpack(bitmask, vocab_size), logits, -torch.inf)
+
+
+def _unpack_on_host(bitmask: Tensor, vocab_size: int) -> Tensor:
+    """[N, V] bool by one pass of numpy instead of four of torch."""
+    words = np.ascontiguousarray(bitmask.numpy()).astype("<i4", copy=False)
+    bits = np.unpackbits(words.view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    return torch.from_numpy(bits).view(torch.bool)
+
+
+def _unpack_on_device(bitmask: Tensor, vocab_size: int) -> Tensor:
+    places = torch.arange(32, dtype=torch.int32, device=bitmask.device)
+    # [N, words, 1] >> [32]: the shift is arithmetic, the lowest bit is right all the same.
+    return ((bitmask.unsqueeze(-1) >> places) & 1).flatten(1)[:, :vocab_size].to(torch.bool)
 
 
 @dataclass(frozen=True)
@@ -271,21 +292,52 @@ class Pipeline:
 
     processors: tuple[LogitsProcessor, ...]
 
-    if TYPE_CHECKING:  # no field: it follows from the processors
-        _narrowing: _Narrowed | None
-
     def __init__(self, processors: Iterable[LogitsProcessor] = ()) -> None:
         processors = tuple(processors)
         for processor in processors:
             if not isinstance(processor, LogitsProcessor):
                 raise out_of_domain("processors", "logits processors", processor, hint="Temperature(0.8) | TopK(50)")
         object.__setattr__(self, "processors", processors)
-        object.__setattr__(self, "_narrowing", _Narrowed.of(processors))
+
+    @cached_property
+    def _narrowing(self) -> _Narrowed | None:
+        return _Narrowed.of(self.processors)
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
-        """The processors in the order, and with the meaning, that they have in a library; see `ordered`."""
-        return cls(ordered(processors, order))
+        """The processors in the order of a library, with the meaning that they have there; see `orders`.
+
+        Processors of one kind keep their order. What follows XTC becomes its ``then``: see `XTC`.
+
+        Args:
+            processors: in any order.
+            order: a name in `ORDERS`.
+
+        Raises:
+            UnknownNameError: no such order.
+            OptionError: the library has no such processor, or the order is not a name.
+        """
+        fault = ORDER.fault("order", order)
+        if fault is not None:
+            raise UnknownNameError(fault.cause, at="order") if isinstance(order, str) else fault
+        chosen = ORDERS[order]
+        made = list(processors)
+        for processor in made:
+            if not chosen.has(type(processor)):
+                raise OptionError(
+                    f"{chosen.library} has no {type(processor).__name__}",
+                    at=f"order={order!r}",
+                    hint=f"another order, or a pipeline composed by hand: Pipeline([...]) | {processor!r}",
+                )
+        made.sort(key=lambda processor: chosen.names.index(type(processor).__name__))
+        if chosen.window is not None:
+            made = [processor.adapted(chosen.window) for processor in made]
+        for index in range(len(made) - 1, -1, -1):
+            rest = made[index + 1 :]
+            whole = made[index].followed_by(rest) if rest and not any(each.needs_history for each in rest) else None
+            if whole is not None:
+                made[index:] = [whole]
+        return cls(made)
 
     @property
     def needs_history(self) -> bool:
@@ -469,38 +521,3 @@ class _Narrowed:
                 if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
                     values, ids = in_order(values, ids)
         return Candidates(values, ids, found.vocab_size, found.device)
-
-
-def ordered(processors: Iterable[LogitsProcessor], order: str = "decodekit") -> tuple[LogitsProcessor, ...]:
-    """The processors in the order of a library, with the meaning that they have there; see `orders`.
-
-    Processors of one kind keep their order. What follows XTC becomes its ``then``: see `XTC`.
-
-    Args:
-        processors: in any order.
-        order: a name in `ORDERS`.
-
-    Raises:
-        UnknownNameError: no such order.
-        OptionError: the library has no such processor, or the order is not a name.
-    """
-    fault = ORDER.fault("order", order)
-    if fault is not None:
-        raise UnknownNameError(fault.cause, at="order") if isinstance(order, str) else fault
-    chosen = ORDERS[order]
-    given = list(processors)
-    for processor in given:
-        if not chosen.has(type(processor)):
-            raise OptionError(
-                f"{chosen.library} has no {type(processor).__name__}",
-                at=f"order={order!r}",
-                hint=f"another order, or a pipeline composed by hand: Pipeline([...]) | {processor!r}",
-            )
-    given.sort(key=lambda processor: chosen.names.index(type(processor).__name__))
-    made = given if chosen.window is None else [processor.adapted(chosen.window) for processor in given]
-    for index in range(len(made) - 1, -1, -1):
-        rest = made[index + 1 :]
-        whole = made[index].followed_by(rest) if rest and not any(each.needs_history for each in rest) else None
-        if whole is not None:
-            made[index:] = [whole]
-    return tuple(made)

@@ -17,7 +17,7 @@ from decodekit.sampling.options.option_fields import KINDS
 from decodekit.sampling.pipeline import LogitsProcessor, Pipeline
 from decodekit.sampling.processors.pointwise import Temperature
 from decodekit.sampling.processors.shapes import DynamicTemperature
-from decodekit.sampling.processors.transformers_processors import as_processors, is_foreign, is_function, of_function
+from decodekit.sampling.processors.transformers_processors import as_processor, is_foreign, is_function, of_function
 
 Processors: TypeAlias = (
     Pipeline | LogitsProcessor | str | Callable[..., Any] | Sequence[LogitsProcessor | str | Callable[..., Any]]
@@ -88,12 +88,12 @@ def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProces
     plug-in fails.
     """
     processors: list[LogitsProcessor] = []
-    each: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]
-    for one in each:
+    every: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]
+    for one in every:
         try:
             made = plugins.make("processor", one, _is_one, at="processors") if isinstance(one, str) else one
             if is_foreign(made):
-                made = as_processors(made)
+                made = [as_processor(each) for each in (made if isinstance(made, list) else [made])]
             elif is_function(made):
                 made = [of_function(made)]
             processors += made if isinstance(made, Pipeline | list) else Pipeline([made])

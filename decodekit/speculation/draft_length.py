@@ -31,7 +31,7 @@ import torch
 
 from decodekit.errors import out_of_domain
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft, Proposer, asked, is_proposer
 from decodekit.speculation.verification import num_equal
 
@@ -83,7 +83,8 @@ class Adaptive:
     costs: Sequence[float] = DEFAULT_COSTS
     decay: float = 0.95
     probe_every: int = 64
-    _experience: _Experience = field(init=False, repr=False, compare=False)
+    _kinds: Sequence[_Kind] = field(init=False, repr=False, compare=False)
+    _backoff: _Backoff = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not is_proposer(self.proposer):
@@ -93,9 +94,11 @@ class Adaptive:
             raise out_of_domain("costs", "two or more times above 0", costs)
         if not 0 <= self.decay < 1:
             raise out_of_domain("decay", "a number from 0 to below 1", self.decay)
-        require_integer("probe_every", self.probe_every)
+        COUNT.require("probe_every", self.probe_every)
         object.__setattr__(self, "costs", costs)
-        object.__setattr__(self, "_experience", _Experience(costs, self.decay, self.probe_every))
+        kinds = [_Kind(guess, costs, self.decay, self.probe_every) for guess in FIRST_GUESSES]
+        object.__setattr__(self, "_kinds", kinds)
+        object.__setattr__(self, "_backoff", _Backoff(self.probe_every, self.probe_every))
 
     @property
     def proposers(self) -> tuple[Proposer, ...]:
@@ -104,22 +107,21 @@ class Adaptive:
 
     def acceptance(self, match: int = 0) -> list[float]:
         """The present estimates of a_1 ... a_K for guesses from a match of `match` tokens; 0 where none is told."""
-        return self._experience.kind(match).acceptance()
+        return self._kind(match).acceptance()
 
     def num_tokens(self, match: int = 0) -> int:
         """The length that is best by them."""
-        return self._experience.kind(match).length
+        return self._kind(match).length
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """Drafts of the best length; see `Proposer.propose`."""
-        experience = self._experience
         for context in contexts:
-            offered = context.memory.get(experience)
+            offered = context.memory.get(self._backoff)
             if offered is not None and len(context.root.text) != offered.begin:  # else it is part of a longer draft
-                del context.memory[experience]
-                experience.learn(offered, context.root.text)
-        if experience.backoff.is_over():
-            most = experience.longest()
+                del context.memory[self._backoff]
+                self._learn(offered, context.root.text)
+        if self._backoff.is_over():
+            most = max(kind.length for kind in self._kinds) or PROBE_TOKENS
             drafts = asked(self.proposer, contexts, [min(limit, most) for limit in limits])
             return [self._cut(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         return [Draft()] * len(contexts)
@@ -128,7 +130,7 @@ class Adaptive:
         """As much of a draft as pays; it is remembered, to be compared with the text that comes."""
         if not draft:
             return draft
-        kind = self._experience.kind(draft.match)
+        kind = self._kind(draft.match)
         length = kind.length
         if length == 0:
             if not kind.backoff.is_over():
@@ -136,8 +138,25 @@ class Adaptive:
             length = PROBE_TOKENS
         draft = draft.first(length)
         offered = _Offered(len(context.root.text), tuple(context.guessed), draft.tokens, kind)
-        context.memory.setdefault(self._experience, offered)
+        context.memory.setdefault(self._backoff, offered)
         return draft
+
+    def _kind(self, match: int) -> _Kind:
+        return self._kinds[min(match.bit_length(), len(self._kinds) - 1)]
+
+    def _learn(self, offered: _Offered, text: Sequence[int]) -> None:
+        """Compare a draft with the text that came. What was cut off, or taken back since, tells nothing.
+
+        Threads may lose an update to one another, which makes an estimate a little older and no text another.
+        """
+        begin = offered.begin + len(offered.guessed)
+        if list(text[offered.begin : begin]) != list(offered.guessed):
+            return
+        came = text[begin : begin + len(offered.tokens)]
+        num_accepted = num_equal(offered.tokens, came)
+        offered.kind.learn(num_accepted, len(came))
+        if num_accepted:
+            self._backoff.end()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,36 +232,6 @@ class _Kind:
             rate = (accepted + _NEIGHBOUR_WEIGHT * rate) / (tried + _NEIGHBOUR_WEIGHT)
             rates.append(rate)
         return rates
-
-
-class _Experience:
-    """The experience with each kind of guess, and how long the proposer has brought nothing.
-
-    Threads may lose an update to one another, which makes an estimate a little older and no text another.
-    """
-
-    def __init__(self, costs: Sequence[float], decay: float, probe_every: int) -> None:
-        self.backoff = _Backoff(probe_every, probe_every)
-        self._kinds = [_Kind(guess, costs, decay, probe_every) for guess in FIRST_GUESSES]
-
-    def kind(self, match: int) -> _Kind:
-        """The kind of a guess from a match of `match` tokens."""
-        return self._kinds[min(match.bit_length(), len(self._kinds) - 1)]
-
-    def longest(self) -> int:
-        """The most tokens that any kind is worth; a probe's if none is."""
-        return max(kind.length for kind in self._kinds) or PROBE_TOKENS
-
-    def learn(self, offered: _Offered, text: Sequence[int]) -> None:
-        """Compare a draft with the text that came. What was cut off, or taken back since, tells nothing."""
-        begin = offered.begin + len(offered.guessed)
-        if list(text[offered.begin : begin]) != list(offered.guessed):
-            return
-        came = text[begin : begin + len(offered.tokens)]
-        num_accepted = num_equal(offered.tokens, came)
-        offered.kind.learn(num_accepted, len(came))
-        if num_accepted:
-            self.backoff.end()
 
 
 @torch.inference_mode()

@@ -9,33 +9,54 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Final
 
 from decodekit import plugins
+from decodekit.speculation.draft_length import Adaptive
 from decodekit.speculation.proposer import Proposer, is_proposer, no_proposer
+from decodekit.speculation.proposers.draft_model import DraftModel, EarlyExit
+from decodekit.speculation.proposers.grammar_draft import GrammarDraft
 from decodekit.speculation.proposers.joined import Chain, Joined
-from decodekit.spelling import arguments, read_call, split
+from decodekit.speculation.proposers.suffix import PromptLookup, Suffix
+from decodekit.spelling import accepting, arguments, read_call, split
 
 
-def by_options(kind: type, wrap: Callable[[Any], Proposer] = lambda made: made) -> Callable[..., Proposer]:
+def _by_options(kind: type, wrap: Callable[[Any], Proposer] = lambda made: made) -> Callable[..., Proposer]:
     """The factory of a proposer from its options, all by their names."""
 
+    @accepting(*inspect.signature(kind).parameters.values())
     @wraps(kind, updated=())
     def make(**options: Any) -> Proposer:
         return wrap(kind(**options))
 
-    parameters = inspect.signature(kind).parameters.values()
-    make.__signature__ = inspect.Signature([one.replace(kind=one.KEYWORD_ONLY) for one in parameters])  # type: ignore[attr-defined]
     return make
 
 
-def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]]) -> Proposer | None:
+def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
+    """The first layers of the model itself, so many of them or such a share."""
+    return replace(EarlyExit.of(str(layer)), num_tokens=num_tokens)
+
+
+PROPOSERS: Final[Mapping[str, Callable[..., Proposer]]] = {
+    "prompt-lookup": _by_options(PromptLookup, Adaptive),
+    "suffix": _by_options(Suffix, Adaptive),
+    "grammar": _by_options(GrammarDraft),
+    "draft-model": DraftModel,
+    "early-exit": _early_exit,
+}
+"""Names that the option `speculate` takes, beside those of installed proposers.
+
+What is looked up is worth as much as the text repeats itself, so that by name it comes with `Adaptive`.
+"""
+
+
+def resolve_proposer(speculate: Any) -> Proposer | None:
     """The proposer that a caller means; None if no guesses are wanted.
 
     Args:
         speculate: a name, a proposer, or a list or tuple of them.
-        names: what makes the proposers of the built-in names; others are looked up among the installed ones.
 
     Raises:
         UnknownNameError: a name is not known.
@@ -46,9 +67,9 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]
     if speculate is None:
         return None
     if isinstance(speculate, str):
-        return _named(speculate, names)
+        return _named(speculate)
     if isinstance(speculate, list | tuple):
-        proposers = [resolve_proposer(one, names) for one in speculate]
+        proposers = [resolve_proposer(one) for one in speculate]
         if len(proposers) == 1 and proposers[0] is not None:
             return proposers[0]
         return Chain(tuple(proposers))  # type: ignore[arg-type]  # it refuses None
@@ -57,17 +78,17 @@ def resolve_proposer(speculate: Any, names: Mapping[str, Callable[..., Proposer]
     return speculate
 
 
-def _named(text: str, names: Mapping[str, Callable[..., Proposer]]) -> Proposer:
+def _named(text: str) -> Proposer:
     parts = split(text, "+")
     if len(parts) > 1:
-        return Joined(tuple(_named(part, names) for part in parts))
+        return Joined(tuple(map(_named, parts)))
     call = read_call(text)
-    found = plugins.find("proposer", call.name, names, at="speculate")
+    found = plugins.find("proposer", call.name, PROPOSERS, at="speculate")
     if callable(found) and not is_proposer(found):
         given = arguments("proposer", found, call, at="speculate")
         made: Proposer = plugins.called("proposer", call.name, partial(found, **given), _is_made, at="speculate")
         return made
-    value: Proposer = plugins.make("proposer", text, _is_made, names, at="speculate")
+    value: Proposer = plugins.make("proposer", text, _is_made, PROPOSERS, at="speculate")
     return value
 
 

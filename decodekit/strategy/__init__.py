@@ -1,8 +1,7 @@
 """Strategies, which choose tokens, as frozen values, and the names by which they are found."""
 
 from decodekit.sampling.sampler_options import Processors as Processors
-from decodekit.strategy.beam import Beam as Beam
-from decodekit.strategy.contrastive import ContrastiveSearch as ContrastiveSearch
+from decodekit.speculation.proposer_names import PROPOSERS as PROPOSERS
 from decodekit.strategy.contrasts import Amateur as Amateur
 from decodekit.strategy.contrasts import DoLa as DoLa
 from decodekit.strategy.contrasts import Guidance as Guidance
@@ -12,10 +11,11 @@ from decodekit.strategy.options.generate_options import GenerateOptions as Gener
 from decodekit.strategy.options.generate_options import StrategyLike as StrategyLike
 from decodekit.strategy.options.spelled import CONTRASTS as CONTRASTS
 from decodekit.strategy.options.spelled import spelled_strategy as spelled_strategy
-from decodekit.strategy.particles import Particles as Particles
+from decodekit.strategy.searches import Beam as Beam
+from decodekit.strategy.searches import ContrastiveSearch as ContrastiveSearch
 from decodekit.strategy.several import BestOf as BestOf
+from decodekit.strategy.several import Particles as Particles
 from decodekit.strategy.several import SelfConsistency as SelfConsistency
-from decodekit.strategy.strategy import PROPOSERS as PROPOSERS
 from decodekit.strategy.strategy import Strategy as Strategy
 from decodekit.strategy.strategy import check_seed as check_seed
 from decodekit.strategy.strategy_names import all_option_names as all_option_names

@@ -22,6 +22,7 @@ from decodekit.errors import (
     raise_faults,
 )
 from decodekit.sampling.checks import FLAG, MASS, NUMBER, Domain, faults_of, is_count, is_number, numbers
+from decodekit.speculation.proposers.draft_model import causal_lm_of, first_difference, loaded
 
 if TYPE_CHECKING:
     from decodekit.models.causal_lm import CausalLM
@@ -47,8 +48,7 @@ class Guidance:
     negative_prompt: Prompt | Sequence[Prompt] | None = None
 
     def __post_init__(self) -> None:
-        faults: list[DecodekitError] = []
-        faults += faults_of(self, {"scale": NUMBER})
+        faults: list[DecodekitError] = [*faults_of(self, {"scale": NUMBER})]
         if not faults and self.scale == 1:
             faults.append(UselessOptionError("scale=1 has no effect", at="scale", hint="scale=1.5, or no contrast="))
         with collecting(faults, OptionError):
@@ -110,9 +110,7 @@ class DoLa:
     final_norm: bool = True
 
     def __post_init__(self) -> None:
-        faults: list[DecodekitError] = []
-        faults += faults_of(self, {"layers": _LAYERS, "relative_top": MASS, "final_norm": FLAG})
-        raise_faults(faults)
+        raise_faults([*faults_of(self, {"layers": _LAYERS, "relative_top": MASS, "final_norm": FLAG})])
 
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
         """The model against its layers; see `models.contrast.Contrast`."""
@@ -149,7 +147,7 @@ class Amateur:
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        if not isinstance(self.model, str) and not hasattr(_causal_lm(self.model), "new_cache"):
+        if not isinstance(self.model, str) and causal_lm_of(self.model) is None:
             hint = 'Amateur(LLM.load("tiny-draft")), or its name'
             faults.append(out_of_domain("model", "an LLM, a CausalLM or the name of a model", self.model, hint=hint))
         faults += faults_of(self, {"alpha": MASS, "beta": numbers("a finite number above 0", lambda beta: beta >= 0)})
@@ -161,7 +159,6 @@ class Amateur:
     def applied_to(self, model: CausalLM, vocabulary: Vocabulary) -> CausalLM:
         """The model against the amateur, which is loaded if need be; see `models.contrast.Contrast`."""
         from decodekit.models.wrappers.contrast_model import AmateurLM
-        from decodekit.speculation.proposers.draft_model import first_difference
 
         amateur, theirs = self.causal_lm(), self._loaded[1]
         different = None if theirs is None else first_difference(theirs, vocabulary)
@@ -176,30 +173,12 @@ class Amateur:
     def causal_lm(self) -> CausalLM:
         """The amateur, which is loaded if need be."""
         if self._loaded is None:
-            object.__setattr__(self, "_loaded", _load(self.model))
+            object.__setattr__(self, "_loaded", loaded(self.model))
         amateur: CausalLM = self._loaded[0]
         return amateur
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_loaded": None}
-
-
-def _load(model: Any) -> tuple[CausalLM, Vocabulary | None]:
-    """An amateur and its vocabulary, which is None if it is not known."""
-    if not isinstance(model, str):
-        return _causal_lm(model), getattr(model, "vocabulary", None)
-    from decodekit.models import load
-    from decodekit.vocabulary import Vocabulary
-
-    loaded, tokenizer = load(model)
-    return loaded, Vocabulary.from_tokenizer(
-        tokenizer, logits_width=loaded.vocab_size, eos_token_ids=loaded.eos_token_ids
-    )
-
-
-def _causal_lm(model: Any) -> Any:
-    """The `CausalLM` of an `LLM`; one that is given itself may have a module by the name `model`, too."""
-    return getattr(model, "model", model) if hasattr(model, "vocabulary") else model
 
 
 def _are_layers(layers: object) -> bool:

@@ -19,11 +19,10 @@ and name it in the entry-point group ``decodekit.strategies`` to find it by name
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass, replace
-from typing import Any, ClassVar, Final, TypeVar, get_args
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any, ClassVar, Final, get_args
 
 from torch import Tensor
 
@@ -33,40 +32,9 @@ from decodekit.models.wrappers.contrast_model import Contrast, is_contrast
 from decodekit.sampling import Candidates, Pipeline
 from decodekit.sampling.checks import SEED, Domain, one_of
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
-from decodekit.speculation import (
-    Adaptive,
-    DraftModel,
-    EarlyExit,
-    GrammarDraft,
-    PromptLookup,
-    Proposer,
-    Suffix,
-    resolve_proposer,
-)
+from decodekit.speculation import Proposer, resolve_proposer
 from decodekit.speculation.proposer import Speculate
-from decodekit.speculation.proposer_names import by_options
 from decodekit.speculation.verification import Verify
-
-Factory = TypeVar("Factory", bound=Callable[..., Any])
-
-
-def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
-    """The first layers of the model itself, so many of them or such a share."""
-    return replace(EarlyExit.of(str(layer)), num_tokens=num_tokens)
-
-
-PROPOSERS: Mapping[str, Callable[..., Proposer]] = {
-    "prompt-lookup": by_options(PromptLookup, Adaptive),
-    "suffix": by_options(Suffix, Adaptive),
-    "grammar": by_options(GrammarDraft),
-    "draft-model": DraftModel,
-    "early-exit": _early_exit,
-}
-"""Names that the option `speculate` takes, beside those of installed proposers; see `speculation.proposer_names`.
-
-What is looked up is worth as much as the text repeats itself, so that by name it comes with `Adaptive`.
-"""
-
 
 DOMAINS: Final[Mapping[str, Domain]] = {
     "seed": SEED.or_none,
@@ -83,8 +51,8 @@ class Strategy(ABC):
     depends on its prompt, its constraint and its seed alone; options out of their domains, without effect or in
     conflict are refused when the strategy is made, all in one `OptionError`; its `repr` makes an equal one.
 
-    `speculate` says who guesses ahead: a proposer, its name (see `PROPOSERS`), or several to try in order. It never
-    changes a text, only how many forward passes the text costs.
+    `speculate` says who guesses ahead: a proposer, its name (see `speculation.proposer_names`), or several to try in
+    order. It never changes a text, only how many forward passes the text costs.
 
     `verify` says how guesses are verified: ``"coupled"``, or ``"rejection"`` for strategies whose `select` draws from
     the softmax of its scores. With the second the distribution of the texts is the same, and each text is a function of
@@ -127,7 +95,7 @@ class Strategy(ABC):
         Raises:
             OptionError, UnknownNameError: `speculate` is nothing that can guess.
         """
-        return resolve_proposer(self.speculate, PROPOSERS)
+        return resolve_proposer(self.speculate)
 
     def __repr__(self) -> str:
         options: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
@@ -140,15 +108,3 @@ def check_seed(seed: object, faults: list[DecodekitError]) -> None:
     """Add a fault if `seed` is not an integer of 63 bits."""
     fault = SEED.fault("seed", seed)
     faults += [] if fault is None else [fault]
-
-
-def accepting(*others: inspect.Parameter) -> Callable[[Factory], Factory]:
-    """Say which options a function takes by ``**options``: `inspect.signature` finds them behind its own."""
-
-    def named(make: Factory) -> Factory:
-        own = (one for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD)
-        every = {one.name: one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *others)}
-        make.__signature__ = inspect.Signature([*every.values()])  # type: ignore[attr-defined]
-        return make
-
-    return named

@@ -23,8 +23,7 @@ from decodekit.errors import (
 from decodekit.sampling import LogitsProcessor, Pipeline
 from decodekit.sampling.checks import COUNT, plain
 from decodekit.speculation import Adaptive, DraftModel, Proposer, Suffix
-from decodekit.strategy.beam import Beam
-from decodekit.strategy.contrastive import ContrastiveSearch
+from decodekit.spelling import accepting
 from decodekit.strategy.options.generate_options import StrategyLike
 from decodekit.strategy.options.remedies import (
     GUESSING,
@@ -35,9 +34,9 @@ from decodekit.strategy.options.remedies import (
     useless_with_greedy_hint,
 )
 from decodekit.strategy.options.spelled import read_options, spelled_strategy
-from decodekit.strategy.particles import Particles
-from decodekit.strategy.several import BestOf, OverSamples, SelfConsistency
-from decodekit.strategy.strategy import Strategy, accepting
+from decodekit.strategy.searches import Beam, ContrastiveSearch
+from decodekit.strategy.several import BestOf, OverSamples, Particles, SelfConsistency
+from decodekit.strategy.strategy import Strategy
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -22,14 +22,13 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
+from decodekit.sampling.certificates import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.checks import COUNT, Domain, faults_of
-from decodekit.sampling.fast.leaders import Lead, lead_greedy, lead_noisy
 from decodekit.sampling.mirostat import MirostatTruncation as Truncation
 from decodekit.sampling.options.option_fields import BiasOptions, ShapeOptions
 from decodekit.sampling.orders import ORDER
-from decodekit.sampling.pipeline import ordered
 from decodekit.sampling.sampler_options import Processors, listed, made_of
-from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Suffix
+from decodekit.speculation import Adaptive, GrammarDraft, PromptLookup, Proposer, Suffix
 from decodekit.speculation.proposer import Speculate, each_proposer, every_part
 from decodekit.speculation.verification import Verify
 from decodekit.strategy.strategy import DOMAINS, Strategy
@@ -59,9 +58,7 @@ class Greedy(Strategy, BiasOptions):
         faults += [
             useless_with_greedy(repr(processor)) for processor in processors if isinstance(processor, OrderPreserving)
         ]
-        _check_speculate(self, faults)
-        faults += faults_of(self, self.domains)
-        raise_faults(faults)
+        raise_faults([*faults, *_common_faults(self)])
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -87,11 +84,6 @@ class Drawing(Strategy):
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """Draw by the Gumbel-max trick."""
         return sample(scores, keys.seeds, keys.sequences, keys.positions)
-
-    def _check_drawing(self, faults: list[DecodekitError]) -> None:
-        """Add what speaks against the options that all of them have."""
-        _check_speculate(self, faults)
-        faults += faults_of(self, self.domains)
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,19 +133,17 @@ class Sample(Drawing, ShapeOptions, BiasOptions):
         own = made_of(self, faults)
         listed(self.processors, faults)
         is_known = ORDER.has(self.order)
-        for processor in own if is_known else own[:1]:
-            _ordered([processor], self.order, faults)
-        if not is_known and not own:
-            _ordered([], self.order, faults)
-        elif self.order != "decodekit" and not own:
+        for each in [[one] for one in own] if is_known else [[]]:
+            with collecting(faults, (OptionError, UnknownNameError)):
+                Pipeline.ordered(each, self.order)
+        if is_known and self.order != "decodekit" and not own:
             faults.append(UselessOptionError(f"order={self.order!r} has nothing to put in order", at="order"))
-        self._check_drawing(faults)
-        raise_faults(faults)
+        raise_faults([*faults, *_common_faults(self)])
 
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, truncation."""
-        return _joined(_ordered(made_of(self, []), self.order, []), listed(self.processors, []))
+        return joined([*Pipeline.ordered(made_of(self, []), self.order)], listed(self.processors, []))
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,8 +187,7 @@ class Mirostat(Drawing, BiasOptions):
             Truncation(self.tau, self.eta, self.version)
         listed(self.processors, faults)
         made_of(self, faults)
-        self._check_drawing(faults)
-        raise_faults(faults)
+        raise_faults([*faults, *_common_faults(self)])
 
     @property
     def mirostat(self) -> Truncation:
@@ -208,7 +197,7 @@ class Mirostat(Drawing, BiasOptions):
     @cached_property
     def pipeline(self) -> Pipeline:
         """Penalties and biases, temperature, further processors."""
-        return _joined(made_of(self, []), listed(self.processors, []))
+        return joined(made_of(self, []), listed(self.processors, []))
 
 
 def can_redraw(strategy: Strategy) -> bool:
@@ -231,7 +220,7 @@ def lead_of(strategy: Strategy) -> Lead | None:
     return lead_greedy if select is Greedy.select else lead_noisy if select is Drawing.select else None
 
 
-def _joined(own: Sequence[LogitsProcessor], extra: Sequence[LogitsProcessor]) -> Pipeline:
+def joined(own: Sequence[LogitsProcessor], extra: Sequence[LogitsProcessor]) -> Pipeline:
     """The processors of the options and further ones: biases first, what comes last of all last."""
     biases = [processor for processor in own if processor.stage is Stage.BIAS]
     if len(biases) == len(own):  # the order in which the caller composed them has a meaning: it is kept
@@ -247,38 +236,32 @@ def _joined(own: Sequence[LogitsProcessor], extra: Sequence[LogitsProcessor]) ->
     )
 
 
-def _ordered(
-    processors: Sequence[LogitsProcessor], order: str, faults: list[DecodekitError]
-) -> tuple[LogitsProcessor, ...]:
-    try:
-        return ordered(processors, order)
-    except (OptionError, UnknownNameError) as error:
-        faults.append(error)
-        return ()
-
-
-def _check_speculate(strategy: Strategy, faults: list[DecodekitError]) -> None:
-    try:
+def _common_faults(strategy: Strategy) -> Iterator[DecodekitError]:
+    """The faults of the options that all of them have."""
+    faults: list[DecodekitError] = []
+    with collecting(faults, (OptionError, UnknownNameError)):
         proposer = strategy.proposer
-    except (OptionError, UnknownNameError) as error:
-        faults.append(error)
-        return
-    if strategy.verify == "rejection" and proposer is None:
+        if strategy.verify == "rejection":
+            _check_rejection(proposer)
+    yield from faults
+    yield from faults_of(strategy, strategy.domains)
+
+
+def _check_rejection(proposer: Proposer | None) -> None:
+    """Raise the `OptionError` of guesses that cannot be verified by rejection."""
+    if proposer is None:
         cause = 'verify="rejection" has no effect without speculate='
-        faults.append(UselessOptionError(cause, at="verify", hint='DraftModel("tiny-draft")'))
-    elif strategy.verify == "rejection" and not all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):
-        learning = [
-            part
-            for part in every_part(proposer)
-            if isinstance(part, Adaptive) or (isinstance(part, Suffix) and part.corpus is not None)
-        ]
-        if learning:
+        raise UselessOptionError(cause, at="verify", hint='DraftModel("tiny-draft")')
+    if all(isinstance(one, _CHOOSING) for one in each_proposer(proposer)):
+        return
+    for part in every_part(proposer):
+        if isinstance(part, Adaptive) or (isinstance(part, Suffix) and part.corpus is not None):
             cause = (
-                f'verify="rejection" and {learning[0]!r:.60} beside drafts that are drawn cannot be combined: '
+                f'verify="rejection" and {part!r:.60} beside drafts that are drawn cannot be combined: '
                 "where its drafts end depends on other rows, and so would the text"
             )
             hint = 'Suffix() for "suffix", which is adaptive; or verify="coupled", where no text depends on a draft'
-            faults.append(OptionError(cause, at="verify", hint=hint))
+            raise OptionError(cause, at="verify", hint=hint)
 
 
 _CHOOSING = (PromptLookup, Suffix, GrammarDraft)

@@ -26,8 +26,8 @@ from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
 from decodekit.sampling import Epsilon, Eta, MinP, Temperature, TopA, TopK, TopP, Watermark
+from decodekit.sampling.certificates import Scores
 from decodekit.sampling.fast import large_vocabulary
-from decodekit.sampling.scores import Scores
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
 from decodekit.strategy import Greedy, Mirostat, Sample, Strategy, can_redraw
 from decodekit.vocabulary import Vocabulary

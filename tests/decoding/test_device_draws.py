@@ -12,7 +12,7 @@ from decodekit.decoding.draws import device_draws
 from decodekit.decoding.draws.device_draws import Parameters, parameters_of
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import MinP, Pipeline, RepetitionPenalty, Temperature, TopK, TopP
-from decodekit.sampling.fast.leaders import lead_greedy
+from decodekit.sampling.certificates import lead_greedy
 from decodekit.sampling.selectors import greedy
 from decodekit.vocabulary import Vocabulary
 

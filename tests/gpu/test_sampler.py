@@ -16,8 +16,8 @@ from decodekit.errors import DeadEndError, NonFiniteLogitsError
 from decodekit.gpu import draw_settings, sampler
 from decodekit.gpu.sampler import Chosen, rule_of, sampled, weights_of
 from decodekit.sampling import selectors
+from decodekit.sampling.certificates import lead_greedy, lead_noisy
 from decodekit.sampling.fast.cuts import weight
-from decodekit.sampling.fast.leaders import lead_greedy, lead_noisy
 from decodekit.sampling.pipeline import Pipeline
 from tests.gpu.rows import Setting, drawn_rows, setting_of, values_of
 from tests.sizes import sized

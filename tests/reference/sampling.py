@@ -145,15 +145,6 @@ def xtc_law(row: Row, probability: float, threshold: float, spared: Sequence[int
     return [(1 - probability) * p + probability * q for p, q in zip(whole, cut, strict=True)]
 
 
-def guidance(conditional: Row, unconditional: Row, scale: float) -> list[float]:
-    c0, u0 = logsumexp(conditional), logsumexp(unconditional)
-    out = []
-    for a, b in zip(conditional, unconditional, strict=True):
-        c, u = a - c0, b - u0
-        out.append(-math.inf if a == -math.inf else c if b == -math.inf else u + scale * (c - u))
-    return out
-
-
 def typical(row: Row, mass: float) -> list[float]:
     """Take tokens from the most typical on until they have the mass, and what deviates no more than the last."""
     law, h = softmax(row), entropy(row)

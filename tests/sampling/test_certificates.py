@@ -33,9 +33,7 @@ from decodekit.sampling import (
     greedy,
     sample,
 )
-from decodekit.sampling.certificates import Flags, RankStatistics
-from decodekit.sampling.fast.leaders import Leaders, lead_greedy, lead_noisy
-from decodekit.sampling.scores import Scores
+from decodekit.sampling.certificates import Flags, Leaders, RankStatistics, Scores, lead_greedy, lead_noisy
 from tests.sizes import few
 
 INF = math.inf
@@ -315,7 +313,7 @@ def test_a_leader_and_its_certificates_divide_no_row(monkeypatch: pytest.MonkeyP
         calls.append(temperature)
         return logits if temperature == 1.0 else logits / temperature
 
-    monkeypatch.setattr("decodekit.sampling.scores.apply_temperature", counted)
+    monkeypatch.setattr("decodekit.sampling.certificates.divided", counted)
     keys = keys_of(4)
     pipeline = Temperature(0.8) | TopK(50) | TopP(0.95) | MinP(0.05)
     found = pipeline.leaders(wide_rows(1), None, lambda scores, floor: lead_noisy(scores, *keys, floor))

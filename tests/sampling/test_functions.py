@@ -1,4 +1,4 @@
-"""Each processor function against its slow twin, against transformers' own, and on its edge cases."""
+"""Each pointwise processor against its slow twin, against transformers' own, and on its edge cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.processors import functions
+from decodekit.sampling import (
+    FrequencyPenalty,
+    LogitBias,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    apply_bitmask,
+    pipeline,
+)
 from decodekit.sampling.processors.history import History
 from tests.reference import sampling as slow
 
@@ -42,13 +53,13 @@ def same(got: Tensor, expected: list[float], tolerance: float = 2e-6) -> bool:
 @given(ROWS, st.floats(0.05, 20))
 @settings(deadline=None, max_examples=50)
 def test_temperature(row: list[float], temperature: float) -> None:
-    assert same(functions.apply_temperature(torch.tensor([row]), temperature), slow.temperature(row, temperature), 1e-5)
+    assert same(Temperature(temperature)(torch.tensor([row])), slow.temperature(row, temperature), 1e-5)
 
 
 @given(ROWS, st.integers(1, 45))
 @settings(deadline=None, max_examples=100)
 def test_top_k(row: list[float], k: int) -> None:
-    assert functions.apply_top_k(torch.tensor([row]), k).squeeze(0).tolist() == slow.top_k(row, k)
+    assert TopK(k)(torch.tensor([row])).squeeze(0).tolist() == slow.top_k(row, k)
 
 
 @given(ROWS, st.floats(0.01, 1.0))
@@ -57,7 +68,7 @@ def test_top_p(row: list[float], p: float) -> None:
     if p < 1.0 and slow.top_p_margin(row, p) < 1e-5:
         return
     expected = row if p == 1.0 else slow.top_p(row, p)
-    assert functions.apply_top_p(torch.tensor([row]), p).squeeze(0).tolist() == expected
+    assert TopP(p)(torch.tensor([row])).squeeze(0).tolist() == expected
 
 
 @given(ROWS, st.floats(0.0, 1.0))
@@ -66,7 +77,7 @@ def test_min_p(row: list[float], min_p: float) -> None:
     if slow.min_p_margin(row, min_p) < 1e-5 and 0 < min_p < 1:
         return
     expected = row if min_p == 0 else slow.min_p(row, min_p)
-    assert functions.apply_min_p(torch.tensor([row]), min_p).squeeze(0).tolist() == expected
+    assert MinP(min_p)(torch.tensor([row])).squeeze(0).tolist() == expected
 
 
 TOKENS = st.lists(st.integers(0, 11), max_size=12)
@@ -82,9 +93,9 @@ def test_penalties(
     # Ids 8 to 11 lie outside the row of 8 logits; rows of unequal length are padded.
     logits = rows_of(len(texts), len(texts), 8)
     history = History.from_lists([prompt for prompt, _ in texts], [output for _, output in texts])
-    repeated = functions.apply_repetition_penalty(logits, history, repetition)
-    openai = functions.apply_presence_penalty(logits, history, presence)
-    openai = functions.apply_frequency_penalty(openai, history, frequency)
+    repeated = RepetitionPenalty(repetition)(logits, history)
+    openai = PresencePenalty(presence)(logits, history)
+    openai = FrequencyPenalty(frequency)(openai, history)
     for n, (prompt, output) in enumerate(texts):
         row = logits[n].tolist()
         assert same(repeated[n], slow.repetition_penalty(row, prompt + output, repetition), 1e-5)
@@ -94,7 +105,7 @@ def test_penalties(
 @given(ROWS, st.dictionaries(st.integers(0, 1), st.floats(-100, 100, width=32) | st.just(-INF), min_size=1))
 @settings(deadline=None, max_examples=50)
 def test_logit_bias(row: list[float], biases: dict[int, float]) -> None:
-    got = functions.apply_logit_bias(torch.tensor([row]), list(biases), list(biases.values()))
+    got = LogitBias(biases)(torch.tensor([row]))
     assert same(got, slow.logit_bias(row, biases), 1e-5)
 
 
@@ -102,16 +113,16 @@ def test_logit_bias(row: list[float], biases: dict[int, float]) -> None:
 def test_bitmask(vocab_size: int) -> None:
     words = np.random.default_rng(vocab_size).integers(-(2**31), 2**31, (3, (vocab_size + 31) // 32)).astype(np.int32)
     logits = rows_of(0, 3, vocab_size)
-    got = functions.apply_bitmask(logits, torch.from_numpy(words))
-    allowed = functions._unpack_on_device(torch.from_numpy(words), vocab_size)  # as on a GPU
-    assert torch.equal(allowed, functions._unpack_on_host(torch.from_numpy(words), vocab_size))
+    got = apply_bitmask(logits, torch.from_numpy(words))
+    allowed = pipeline._unpack_on_device(torch.from_numpy(words), vocab_size)  # as on a GPU
+    assert torch.equal(allowed, pipeline._unpack_on_host(torch.from_numpy(words), vocab_size))
     for n in range(3):
         assert got[n].tolist() == slow.bitmask(logits[n].tolist(), words[n].tolist())
 
 
 def test_bitmask_of_another_shape_is_refused() -> None:
     with pytest.raises(OptionError, match=r"shape \(1, 2\) for logits of shape \(1, 32\)"):
-        functions.apply_bitmask(torch.zeros(1, 32), torch.zeros(1, 2, dtype=torch.int32))
+        apply_bitmask(torch.zeros(1, 32), torch.zeros(1, 2, dtype=torch.int32))
 
 
 # --- transformers ----------------------------------------------------------------------------------------------------
@@ -128,14 +139,14 @@ def theirs(name: str, *arguments: object) -> Callable[[Tensor | None, Tensor], T
 def test_temperature_equals_transformers(temperature: float) -> None:
     logits = rows_of(1)
     expected = theirs("TemperatureLogitsWarper", temperature)(None, logits)
-    assert torch.equal(functions.apply_temperature(logits, temperature), expected)
+    assert torch.equal(Temperature(temperature)(logits), expected)
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 49, 50, 1000])
 @pytest.mark.parametrize("has_ties", [False, True])
 def test_top_k_equals_transformers(k: int, has_ties: bool) -> None:
     logits = rows_of(2).round() if has_ties else rows_of(2)
-    assert torch.equal(functions.apply_top_k(logits, k), theirs("TopKLogitsWarper", k)(None, logits))
+    assert torch.equal(TopK(k)(logits), theirs("TopKLogitsWarper", k)(None, logits))
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.9, 0.95, 0.999])
@@ -143,7 +154,7 @@ def test_top_p_equals_transformers(p: float) -> None:
     logits = rows_of(3, num_rows=200)
     rows = [n for n in range(200) if slow.top_p_margin(logits[n].tolist(), p) > 1e-6]
     assert len(rows) > 190
-    assert torch.equal(functions.apply_top_p(logits, p)[rows], theirs("TopPLogitsWarper", p)(None, logits)[rows])
+    assert torch.equal(TopP(p)(logits)[rows], theirs("TopPLogitsWarper", p)(None, logits)[rows])
 
 
 @pytest.mark.parametrize("p", [0.25, 0.6, 0.9])
@@ -151,14 +162,14 @@ def test_top_p_of_ties_keeps_as_many_as_transformers(p: float) -> None:
     logits = rows_of(4, num_rows=200).round()
     rows = [n for n in range(200) if slow.top_p_margin(logits[n].tolist(), p) > 1e-6]
     assert len(rows) > 150
-    ours, reference = functions.apply_top_p(logits, p)[rows], theirs("TopPLogitsWarper", p)(None, logits)[rows]
+    ours, reference = TopP(p)(logits)[rows], theirs("TopPLogitsWarper", p)(None, logits)[rows]
     assert torch.equal(ours.sort().values, reference.sort().values)
 
 
 @pytest.mark.parametrize("min_p", [0.0, 0.01, 0.1, 0.5, 1.0])
 def test_min_p_equals_transformers(min_p: float) -> None:
     logits = rows_of(5)
-    assert torch.equal(functions.apply_min_p(logits, min_p), theirs("MinPLogitsWarper", min_p)(None, logits))
+    assert torch.equal(MinP(min_p)(logits), theirs("MinPLogitsWarper", min_p)(None, logits))
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 1.2, 3.0])
@@ -166,19 +177,19 @@ def test_repetition_penalty_equals_transformers(penalty: float) -> None:
     logits = rows_of(6)
     ids = torch.randint(0, 50, (16, 20), generator=torch.Generator().manual_seed(6))
     history = History(ids, torch.full((16,), 12), torch.full((16,), 20))
-    ours = functions.apply_repetition_penalty(logits, history, penalty)
+    ours = RepetitionPenalty(penalty)(logits, history)
     assert torch.allclose(ours, theirs("RepetitionPenaltyLogitsProcessor", penalty)(ids, logits), rtol=1e-6, atol=1e-6)
 
 
 def test_all_of_them_in_a_row_equal_transformers() -> None:
     ours, reference = rows_of(7, 100), rows_of(7, 100)
-    for function, value, name in (
-        (functions.apply_temperature, 0.8, "TemperatureLogitsWarper"),
-        (functions.apply_top_k, 20, "TopKLogitsWarper"),
-        (functions.apply_top_p, 0.9, "TopPLogitsWarper"),
-        (functions.apply_min_p, 0.05, "MinPLogitsWarper"),
+    for kind, value, name in (
+        (Temperature, 0.8, "TemperatureLogitsWarper"),
+        (TopK, 20, "TopKLogitsWarper"),
+        (TopP, 0.9, "TopPLogitsWarper"),
+        (MinP, 0.05, "MinPLogitsWarper"),
     ):
-        ours, reference = function(ours, value), theirs(name, value)(None, reference)  # type: ignore[operator]
+        ours, reference = kind(value)(ours), theirs(name, value)(None, reference)
     law, expected = ours.softmax(-1), reference.softmax(-1)
     assert torch.allclose(law, expected, rtol=0, atol=1e-6)
 
@@ -187,35 +198,35 @@ def test_all_of_them_in_a_row_equal_transformers() -> None:
 
 
 def test_ties_at_the_kth_value_are_all_kept() -> None:
-    assert functions.apply_top_k(torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]]), 2).tolist() == [[1.0, 2.0, 1.0, -INF, 1.0]]
+    assert TopK(2)(torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0]])).tolist() == [[1.0, 2.0, 1.0, -INF, 1.0]]
 
 
 def test_equal_tokens_enter_the_nucleus_in_order_of_id() -> None:
     logits = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.0]])
-    assert functions.apply_top_p(logits, 0.3).tolist() == [[-INF, 1.0, -INF, -INF, -INF]]
-    assert functions.apply_top_p(logits, 0.6).tolist() == [[-INF, 1.0, -INF, 1.0, -INF]]
-    assert functions.apply_top_p(logits, 0.75).tolist() == [[0.0, 1.0, -INF, 1.0, -INF]]
+    assert TopP(0.3)(logits).tolist() == [[-INF, 1.0, -INF, -INF, -INF]]
+    assert TopP(0.6)(logits).tolist() == [[-INF, 1.0, -INF, 1.0, -INF]]
+    assert TopP(0.75)(logits).tolist() == [[0.0, 1.0, -INF, 1.0, -INF]]
 
 
 @pytest.mark.parametrize("peak", [0.0, 50.0, -50.0])
 def test_the_likeliest_token_always_stays(peak: float) -> None:
     logits = torch.tensor([[peak - 9.0, peak, peak - 9.0]])
     expected = [[-INF, peak, -INF]]
-    assert functions.apply_top_p(logits, 1e-9).tolist() == expected
-    assert functions.apply_min_p(logits, 1.0).tolist() == expected
-    assert functions.apply_top_k(logits, 1).tolist() == expected
+    assert TopP(1e-9)(logits).tolist() == expected
+    assert MinP(1.0)(logits).tolist() == expected
+    assert TopK(1)(logits).tolist() == expected
 
 
 EVERY_FUNCTION: dict[str, Callable[[Tensor], Tensor]] = {
-    "temperature": lambda z: functions.apply_temperature(z, 0.5),
-    "top_k": lambda z: functions.apply_top_k(z, 2),
-    "top_p": lambda z: functions.apply_top_p(z, 0.7),
-    "min_p": lambda z: functions.apply_min_p(z, 0.2),
-    "repetition": lambda z: functions.apply_repetition_penalty(z, one_history(z), 1.3),
-    "presence": lambda z: functions.apply_presence_penalty(z, one_history(z), 0.5),
-    "frequency": lambda z: functions.apply_frequency_penalty(z, one_history(z), 0.5),
-    "logit_bias": lambda z: functions.apply_logit_bias(z, [0, 2], [5.0, -5.0]),
-    "bitmask": lambda z: functions.apply_bitmask(z, torch.full((len(z), 1), -1, dtype=torch.int32)),
+    "temperature": lambda z: Temperature(0.5)(z),
+    "top_k": lambda z: TopK(2)(z),
+    "top_p": lambda z: TopP(0.7)(z),
+    "min_p": lambda z: MinP(0.2)(z),
+    "repetition": lambda z: RepetitionPenalty(1.3)(z, one_history(z)),
+    "presence": lambda z: PresencePenalty(0.5)(z, one_history(z)),
+    "frequency": lambda z: FrequencyPenalty(0.5)(z, one_history(z)),
+    "logit_bias": lambda z: LogitBias({0: 5.0, 2: -5.0})(z),
+    "bitmask": lambda z: apply_bitmask(z, torch.full((len(z), 1), -1, dtype=torch.int32)),
 }
 
 
@@ -254,7 +265,7 @@ class TestLaws:
 
 def test_logit_bias_beyond_the_row_is_refused() -> None:
     with pytest.raises(OptionError, match="token id 4 is outside the 4 logits"):
-        functions.apply_logit_bias(torch.zeros(1, 4), [4], [1.0])
+        LogitBias({4: 1.0})(torch.zeros(1, 4))
 
 
 def test_history_counts_prompt_and_output_apart() -> None:

@@ -9,13 +9,11 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from decodekit.errors import OptionError
 from decodekit.sampling import MirostatTruncation, apply_mirostat, sample
 from decodekit.sampling.mirostat import mirostat_k, surprise
 from tests.reference import sampling as slow
-from tests.sizes import few
 
 INF = math.inf
 TIED_ROWS = st.lists(st.one_of(st.integers(-3, 3).map(float), st.just(-INF)), min_size=2, max_size=40)
@@ -73,62 +71,6 @@ def test_mu_moves_against_the_surprise() -> None:
     assert theirs.tolist() == pytest.approx([2.5 - 0.5 * (within[0] - 1), 2.5 - 0.5 * (within[1] - 1)])
     impossible = torch.tensor([[0.0, -INF]])
     assert model.advance(mu[:1], impossible, impossible, torch.tensor([1])).tolist() == [2.5]
-
-
-def rows_along(text: Tensor) -> Tensor:
-    """What a model with 30 tokens says after each prefix: a function of the last token."""
-    table = torch.randn(30, 30, generator=torch.Generator().manual_seed(3)) * 2
-    return table[text]
-
-
-@few(2)
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("law", ["whole", "kept"])
-def test_the_state_is_a_function_of_the_prefix(version: int, law: str) -> None:
-    """Whatever was guessed in between, the same prefix gives the same mu and the same token."""
-    model = MirostatTruncation(tau=2.0, eta=0.3, version=version, distribution=law)  # type: ignore[arg-type]
-
-    def plain(num_tokens: int) -> tuple[list[int], list[float]]:
-        text, mus = [0], [model.start(1)]
-        for position in range(num_tokens):
-            logits = rows_along(torch.tensor([text[-1]]))
-            kept = model.process(logits, mus[-1])
-            token = sample(kept, [1], [0], [position])
-            mus.append(model.advance(mus[-1], logits, kept, token))
-            text.append(int(token))
-        return text, [float(mu) for mu in mus]
-
-    def with_drafts(num_tokens: int, right: int) -> tuple[list[int], list[float]]:
-        """Drafts of 4 tokens whose first `right` ones are right; the others are rejected or not, as it happens."""
-        expected, _ = plain(num_tokens + 8)
-        text, mus = [0], [model.start(1)]
-        while len(text) <= num_tokens:
-            at = len(text)
-            draft = torch.tensor([[*expected[at : at + right], *[(x + 1) % 30 for x in expected[at : at + 4 - right]]]])
-            logits = rows_along(torch.cat([torch.tensor([[text[-1]]]), draft], dim=1))
-            rows, along = model.along(logits, mus[-1], draft)
-            for place in range(5):
-                token = sample(rows[:, place], [1], [0], [len(text) - 1])
-                mus.append(model.advance(along[:, place], logits[:, place], rows[:, place], token))
-                text.append(int(token))
-                if place == 4 or int(token) != int(draft[0, place]):
-                    break
-        return text[: num_tokens + 1], [float(mu) for mu in mus][: num_tokens + 1]
-
-    expected = plain(40)
-    for right in (0, 2, 4):
-        assert with_drafts(40, right) == expected
-
-
-def test_a_state_that_ignores_the_draft_is_another_law() -> None:
-    """Negative control: the mu of the first place used for all places of a draft."""
-    model = MirostatTruncation(tau=2.0, eta=1.0)
-    logits = rows_along(torch.arange(5)).unsqueeze(0)
-    mu, draft = model.start(1), logits[0, :4].argmin(dim=-1).unsqueeze(0)
-    rows, mus = model.along(logits, mu, draft)
-    assert mus.diff().abs().min() > 0
-    blind = torch.stack([model.process(logits[:, place], mu) for place in range(5)], dim=1)
-    assert not torch.equal(rows, blind)
 
 
 def test_the_surprise_of_a_text_comes_near_its_target() -> None:

@@ -1,4 +1,4 @@
-"""Dynamic temperature, smoothing, XTC and guidance against slow twins; XTC's law against its coin."""
+"""Dynamic temperature, smoothing and XTC against slow twins; XTC's law against its coin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from decodekit.sampling import (
     Temperature,
     TopK,
     TopP,
-    apply_guidance,
     sample,
 )
 from tests.reference import sampling as slow
@@ -177,35 +176,3 @@ def test_settings_of_xtc_are_checked() -> None:
             make()
         assert message in str(caught.value)
     assert XTC(0.5) == XTC(0.5, 0.1) and repr(XTC(0.5, spared=(3, 1))) == "XTC(0.5, spared=(1, 3))"
-
-
-# --- guidance --------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=20), st.floats(0, 4), st.booleans())
-@settings(deadline=None, max_examples=60)
-def test_guidance(pairs: list[tuple[float, float]], scale: float, has_removed: bool) -> None:
-    conditional, unconditional = ([float(x) for x in column] for column in zip(*pairs, strict=True))
-    if has_removed:
-        conditional[0], unconditional[-1] = -INF, -INF
-    if max(conditional) == -INF or max(unconditional) == -INF:
-        return
-    got = apply_guidance(torch.tensor([conditional]), torch.tensor([unconditional]), scale)
-    assert same(got, slow.guidance(conditional, unconditional, scale), 1e-4)
-
-
-def test_guidance_equals_transformers_arithmetic() -> None:
-    from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor as Theirs
-
-    generator = torch.Generator().manual_seed(0)
-    conditional, unconditional = torch.randn(2, 6, 40, generator=generator) * 3
-    theirs = Theirs(1.7, model=None)
-    theirs.get_unconditional_logits = lambda input_ids: unconditional.unsqueeze(1)
-    expected = theirs(torch.zeros(6, 1, dtype=torch.int64), conditional)
-    assert torch.allclose(apply_guidance(conditional, unconditional, 1.7), expected, atol=1e-5)
-
-
-def test_guidance_of_rows_without_tokens() -> None:
-    empty, full = torch.full((1, 3), -INF), torch.zeros(1, 3)
-    assert apply_guidance(empty, full, 2.0).tolist() == [[-INF] * 3]
-    assert apply_guidance(torch.tensor([[0.0, math.nan, 0.0]]), full, 2.0).isnan().any()

@@ -128,7 +128,7 @@ def test_texts_that_were_taken_back_tell_nothing() -> None:
     context.text.append(0)  # type: ignore[attr-defined]
     adaptive.propose([context], [0])  # the second token of the draft was never compared
     assert adaptive.acceptance()[0] > before[0]
-    assert adaptive._experience.kind(0)._tried[:2] == [pytest.approx(0.95 + 1), 0.0]
+    assert adaptive._kind(0)._tried[:2] == [pytest.approx(0.95 + 1), 0.0]
 
 
 @few(2)

@@ -182,8 +182,8 @@ def llm() -> Any:
 
 def test_a_call_loads_a_model_by_its_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Any] = []
-    own = draft_model._load
-    monkeypatch.setattr(draft_model, "_load", lambda model: loaded.append(model) or own(model))
+    own = draft_model.loaded
+    monkeypatch.setattr(draft_model, "loaded", lambda model: loaded.append(model) or own(model))
     given: dict[str, Any] = {"speculate": "draft-model:tiny-draft", "max_new_tokens": 4}
     assert llm().generate("Dear", **given).stats.num_drafts > 0
     assert loaded == ["tiny-draft"]

@@ -22,7 +22,6 @@ from decodekit.speculation import (
     Joined,
     resolve_proposer,
 )
-from decodekit.strategy import PROPOSERS
 from decodekit.testing import check_proposer
 from tests.models import architectures
 from tests.reference.generation_tokenizer import EOS, small_tokenizer
@@ -143,4 +142,4 @@ def test_the_laws_of_proposers() -> None:
 
 def test_by_name_on_the_command_line() -> None:
     names = parse_speculate("early-exit:-1, grammar+early-exit:0.5")
-    assert resolve_proposer(names, PROPOSERS) == Chain((EarlyExit(-1), Joined((GrammarDraft(), EarlyExit(0.5)))))
+    assert resolve_proposer(names) == Chain((EarlyExit(-1), Joined((GrammarDraft(), EarlyExit(0.5)))))

@@ -28,7 +28,7 @@ from decodekit.speculation import (
     SuffixCorpus,
     resolve_proposer,
 )
-from decodekit.strategy import PROPOSERS, Greedy, Sample
+from decodekit.strategy import Greedy, Sample
 from decodekit.testing import check_proposer
 from decodekit.testing.toy import toy_llm
 from tests.sizes import few, thinned
@@ -213,14 +213,14 @@ def test_extraction_takes_fewer_passes_than_a_chain(temperature: float | None) -
 
 
 def test_by_name() -> None:
-    assert resolve_proposer("grammar+prompt-lookup", PROPOSERS) == Joined((GrammarDraft(), Adaptive(PromptLookup())))
-    assert resolve_proposer(["grammar + suffix", "suffix"], PROPOSERS) == Chain(
+    assert resolve_proposer("grammar+prompt-lookup") == Joined((GrammarDraft(), Adaptive(PromptLookup())))
+    assert resolve_proposer(["grammar + suffix", "suffix"]) == Chain(
         (Joined((GrammarDraft(), Adaptive(Suffix()))), Adaptive(Suffix()))
     )
-    assert resolve_proposer("early-exit:-2", PROPOSERS) == EarlyExit(-2)
-    assert resolve_proposer("early-exit", PROPOSERS) == EarlyExit(0.5)
-    assert resolve_proposer("early-exit:0.5+grammar", PROPOSERS) == Joined((EarlyExit(0.5), GrammarDraft()))
-    assert resolve_proposer("draft-model:tiny-draft", PROPOSERS) == DraftModel("tiny-draft")
+    assert resolve_proposer("early-exit:-2") == EarlyExit(-2)
+    assert resolve_proposer("early-exit") == EarlyExit(0.5)
+    assert resolve_proposer("early-exit:0.5+grammar") == Joined((EarlyExit(0.5), GrammarDraft()))
+    assert resolve_proposer("draft-model:tiny-draft") == DraftModel("tiny-draft")
     for text, error, says in (
         ("grammar+", UnknownNameError, "no proposer ''"),
         ("grammar:x", OptionError, "proposer 'grammar' takes no 'x' without a name"),
@@ -230,7 +230,7 @@ def test_by_name() -> None:
         ("none-such:1", UnknownNameError, "no proposer 'none-such'"),
     ):
         with pytest.raises(error, match=says):
-            resolve_proposer(text, PROPOSERS)
+            resolve_proposer(text)
 
 
 def test_what_cannot_be_joined() -> None:

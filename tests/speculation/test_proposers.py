@@ -24,7 +24,7 @@ from decodekit.speculation import (
     coupled_match,
     resolve_proposer,
 )
-from decodekit.strategy import PROPOSERS, resolve_strategy
+from decodekit.strategy import resolve_strategy
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.reference.any_json import any_json
@@ -83,8 +83,8 @@ def test_a_chain_takes_the_first_offer_that_is_legal() -> None:
     chain = Chain((Always(), Always(*b"xab"), Always(*b"abz")))
     drafts = chain.propose([Context([1], [], matcher), Context([1], []), Context([1], [], matcher)], [8, 2, 0])
     assert [bytes(draft.tokens) for draft in drafts] == [b"ab", b"xa", b""]
-    assert isinstance(resolve_proposer([PromptLookup(), "grammar"], PROPOSERS), Chain)
-    assert resolve_proposer([PromptLookup()], PROPOSERS) == PromptLookup()
+    assert isinstance(resolve_proposer([PromptLookup(), "grammar"]), Chain)
+    assert resolve_proposer([PromptLookup()]) == PromptLookup()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from decodekit.errors import VocabularyMismatchError
 from decodekit.models.encoding import encode_plain
 from decodekit.speculation import Context, DraftModel, GrammarDraft, Joined
 from decodekit.speculation.proposers.canonical import Canonical
-from decodekit.speculation.proposers.text_draft import _DraftText, _num_common
+from decodekit.speculation.proposers.text_draft import _DraftText, num_common
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.reference.generation import ToyLM
@@ -187,7 +187,7 @@ def canonical_of(tokenizer: Any) -> Canonical:
 def test_common_bytes(one: bytes, other: bytes, length: int) -> None:
     other = one[:length] + other
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    assert _num_common(one, other) == expected
+    assert num_common(one, other) == expected
 
 
 def test_behind_scaffolding() -> None:

@@ -19,7 +19,7 @@ from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.gpu.draw_settings import MASKS, packed
 from decodekit.gpu.sampler import sample_rows
 from decodekit.sampling import MinP, Pipeline, Temperature, TopK, TopP
-from decodekit.sampling.fast.leaders import lead_greedy, lead_noisy
+from decodekit.sampling.certificates import lead_greedy, lead_noisy
 
 
 class Parameters(NamedTuple):

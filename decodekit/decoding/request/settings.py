@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decodekit.decoding.request.stopping import StopRule, StopStrings
 from decodekit.sampling import Candidates, LogitsProcessor, MirostatTruncation, Pipeline, Stage
-from decodekit.sampling.fast.leaders import Lead
+from decodekit.sampling.certificates import Lead
 from decodekit.sampling.noise import Stream
 from decodekit.speculation.proposer import Proposer
 from decodekit.speculation.proposers.canonical import Canonical

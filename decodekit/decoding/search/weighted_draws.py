@@ -23,7 +23,7 @@ from torch import Tensor
 
 from decodekit.decoding.request.settings import NoiseKeys
 from decodekit.sampling import sample
-from decodekit.sampling.processors.functions import apply_bitmask
+from decodekit.sampling.pipeline import apply_bitmask
 
 Resample: TypeAlias = Literal["systematic", "stratified", "multinomial"]
 

@@ -22,7 +22,7 @@ from decodekit.errors import OptionError
 from decodekit.evaluation.task import Task, load_task
 from decodekit.html_pages import BAR, LINE, SOFT, figure_html, page_html, table_html
 from decodekit.llm.decisions import DecideKeywords, Decision
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM
@@ -183,7 +183,7 @@ def calibration_of(decisions: Sequence[Decision], labels: Sequence[Any], *, num_
     Raises:
         OptionError: there are none, as many labels are missing, or a label is not a choice or cannot come.
     """
-    require_integer("num_bins", num_bins)
+    COUNT.require("num_bins", num_bins)
     if not decisions or len(decisions) != len(labels):
         cause = f"{len(decisions):,} decisions and {len(labels):,} labels"
         raise OptionError(cause, at="labels", hint="at least one decision, and a label for each")

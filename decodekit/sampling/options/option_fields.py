@@ -8,7 +8,6 @@ from typing import Any, Final, TypedDict
 
 from decodekit.sampling.pipeline import LogitsProcessor
 from decodekit.sampling.processors.bans import AllowedTokens, BadWords, MinTokens, SequenceBias
-from decodekit.sampling.processors.collision import PLess
 from decodekit.sampling.processors.pointwise import (
     FrequencyPenalty,
     LogitBias,
@@ -21,7 +20,7 @@ from decodekit.sampling.processors.pointwise import (
 )
 from decodekit.sampling.processors.repeats import DRY, NoRepeatNGram
 from decodekit.sampling.processors.shapes import XTC, DynamicTemperature, Quadratic
-from decodekit.sampling.processors.truncations import Epsilon, Eta, TopA, TopH, TopNSigma, Typical
+from decodekit.sampling.processors.truncations import Epsilon, Eta, PLess, TopA, TopH, TopNSigma, Typical
 from decodekit.sampling.processors.watermark import Watermark
 
 __all__ = [

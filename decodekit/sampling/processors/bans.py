@@ -15,65 +15,33 @@ from decodekit.sampling.checks import COUNT, SEQUENCES, TOKENS, is_count, is_num
 from decodekit.sampling.checks import token_ids as checked_ids
 from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
-from decodekit.sampling.processors.functions import apply_logit_bias, check_within
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.processors.pointwise import BIASES, can_reach_minus_infinity, check_ids, with_history
+from decodekit.sampling.processors.pointwise import (
+    BIASES,
+    can_reach_minus_infinity,
+    check_ids,
+    check_within,
+    with_history,
+)
 
 
-def apply_sequence_bias(
-    logits: Tensor, history: History, sequences: Sequence[Sequence[int]], biases: Sequence[float]
-) -> Tensor:
-    """z + bias for the last token of each sequence where the prefix ends with the tokens before it (transformers).
+def _biased(logits: Tensor, history: History, biases: Iterable[tuple[Sequence[int], float]], name: str) -> Tensor:
+    """Each bias added to the last token of its sequence where the prefix ends with the tokens before it.
 
-    Args:
-        sequences: distinct non-empty sequences of token ids. Of several that end in the same token all count.
-        biases: what is added, one for each sequence; -inf bans the token.
-
-    Raises:
-        OptionError: the last token of a sequence lies outside the row of logits.
+    Of several sequences that end in the same token all count.
     """
-    by_length: dict[int, list[int]] = {}
-    for index, sequence in enumerate(sequences):
-        by_length.setdefault(len(sequence) - 1, []).append(index)
-    for length, indices in sorted(by_length.items()):
-        last = [sequences[index][-1] for index in indices]
-        if length == 0:
-            logits = apply_logit_bias(logits, last, [biases[index] for index in indices])
-            continue
-        check_within(last, logits.shape[-1], "sequence_bias")
-        starts = torch.tensor([sequences[index][:-1] for index in indices], device=logits.device)
-        values = torch.tensor([biases[index] for index in indices], dtype=logits.dtype, device=logits.device)
+    by_length: dict[int, list[tuple[Sequence[int], float]]] = {}
+    for sequence, bias in biases:
+        by_length.setdefault(len(sequence) - 1, []).append((sequence, bias))
+    for length, group in sorted(by_length.items()):
+        last = [sequence[-1] for sequence, _ in group]
+        check_within(last, logits.shape[-1], name)
+        starts = torch.tensor([sequence[:-1] for sequence, _ in group], device=logits.device)
+        values = torch.tensor([bias for _, bias in group], dtype=logits.dtype, device=logits.device)
         is_here = (history.last(length).unsqueeze(1) == starts).all(dim=-1)  # [N, sequences]
         ids = torch.tensor(last, device=logits.device)
         logits = logits.index_add(-1, ids, torch.where(is_here, values, 0.0))
     return logits
-
-
-def apply_allowed_tokens(logits: Tensor, allowed: Sequence[int]) -> Tensor:
-    """Remove every token that is not among ``allowed`` (vLLM's ``allowed_token_ids``).
-
-    Raises:
-        OptionError: an id lies outside the row of logits.
-    """
-    check_within(allowed, logits.shape[-1], "allowed_tokens")
-    removed = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    removed[list(allowed)] = False
-    return logits.masked_fill(removed, -math.inf)
-
-
-def apply_min_tokens(logits: Tensor, history: History, min_tokens: int, end_ids: Sequence[int]) -> Tensor:
-    """Remove ``end_ids`` while the output has fewer than ``min_tokens`` tokens.
-
-    (transformers ``min_new_tokens``, vLLM ``min_tokens``; transformers' older ``min_length`` counts the prompt too.)
-
-    Raises:
-        OptionError: an id lies outside the row of logits.
-    """
-    check_within(end_ids, logits.shape[-1], "end_ids")
-    is_end = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    is_end[list(end_ids)] = True
-    is_short = (history.lengths - history.prompt_lengths < min_tokens).unsqueeze(1)
-    return logits.masked_fill(is_short & is_end, -math.inf)
 
 
 _BIASES: Final = replace(BIASES, text="a mapping from sequences of token ids to biases")
@@ -81,7 +49,7 @@ _BIASES: Final = replace(BIASES, text="a mapping from sequences of token ids to 
 
 @dataclass(frozen=True, repr=False, init=False)
 class SequenceBias(LogitsProcessor):
-    """Add a bias to the token that would complete a sequence of token ids; see ``apply_sequence_bias``.
+    """Add a bias to the token that would complete a sequence of token ids. (transformers)
 
     Args:
         biases: bias by sequence of token ids, as tuples.
@@ -122,8 +90,7 @@ class SequenceBias(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Likelier or less likely ends of the sequences."""
-        sequences, biases = zip(*self.biases, strict=True)
-        return apply_sequence_bias(logits, with_history(self, history), sequences, biases)
+        return _biased(logits, with_history(self, history), self.biases, "sequence_bias")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self.biases)!r})"
@@ -183,13 +150,13 @@ class BadWords(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Logits in which no token completes one of them."""
-        biases = [-math.inf] * len(self.sequences)
-        return apply_sequence_bias(logits, with_history(self, history), self.sequences, biases)
+        biases = [(sequence, -math.inf) for sequence in self.sequences]
+        return _biased(logits, with_history(self, history), biases, "bad_words")
 
 
 @dataclass(frozen=True, repr=False, init=False)
 class AllowedTokens(LogitsProcessor):
-    """Remove every token but these; see ``apply_allowed_tokens``.
+    """Remove every token but these. (vLLM's ``allowed_token_ids``)
 
     Args:
         token_ids: the tokens that may come.
@@ -212,14 +179,18 @@ class AllowedTokens(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The allowed tokens."""
-        return apply_allowed_tokens(logits, self.token_ids)
+        check_within(self.token_ids, logits.shape[-1], "allowed_tokens")
+        removed = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        removed[list(self.token_ids)] = False
+        return logits.masked_fill(removed, -math.inf)
 
 
 @dataclass(frozen=True, repr=False)
 class MinTokens(LogitsProcessor):
-    """Let no text end before it has this many tokens; see ``apply_min_tokens``.
+    """Let no text end before it has this many tokens.
 
-    A constraint that is complete ends it earlier.
+    A constraint that is complete ends it earlier. (transformers ``min_new_tokens``, vLLM ``min_tokens``; transformers'
+    older ``min_length`` counts the prompt too.)
 
     Args:
         min_tokens: how many tokens the output must have, at least 1.
@@ -259,4 +230,9 @@ class MinTokens(LogitsProcessor):
         """Without an end where it would come too early."""
         if self.end_ids is None:
             raise OptionError(f"{self!r} does not know which tokens end a text", at="end_ids", hint="for_vocabulary")
-        return apply_min_tokens(logits, with_history(self, history), self.min_tokens, self.end_ids)
+        history = with_history(self, history)
+        check_within(self.end_ids, logits.shape[-1], "end_ids")
+        is_end = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        is_end[list(self.end_ids)] = True
+        is_short = (history.lengths - history.prompt_lengths < self.min_tokens).unsqueeze(1)
+        return logits.masked_fill(is_short & is_end, -math.inf)

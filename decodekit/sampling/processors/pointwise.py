@@ -1,13 +1,20 @@
-"""Logits processors as values: each wraps one function of ``functions`` with a validated setting."""
+"""Logits processors that most samplers have: penalties, biases, temperature, top-k, top-p, min-p.
+
+A processor is a function over all rows at once, as a value with validated settings. ``logits`` is float32 [N, V] and is
+never changed in place. A removed token is -inf; what is -inf stays -inf, what is NaN stays NaN (so a fault of the model
+is seen where a token is selected), and no truncation removes a whole row. Where a truncation compares what is equal but
+for rounding, the token stays: see `tolerances`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
@@ -28,16 +35,15 @@ from decodekit.sampling.fast import large_vocabulary
 from decodekit.sampling.fast.candidates import Candidates, Floats
 from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Narrowing, OrderPreserving, Stage
-from decodekit.sampling.processors import functions
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.tolerances import lowest_kept_of, reached, widened
+from decodekit.sampling.tolerances import lowest_kept, lowest_kept_of, precise, reached, widened
 
 _REMOVED = np.float32(-np.inf)
 
 
 @dataclass(frozen=True, repr=False)
 class Temperature(OrderPreserving):
-    """Divide the logits by the temperature; see ``apply_temperature``."""
+    """Divide the logits by the temperature. softmax(z / T) is sharper below 1, flatter above (Ackley et al. 1985)."""
 
     _domain = POSITIVE.hinting('strategy="greedy": the limit of temperature 0 is the likeliest token', is_zero)
     temperature: float = field(metadata=option("temperature", _domain, off=(0, 1), idle=1))
@@ -45,8 +51,8 @@ class Temperature(OrderPreserving):
     is_tokenwise = True
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
-        """z / temperature."""
-        return functions.apply_temperature(logits, self.temperature)
+        """z / T."""
+        return large_vocabulary.divided(logits, self.temperature)
 
     def divides_by(self) -> float:
         """The temperature."""
@@ -59,11 +65,12 @@ class Temperature(OrderPreserving):
 
 @dataclass(frozen=True, repr=False)
 class TopK(Narrowing):
-    """Keep the k likeliest tokens and ties with the last of them; see ``apply_top_k``.
+    """Keep the k likeliest tokens and ties with the last of them, as in transformers and vLLM (Fan et al. 2018).
 
     Args:
         k: how many.
-        exact: keep no more than k: of ties with the last one those with the lowest ids.
+        exact: keep no more than k, as in llama.cpp and mlx-lm: of ties with the last one those with the lowest ids,
+            which is undefined in those libraries.
     """
 
     _domain = COUNT.hinting("leaving top_k out to keep every token", is_zero)
@@ -77,14 +84,22 @@ class TopK(Narrowing):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The k likeliest tokens, and ties with the last of them."""
-        return functions.apply_top_k(logits, self.k, exact=self.exact)
+        if self.k >= logits.shape[-1]:
+            return logits
+        threshold = torch.topk(logits, self.k, dim=-1, sorted=True).values[..., -1:]
+        removed = logits < threshold
+        if self.exact:
+            is_tied = logits == threshold
+            room = self.k - (logits > threshold).sum(dim=-1, keepdim=True)
+            removed |= is_tied & (is_tied.cumsum(dim=-1) > room) & (threshold > -math.inf)
+        return logits.masked_fill(removed, -math.inf)
 
     def adapted(self, window: int) -> TopK:
         """Exactly k tokens."""
         return replace(self, exact=True)
 
     def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
-        """The k likeliest tokens, and ties with the last of them; None for a quarter of a row or more."""
+        """None for a quarter of a row or more."""
         found = large_vocabulary.keep_top_k(logits, temperature, self.k)
         if found is None or not self.exact:
             return found
@@ -101,7 +116,11 @@ class TopK(Narrowing):
 
 @dataclass(frozen=True, repr=False)
 class TopP(Narrowing):
-    """Keep the smallest set of likeliest tokens with this mass; see ``apply_top_p``."""
+    """Keep the smallest set of likeliest tokens with this mass. At least one stays (Holtzman et al. 2020).
+
+    Of equally likely tokens the one with the lower id comes first. (transformers sorts upwards with an unstable sort:
+    which of them it keeps is undefined there; their number is the same.)
+    """
 
     _domain = MASS.hinting('strategy="greedy" to keep only the likeliest token', is_zero)
     p: float = field(metadata=option("top_p", _domain, off=(1,)))
@@ -113,10 +132,23 @@ class TopP(Narrowing):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The likeliest tokens with mass p."""
-        return functions.apply_top_p(logits, self.p)
+        if self.p == 1.0:
+            return logits
+        if large_vocabulary.is_wide(logits):
+            found = large_vocabulary.outside_nucleus(logits, self.p)
+            if found is not None:
+                return logits.masked_fill(torch.from_numpy(found), -math.inf)
+        ordered, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
+        weights = precise((ordered - ordered[..., :1]).exp())
+        mass = weights.cumsum(dim=-1)
+        # Both sides are left unnormalised, so that it does not matter how many places of -inf follow. The first token
+        # has mass 0 before it, so it always stays. NaN compares false: a faulty row keeps all its places.
+        outside = mass - weights >= reached(self.p) * mass[..., -1:]
+        removed = torch.empty_like(ids, dtype=torch.bool).scatter_(-1, ids, outside)
+        return logits.masked_fill(removed, -math.inf)
 
     def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
-        """The likeliest tokens with mass p, less those that a min-p right after it removes: fewer tokens to sort."""
+        """Less those that a min-p right after it removes: fewer tokens to sort."""
         if self.p == 1.0:
             return None
         after = rest[0] if rest else None
@@ -126,7 +158,7 @@ class TopP(Narrowing):
         return large_vocabulary.keep_top_p(logits, temperature, self.p, min_p=min_p, even_many=has_another)
 
     def on_sorted(self, logits: Floats) -> Floats:
-        """The shortest start of the row with mass p; the same arithmetic as ``outside_nucleus``."""
+        """The shortest start of the row with mass p; the same arithmetic as a call."""
         if self.p == 1.0:
             return logits
         weights = np.exp(logits - logits[:, :1]).astype(np.float64)
@@ -136,7 +168,7 @@ class TopP(Narrowing):
 
 @dataclass(frozen=True, repr=False)
 class MinP(Narrowing):
-    """Keep tokens at least this many times as likely as the likeliest; see ``apply_min_p``."""
+    """Keep tokens at least this many times as likely as the likeliest. (Nguyen et al. 2024)"""
 
     min_p: float = field(metadata=option("min_p", SHARE, off=(0,)))
     stage = Stage.TRUNCATION
@@ -153,7 +185,9 @@ class MinP(Narrowing):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens not much less likely than the likeliest."""
-        return functions.apply_min_p(logits, self.min_p)
+        if self.min_p == 0.0:
+            return logits
+        return logits.masked_fill(logits < lowest_kept(logits, widened(-math.log(self.min_p))), -math.inf)
 
     def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
         """The tokens not much less likely than the likeliest."""
@@ -161,10 +195,7 @@ class MinP(Narrowing):
 
     def on_sorted(self, logits: Floats) -> Floats:
         """The start of the row down to a share min_p of its first."""
-        if self.min_p == 0.0:
-            return logits
-        floor = lowest_kept_of(logits[:, :1], widened(-math.log(self.min_p)))
-        return np.where(logits < floor, _REMOVED, logits)
+        return logits if self.min_p == 0.0 else np.where(logits < self.floor(logits[:, :1]), _REMOVED, logits)
 
 
 def with_history(processor: LogitsProcessor, history: History | None) -> History:
@@ -181,6 +212,12 @@ def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
         raise OptionError(f"token id {largest} is outside the vocabulary of {vocab_size} ids", at=name)
 
 
+def check_within(ids: Sequence[int], vocab_size: int, name: str) -> None:
+    """Raise an `OptionError` if a token id of the option `name` has no logit."""
+    if ids and max(ids) >= vocab_size:
+        raise OptionError(f"token id {max(ids)} is outside the {vocab_size} logits", at=name, hint="a smaller id")
+
+
 _FINITE = 1e30
 """What is added below this stays finite in float32, for all logits of a model."""
 
@@ -188,6 +225,17 @@ _FINITE = 1e30
 def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
     """Whether one of the biases makes -inf of a logit: it is -inf, or too large for float32."""
     return any(bias < -_FINITE for bias in biases)
+
+
+def _counts(history: History, window: int | None, vocab_size: int, *, with_prompt: bool) -> Tensor:
+    """[N, V] float32: how often the last tokens have each token.
+
+    Ids outside the row of logits (a prompt token that the model embeds but cannot emit) are not counted.
+    """
+    ids = history.token_ids
+    weights = history.places(window, with_prompt=with_prompt) & (ids >= 0) & (ids < vocab_size)
+    counts = torch.zeros((ids.shape[0], vocab_size), dtype=torch.float32, device=ids.device)
+    return counts.scatter_add_(1, ids.clamp(0, vocab_size - 1), weights.to(torch.float32))
 
 
 BIASES: Final = Domain("a mapping from token ids to biases", lambda value: isinstance(value, Mapping) and bool(value))
@@ -199,7 +247,7 @@ _OF_OPENAI: Final = numbers("a number from -2 to 2", lambda value: -2 <= value <
 
 @dataclass(frozen=True, repr=False)
 class RepetitionPenalty(LogitsProcessor):
-    """Divide positive and multiply negative logits of tokens in prompt or output; see ``apply_repetition_penalty``.
+    """Divide positive and multiply negative logits of tokens in prompt or output. (Keskar et al. 2019)
 
     Args:
         penalty: 1 is none, above 1 discourages repeats.
@@ -224,19 +272,30 @@ class RepetitionPenalty(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of prompt or output, less likely."""
-        return functions.apply_repetition_penalty(logits, with_history(self, history), self.penalty, self.window)
+        history = with_history(self, history)
+        if self.penalty == 1.0:
+            return logits
+        seen = _counts(history, self.window, logits.shape[-1], with_prompt=True) > 0
+        penalized = torch.where(logits < 0, logits * self.penalty, logits / self.penalty)
+        return torch.where(seen, penalized, logits)
 
 
 @dataclass(frozen=True, repr=False)
 class _OutputPenalty(LogitsProcessor):
-    """The common part of the penalties of OpenAI's API; see `PresencePenalty`."""
+    """The common part of the penalties of OpenAI's API.
+
+    Args:
+        penalty: what is subtracted.
+        window: how many of the last tokens count; None counts all.
+        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
+    """
 
     penalty: float
     window: int | None = field(default=None, metadata=_WINDOW)
     counts_prompt: bool = False
     stage = Stage.BIAS
     needs_history = True
-    _function: ClassVar[Callable[..., Tensor]]
+    _once: ClassVar[bool]
 
     def adapted(self, window: int) -> LogitsProcessor:
         """The last tokens of prompt and output, unless a window was given."""
@@ -250,40 +309,31 @@ class _OutputPenalty(LogitsProcessor):
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely."""
         history = with_history(self, history)
-        places = history.places(self.window, with_prompt=self.counts_prompt)
-        return type(self)._function(logits, history, self.penalty, places)
+        if self.penalty == 0.0:
+            return logits
+        counts = _counts(history, self.window, logits.shape[-1], with_prompt=self.counts_prompt)
+        return logits - self.penalty * (counts > 0 if self._once else counts)
 
 
 @dataclass(frozen=True, repr=False)
 class PresencePenalty(_OutputPenalty):
-    """Subtract the penalty once from each token of the output; see ``apply_presence_penalty``.
-
-    Args:
-        penalty: what is subtracted.
-        window: how many of the last tokens count; None counts all.
-        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
-    """
+    """Subtract the penalty once from each token of the output. The prompt does not count (OpenAI)."""
 
     penalty: float = field(metadata=option("presence_penalty", _OF_OPENAI))
-    _function = staticmethod(functions.apply_presence_penalty)
+    _once = True
 
 
 @dataclass(frozen=True, repr=False)
 class FrequencyPenalty(_OutputPenalty):
-    """Subtract the penalty as often as the output has the token; see ``apply_frequency_penalty``.
-
-    Args:
-        penalty: what is subtracted for each use.
-        window, counts_prompt: as for `PresencePenalty`.
-    """
+    """Subtract the penalty as often as the output has the token. The prompt does not count (OpenAI)."""
 
     penalty: float = field(metadata=option("frequency_penalty", _OF_OPENAI))
-    _function = staticmethod(functions.apply_frequency_penalty)
+    _once = False
 
 
 @dataclass(frozen=True, repr=False, init=False)
 class LogitBias(LogitsProcessor):
-    """Add biases to the logits of token ids, -inf to ban one; see ``apply_logit_bias``.
+    """Add biases to the logits of token ids, -inf to ban one. (OpenAI)
 
     Args:
         biases: bias by token id.
@@ -316,7 +366,11 @@ class LogitBias(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z + bias."""
-        return functions.apply_logit_bias(logits, [i for i, _ in self.biases], [bias for _, bias in self.biases])
+        token_ids, biases = zip(*self.biases, strict=True)
+        check_within(token_ids, logits.shape[-1], "logit_bias")
+        ids = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+        values = torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+        return logits.index_add(-1, ids, values.expand(*logits.shape[:-1], -1))
 
     def __repr__(self) -> str:
         return f"LogitBias({dict(self.biases)!r})"

@@ -1,4 +1,4 @@
-"""Other shapes of a distribution: dynamic temperature, quadratic smoothing, XTC as its exact marginal, guidance.
+"""Other shapes of a distribution: dynamic temperature, quadratic smoothing, XTC as its exact marginal.
 
 Logits are float32 [N, V].
 """
@@ -22,89 +22,12 @@ from decodekit.sampling.processors.truncations import entropy
 from decodekit.sampling.tolerances import log_total, lowest_kept, widened
 
 
-def apply_dynamic_temperature(logits: Tensor, low: float, high: float, exponent: float = 1.0) -> Tensor:
-    """z / T with T = low + (high - low) (H / ln n)^exponent over the n tokens that are left (llama.cpp, KoboldCpp).
-
-    A sure distribution gets the low temperature, a uniform one the high one. With n = 1 the row stays as it is.
-    0 < low <= high, and the exponent is above 0.
-    """
-    count = (logits > -math.inf).sum(dim=-1, keepdim=True)
-    share = (entropy(logits) / count.to(torch.float32).log()).clamp(max=1.0)
-    temperature = low + (high - low) * share.clamp(min=0.0) ** exponent
-    return logits / torch.where(count > 1, temperature, 1.0)
-
-
-def apply_quadratic(logits: Tensor, factor: float, curve: float = 1.0) -> Tensor:
-    """max z - f (k d^2 - s d^3) with d = z - max z, k = (3 - curve) / 2, s = (curve - 1) / 2 ("smoothing"), f > 0.
-
-    The likeliest tokens come nearer to each other, unlikely ones fall further. From text-generation-webui, also in
-    KoboldCpp and Aphrodite (``smoothing_factor``, ``smoothing_curve``); with a curve from 1 to 3 it keeps the order.
-    """
-    peak = logits.amax(dim=-1, keepdim=True)
-    d = (logits - peak).clamp(min=-1e4)  # no mass there; the cube stays finite
-    bent = peak - factor * ((3 - curve) / 2 * d.square() - (curve - 1) / 2 * d.pow(3))
-    return torch.where(logits == -math.inf, logits, bent)
-
-
-def apply_xtc(logits: Tensor, probability: float, threshold: float, spared: tuple[int, ...] = ()) -> Tensor:
-    """The distribution of XTC ("exclude top choices"): (1 - rho) p + rho cut(p) with rho = ``probability``.
-
-    With probability rho, XTC removes all tokens with p >= threshold but the least likely of them (p-e-w, 2024; in
-    text-generation-webui, llama.cpp, mlx-lm). Over both outcomes of that coin the token has one fixed distribution:
-    with K the mass that the cut leaves, a removed token gets z + ln(1 - rho), another z + ln(1 - rho + rho / K). There
-    is no coin here, and a draft is verified as with any other processor. With rho = 0.5 and a threshold of 0.1:
-
-        p                0.50   0.30   0.15   0.05      the first two are removed: 0.15 is the least likely top choice
-        cut(p)           0      0      0.75   0.25
-        result           0.25   0.15   0.45   0.15
-
-    Equals of the least likely one stay with it, as in mlx-lm (there the threshold itself is out: p > threshold).
-
-    Args:
-        logits: float32 [N, V].
-        probability: rho, from 0 to 1.
-        threshold: above 0, at most 0.5: above that no two tokens could have it.
-        spared: token ids that are never removed, such as the end of text.
-    """
-    removed, p = _top_choices(logits, threshold, spared)
-    kept_mass = torch.where(removed, 0.0, p).sum(dim=-1, keepdim=True)
-    up = torch.log(1 - probability + probability / kept_mass)
-    down = math.log1p(-probability) if probability < 1 else -math.inf
-    return torch.where(removed.any(dim=-1, keepdim=True), logits + torch.where(removed, down, up), logits)
-
-
-def _top_choices(logits: Tensor, threshold: float, spared: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The tokens that XTC removes, bool [N, V], and the softmax of the rows, float32 [N, V]. NaN removes nothing."""
-    p = logits.softmax(dim=-1)
-    # The likeliest token counts even below the threshold: alone, it is the least likely of them.
-    is_top = logits >= lowest_kept(logits, widened(-log_total(logits) - math.log(threshold)))
-    least = torch.where(is_top, logits, math.inf).amin(dim=-1, keepdim=True)
-    removed = is_top & (logits > least)
-    if spared:
-        removed[..., [token for token in spared if token < logits.shape[-1]]] = False
-    return removed, p
-
-
-def apply_guidance(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """u + scale (c - u) with c, u the log-probabilities with and without the condition (Sanchez et al. 2023).
-
-    The result is not normalised. A token that is impossible with the condition stays impossible; one that is so only
-    without it keeps c.
-
-    Args:
-        conditional: float32 [N, V], logits after the prompt.
-        unconditional: float32 [N, V], logits after the prompt without the condition, or after a negative prompt.
-        scale: gamma; 1 gives c, 0 gives u where c is possible.
-    """
-    c, u = conditional.log_softmax(dim=-1), unconditional.log_softmax(dim=-1)
-    guided = torch.where(u == -math.inf, c, u + scale * (c - u))
-    # A row without tokens has the log-probabilities NaN.
-    return torch.where(conditional == -math.inf, conditional, guided)
-
-
 @dataclass(frozen=True, repr=False)
 class DynamicTemperature(OrderPreserving):
-    """A temperature between ``low`` and ``high`` that follows the entropy; see ``apply_dynamic_temperature``.
+    """A temperature between ``low`` and ``high`` that follows the entropy (llama.cpp, KoboldCpp).
+
+    T = low + (high - low) (H / ln n)^exponent over the n tokens that are left: a sure distribution gets the low
+    temperature, a uniform one the high one. With n = 1 the row stays as it is.
 
     llama.cpp's ``dynatemp_range`` r around the temperature t is low = t - r, high = t + r; a temperature of 0, which
     takes the likeliest token there, is refused here.
@@ -138,15 +61,21 @@ class DynamicTemperature(OrderPreserving):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z / T(H)."""
-        return apply_dynamic_temperature(logits, self.low, self.high, self.exponent)
+        count = (logits > -math.inf).sum(dim=-1, keepdim=True)
+        share = (entropy(logits).to(torch.float32) / count.to(torch.float32).log()).clamp(max=1.0)
+        temperature = self.low + (self.high - self.low) * share.clamp(min=0.0) ** self.exponent
+        return logits / torch.where(count > 1, temperature, 1.0)
 
 
 @dataclass(frozen=True, repr=False)
 class Quadratic(OrderPreserving):
-    """Bend the logits, likely tokens nearer to each other, unlikely ones further down; see ``apply_quadratic``.
+    """Bend the logits, likely tokens nearer to each other, unlikely ones further down.
+
+    max z - f (k d^2 - s d^3) with d = z - max z, k = (3 - curve) / 2, s = (curve - 1) / 2 ("smoothing"). From
+    text-generation-webui, also in KoboldCpp and Aphrodite. With a curve from 1 to 3 it keeps the order.
 
     Args:
-        factor: how much; above 0.
+        factor: how much; f, above 0.
         curve: how, from 1 to 3; 1 if left out.
     """
 
@@ -158,7 +87,10 @@ class Quadratic(OrderPreserving):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The bent logits."""
-        return apply_quadratic(logits, self.factor, self.curve)
+        peak = logits.amax(dim=-1, keepdim=True)
+        d = (logits - peak).clamp(min=-1e4)  # no mass there; the cube stays finite
+        bent = peak - self.factor * ((3 - self.curve) / 2 * d.square() - (self.curve - 1) / 2 * d.pow(3))
+        return torch.where(logits == -math.inf, logits, bent)
 
 
 _TOP: Final = numbers("a number above 0 and at most 0.5", lambda value: 0 < value <= 0.5).hinting(
@@ -168,7 +100,18 @@ _TOP: Final = numbers("a number above 0 and at most 0.5", lambda value: 0 < valu
 
 @dataclass(frozen=True, repr=False)
 class XTC(LogitsProcessor):
-    """The distribution of "exclude top choices"; see ``apply_xtc``.
+    """The distribution of "exclude top choices": (1 - rho) p + rho cut(p) with the `probability` rho.
+
+    With probability rho, XTC removes all tokens with p >= threshold but the least likely of them (p-e-w, 2024; in
+    text-generation-webui, llama.cpp, mlx-lm). Over both outcomes of that coin the token has one fixed distribution:
+    with K the mass that the cut leaves, a removed token gets z + ln(1 - rho), another z + ln(1 - rho + rho / K). There
+    is no coin here, and a draft is verified as with any other processor. With rho = 0.5 and a threshold of 0.1:
+
+        p                0.50   0.30   0.15   0.05      the first two are removed: 0.15 is the least likely top choice
+        cut(p)           0      0      0.75   0.25
+        result           0.25   0.15   0.45   0.15
+
+    Equals of the least likely one stay with it, as in mlx-lm (there the threshold itself is out: p > threshold).
 
     A processor after XTC acts on either outcome of XTC's coin. The mixture of its two results is not its result for the
     mixture. So where XTC is not last (llama.cpp: temperature; mlx-lm: top-k, temperature), the
@@ -176,8 +119,9 @@ class XTC(LogitsProcessor):
 
     Args:
         probability: how often the top choices are excluded, from 0 to 1.
-        threshold: from which probability on a token is a top choice, 0.1 if left out.
-        spared: token ids that are never removed.
+        threshold: from which probability on a token is a top choice, 0.1 if left out. Above 0.5 no two tokens could
+            have it.
+        spared: token ids that are never removed, such as the end of text.
         then: what follows.
     """
 
@@ -202,15 +146,28 @@ class XTC(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The mixture of the distribution without and with its top choices."""
-        if self.probability == 0.0:
+        rho = self.probability
+        if rho == 0.0:
             return self._rest(logits)
-        if not self.then:
-            return apply_xtc(logits, self.probability, self.threshold, self.spared)
-        removed, _ = _top_choices(logits, self.threshold, self.spared)
-        whole, cut = self._rest(logits), self._rest(logits.masked_fill(removed, -math.inf))
-        down = math.log1p(-self.probability) if self.probability < 1 else -math.inf
-        mixed = torch.logaddexp(whole.log_softmax(-1) + down, cut.log_softmax(-1) + math.log(self.probability))
+        down = math.log1p(-rho) if rho < 1 else -math.inf
+        removed = self._top_choices(logits)
+        whole = self._rest(logits)
+        if self.then:
+            cut = self._rest(logits.masked_fill(removed, -math.inf))
+            mixed = torch.logaddexp(whole.log_softmax(-1) + down, cut.log_softmax(-1) + math.log(rho))
+        else:
+            kept_mass = torch.where(removed, 0.0, logits.softmax(dim=-1)).sum(dim=-1, keepdim=True)
+            mixed = logits + torch.where(removed, down, torch.log(1 - rho + rho / kept_mass))
         return torch.where(removed.any(dim=-1, keepdim=True), mixed, whole)
+
+    def _top_choices(self, logits: Tensor) -> Tensor:
+        """The tokens that the coin removes, bool [N, V]. NaN removes nothing."""
+        # The likeliest token counts even below the threshold: alone, it is the least likely of them.
+        is_top = logits >= lowest_kept(logits, widened(-log_total(logits) - math.log(self.threshold)))
+        least = torch.where(is_top, logits, math.inf).amin(dim=-1, keepdim=True)
+        removed = is_top & (logits > least)
+        removed[..., [token for token in self.spared if token < logits.shape[-1]]] = False
+        return removed
 
     def followed_by(self, rest: Sequence[LogitsProcessor]) -> XTC:
         """The processors after it act on either outcome of the coin."""

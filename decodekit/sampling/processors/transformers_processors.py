@@ -11,9 +11,9 @@ called. Nothing of transformers is imported: its classes are known by their name
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,12 +23,11 @@ from decodekit.sampling.pipeline import LogitsProcessor, Pipeline, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.pointwise import MinP, RepetitionPenalty, Temperature, TopK, TopP, with_history
 
+RowLayout: TypeAlias = Callable[[Tensor], Tensor]
+"""The layout in which a row is shown to a processor of transformers: with the padding that its prompt had, say.
 
-class RowLayout(Protocol):
-    """The layout in which a row is shown to a processor of transformers: with the padding that its prompt had, say."""
-
-    def __call__(self, prompt: Tensor) -> Tensor:
-        """The prompt as it was given, int64 [S], for its tokens without padding, int64 [L]."""
+From the tokens of a prompt without padding, int64 [L], the prompt as it was given, int64 [S].
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +51,7 @@ class Foreign(LogitsProcessor):
     layout: RowLayout | None = field(default=None, kw_only=True)
 
     needs_history = True
+    is_tokenwise = False  # nobody knows: masks are always made before what follows
 
     def __post_init__(self) -> None:
         if not callable(self.processor):
@@ -59,11 +59,6 @@ class Foreign(LogitsProcessor):
 
     def __repr__(self) -> str:
         return f"Foreign({_name(self.processor)})"
-
-    @property
-    def is_tokenwise(self) -> bool:
-        """Nobody knows: masks are always made before what follows."""
-        return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """The scores that the processor gives, rows of one length at a time."""
@@ -88,52 +83,44 @@ class Foreign(LogitsProcessor):
     def _called(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         with torch.inference_mode(False):  # what it gets and makes may be kept and written to
             made = self.processor(input_ids.clone(), scores.clone())
-        if not isinstance(made, Tensor) or made.shape != scores.shape:
-            kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            raise ProcessorError(
-                f"{_name(self.processor)} made {kind} of scores {[*scores.shape]}", at=f"processor {self!r}"
-            )
-        return made.to(scores)
+        return _shaped(self, self.processor, made, scores, "scores")
 
 
-Native = Callable[[Any], LogitsProcessor | None]
+def _shaped(
+    processor: LogitsProcessor, program: object, made: Any, given: Tensor, what: str, hint: str | None = None
+) -> Tensor:
+    """The result of a processor's program; a `ProcessorError` if it has another shape than what was given."""
+    if isinstance(made, Tensor) and made.shape == given.shape:
+        return made.to(given)
+    kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+    cause = f"{_name(program)} made {kind} of {what} {[*given.shape]}"
+    raise ProcessorError(cause, at=f"processor {processor!r}", hint=hint)
 
 
-def _only(condition: Callable[[Any], bool], make: Callable[[Any], LogitsProcessor]) -> Native:
-    return lambda one: make(one) if condition(one) else None
+def _removes(one: Any) -> bool:
+    """Whether a truncation of transformers removes tokens, and may leave one alone."""
+    return bool(one.filter_value == -float("inf")) and one.min_tokens_to_keep == 1
 
 
-def _is_inf(one: Any) -> bool:
-    return bool(one.filter_value == -float("inf"))
-
-
-NATIVE: Final[Mapping[str, Native]] = {
+NATIVE: Final[Mapping[str, Callable[[Any], LogitsProcessor | None]]] = {
     "TemperatureLogitsWarper": lambda one: Temperature(float(one.temperature)),
-    "TopKLogitsWarper": _only(_is_inf, lambda one: TopK(int(one.top_k))),
-    "TopPLogitsWarper": _only(lambda one: _is_inf(one) and one.min_tokens_to_keep == 1, lambda one: TopP(one.top_p)),
-    "MinPLogitsWarper": _only(lambda one: _is_inf(one) and one.min_tokens_to_keep == 1, lambda one: MinP(one.min_p)),
-    "RepetitionPenaltyLogitsProcessor": _only(
-        # An integer says how much of the prompt does not count; a tensor only how long the padding is.
-        lambda one: not isinstance(getattr(one, "prompt_ignore_length", None), int),
-        lambda one: RepetitionPenalty(float(one.penalty)),
+    # The least number of tokens to keep is part of its k.
+    "TopKLogitsWarper": lambda one: TopK(int(one.top_k)) if one.filter_value == -float("inf") else None,
+    "TopPLogitsWarper": lambda one: TopP(one.top_p) if _removes(one) else None,
+    "MinPLogitsWarper": lambda one: MinP(one.min_p) if _removes(one) else None,
+    # An integer says how much of the prompt does not count; a tensor only how long the padding is.
+    "RepetitionPenaltyLogitsProcessor": lambda one: (
+        None if isinstance(getattr(one, "prompt_ignore_length", None), int) else RepetitionPenalty(float(one.penalty))
     ),
 }
 """What does here the same as a class of transformers; None where the settings of an object ask for something else."""
 
 WARPERS: Final[Mapping[str, Stage]] = {
     "TemperatureLogitsWarper": Stage.TEMPERATURE,
-    **dict.fromkeys(
-        (
-            "TopHLogitsWarper",
-            "TopKLogitsWarper",
-            "TopPLogitsWarper",
-            "MinPLogitsWarper",
-            "TypicalLogitsWarper",
-            "EpsilonLogitsWarper",
-            "EtaLogitsWarper",
-        ),
-        Stage.TRUNCATION,
-    ),
+    **{
+        f"{name}LogitsWarper": Stage.TRUNCATION
+        for name in ("TopH", "TopK", "TopP", "MinP", "Typical", "Epsilon", "Eta")
+    },
     **dict.fromkeys(
         ("LogitNormalization", "WatermarkLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"), Stage.LAST
     ),
@@ -163,19 +150,12 @@ def as_processor(value: Any, *, layout: RowLayout | None = None, is_native: bool
         layout: how prompts are shown to it.
         is_native: whether something that does the same may take its place.
     """
-    kind = class_in_transformers(value)
-    own = type(value).__name__ == kind  # not a class of somebody else that inherits from it
-    if own and is_native and kind is not None and kind in NATIVE:
+    kind = class_in_transformers(value) or ""
+    if is_native and type(value).__name__ == kind and kind in NATIVE:  # not a class of somebody else that inherits
         made = NATIVE[kind](value)
         if made is not None:
             return made
-    return Foreign(value, WARPERS.get(kind or "", Stage.BIAS), layout=layout)
-
-
-def as_processors(value: Any) -> list[LogitsProcessor]:
-    """The processors of a `LogitsProcessorList`, or the only one."""
-    each: Iterable[Any] = value if isinstance(value, list) else [value]
-    return [as_processor(one) for one in each]
+    return Foreign(value, WARPERS.get(kind, Stage.BIAS), layout=layout)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -194,21 +174,13 @@ class PlainFunction(LogitsProcessor):
 
     stage = Stage.BIAS
     needs_history = True
+    is_tokenwise = False  # nobody knows, as with `Foreign`
 
     def __repr__(self) -> str:
         return f"PlainFunction({_name(self.function)})"
 
-    @property
-    def is_tokenwise(self) -> bool:
-        """Nobody knows: masks are always made before what follows."""
-        return False
-
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
-        """The result of the function.
-
-        Raises:
-            ProcessorError: it raises, gives something of another shape, or two answers to one question.
-        """
+        """The result of the function; a `ProcessorError` if it raises, or gives two answers to one question."""
         history = with_history(self, history)
         made = self._called(logits, history)
         if not self._checked:
@@ -227,11 +199,7 @@ class PlainFunction(LogitsProcessor):
         except Exception as error:  # a program of the user's, which raises what it likes
             cause = f"{_name(self.function)} raised {type(error).__name__}: {str(error)[:200]}"
             raise ProcessorError(cause, at=f"processor {self!r}") from error
-        if not isinstance(made, Tensor) or made.shape != logits.shape:
-            kind = f"{[*made.shape]}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            cause = f"{_name(self.function)} made {kind} of logits {[*logits.shape]}"
-            raise ProcessorError(cause, at=f"processor {self!r}", hint="return the changed logits")
-        return made.to(logits)
+        return _shaped(self, self.function, made, logits, "logits", hint="return the changed logits")
 
 
 def is_function(value: object) -> bool:
@@ -243,7 +211,7 @@ def of_function(function: Any) -> LogitsProcessor:
     """A plain function as a processor; the names of its two parameters say of which kind it is.
 
     ``(logits, history)`` is a `PlainFunction`; ``(input_ids, scores)``, as in transformers, or ``(token_ids, logits)``
-    is `Foreign`: int64 [n, S] and float32 [n, V].
+    is `Foreign`.
 
     Raises:
         OptionError: it has other parameters.

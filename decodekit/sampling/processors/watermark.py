@@ -50,22 +50,6 @@ def _is_green(counters: Tensor, ratio: float) -> Tensor:
     return bits < int(ratio * 2.0**63)
 
 
-def apply_watermark(
-    logits: Tensor, history: History, ratio: float, delta: float, key: int, context_width: int = 1
-) -> Tensor:
-    """z + delta for the green tokens of each row; a prefix shorter than the context has no green list.
-
-    Args:
-        ratio: gamma, the share of green tokens.
-        delta: what green tokens get.
-        key: who knows it can find the watermark.
-        context_width: how many of the last tokens choose the green list.
-    """
-    green = green_lists(history.last(context_width), logits.shape[-1], ratio, key)
-    green &= (history.lengths >= context_width).unsqueeze(1)
-    return torch.where(green, logits + delta, logits)
-
-
 def watermark_score(
     token_ids: Sequence[int], *, ratio: float, key: int, context_width: int = 1, prompt: Sequence[int] = ()
 ) -> float:
@@ -92,7 +76,14 @@ def watermark_score(
 
 @dataclass(frozen=True, repr=False)
 class Watermark(LogitsProcessor):
-    """Make the tokens of a keyed green list likelier, after everything else; see ``apply_watermark``."""
+    """Make the tokens of a keyed green list likelier, after everything else; see the module.
+
+    Args:
+        delta: what green tokens get.
+        ratio: gamma, the share of green tokens.
+        key: who knows it can find the watermark.
+        context_width: how many of the last tokens choose the green list; a shorter prefix has none.
+    """
 
     delta: float = field(default=2.0, metadata=within(NUMBER))
     ratio: float = field(default=0.25, metadata=within(INSIDE))
@@ -117,5 +108,7 @@ class Watermark(LogitsProcessor):
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Green tokens, likelier."""
-        settings = self.ratio, self.delta, self.key, self.context_width
-        return apply_watermark(logits, with_history(self, history), *settings)
+        history = with_history(self, history)
+        green = green_lists(history.last(self.context_width), logits.shape[-1], self.ratio, self.key)
+        green &= (history.lengths >= self.context_width).unsqueeze(1)
+        return torch.where(green, logits + self.delta, logits)

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from decodekit.errors import DraftVocabularyError, OptionError, out_of_domain
 from decodekit.models.causal_lm import CausalLM
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.proposers.draft_engine import DraftEngine
 from decodekit.speculation.proposers.text_draft import TextDrafts
@@ -52,8 +52,8 @@ class DraftModel:
     _engine: _Loaded | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        require_integer("num_tokens", self.num_tokens)
-        if not isinstance(self.model, str) and not _is_causal_lm(_inner(self.model)):
+        COUNT.require("num_tokens", self.num_tokens)
+        if not isinstance(self.model, str) and causal_lm_of(self.model) is None:
             hint = 'DraftModel(LLM.load("tiny-draft")), or its name'
             raise out_of_domain("model", "an LLM, a CausalLM or the name of a model", self.model, hint=hint)
 
@@ -73,7 +73,7 @@ class DraftModel:
         if self._engine is None:
             with _loading:
                 if self._engine is None:
-                    object.__setattr__(self, "_engine", _load(self.model))
+                    object.__setattr__(self, "_engine", _Loaded(self.model))
         assert self._engine is not None
         return self._engine
 
@@ -87,11 +87,12 @@ _loading = threading.Lock()
 class _Loaded:
     """A draft model that is loaded, with the vocabulary and the tokenizer if they are known."""
 
-    def __init__(self, engine: DraftEngine, vocabulary: Vocabulary | None, tokenizer: Any) -> None:
-        self._engine = engine
-        self.model = engine.model
-        self._vocabulary = vocabulary
-        self._by_text = None if vocabulary is None or tokenizer is None else TextDrafts(engine, tokenizer, vocabulary)
+    def __init__(self, given: Any) -> None:
+        self.model, self._vocabulary, tokenizer = loaded(given)
+        self._engine = DraftEngine(self.model)
+        self._by_text: TextDrafts | None = None
+        if self._vocabulary is not None and tokenizer is not None:
+            self._by_text = TextDrafts(self._engine, tokenizer, self._vocabulary)
         self._compared: tuple[Vocabulary, int | None] | None = None  # the target's, and where the two differ
 
     def check(self, target: Vocabulary, is_greedy: bool) -> None:
@@ -100,7 +101,7 @@ class _Loaded:
         if different is None or (self._by_text is not None and is_greedy):
             return
         raise DraftVocabularyError(
-            f"the draft model {self._engine.model.name} has another vocabulary than the target: "
+            f"the draft model {self.model.name} has another vocabulary than the target: "
             f"token {different} is not the same"
             + ("" if self._by_text is None else ", and the noise of a drawn token is a function of its number"),
             at="speculate",
@@ -121,7 +122,7 @@ class _Loaded:
     def _difference(self, target: Vocabulary) -> int | None:
         """The first token that is another one in the two vocabularies; without one of its own, their sizes count."""
         if self._compared is None or self._compared[0] is not target:
-            size = self._engine.model.vocab_size
+            size = self.model.vocab_size
             if self._vocabulary is not None:
                 different = first_difference(self._vocabulary, target)
             else:
@@ -145,26 +146,23 @@ def first_difference(draft: Vocabulary, target: Vocabulary) -> int | None:
     return None
 
 
-def _load(model: Any) -> _Loaded:
-    if isinstance(model, str):
+def loaded(given: Any) -> tuple[CausalLM, Vocabulary | None, Any]:
+    """The model of an option, which is loaded if it is a name; its vocabulary and tokenizer, None if not known."""
+    if isinstance(given, str):
         from decodekit.models import load
 
-        loaded, tokenizer = load(model)
-        vocabulary = Vocabulary.from_tokenizer(
-            tokenizer, logits_width=loaded.vocab_size, eos_token_ids=loaded.eos_token_ids
-        )
-        return _Loaded(DraftEngine(loaded), vocabulary, tokenizer)
-    engine = DraftEngine(_inner(model))
-    return _Loaded(engine, getattr(model, "vocabulary", None), getattr(model, "tokenizer", None))
+        model, tokenizer = load(given)
+        ends = model.eos_token_ids
+        return model, Vocabulary.from_tokenizer(tokenizer, logits_width=model.vocab_size, eos_token_ids=ends), tokenizer
+    return causal_lm_of(given), getattr(given, "vocabulary", None), getattr(given, "tokenizer", None)
 
 
-def _inner(model: Any) -> Any:
-    """The `CausalLM` of an `LLM`; one that is given itself may have a module by the name `model`, too."""
-    return model if _is_causal_lm(model) else getattr(model, "model", model)
-
-
-def _is_causal_lm(model: Any) -> bool:
-    return hasattr(model, "new_cache") and hasattr(model, "forward")
+def causal_lm_of(given: Any) -> Any:
+    """The `CausalLM` of an `LLM`, or that is given itself; None if it is neither."""
+    for model in (given, getattr(given, "model", None)):  # a `CausalLM` may have a module by the name `model`, too
+        if hasattr(model, "new_cache") and hasattr(model, "forward"):
+            return model
+    return None
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,7 @@ class EarlyExit:
             raise out_of_domain("layer", "a number of layers or a share of them", layer)
         if isinstance(layer, float) and not 0 < layer < 1:
             raise out_of_domain("layer", "a share between 0.0 and 1.0", layer)
-        require_integer("num_tokens", self.num_tokens)
+        COUNT.require("num_tokens", self.num_tokens)
 
     @classmethod
     def of(cls, layer: str = "0.5") -> EarlyExit:

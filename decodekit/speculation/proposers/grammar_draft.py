@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from decodekit.errors import DecodekitError
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft
 
 _WHITESPACE: Final = b" \n\t\r"
@@ -33,7 +33,7 @@ class GrammarDraft:
     max_tokens: int = 16
 
     def __post_init__(self) -> None:
-        require_integer("max_tokens", self.max_tokens)
+        COUNT.require("max_tokens", self.max_tokens)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """The scaffolding that follows; see `Proposer.propose`."""

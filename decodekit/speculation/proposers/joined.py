@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from decodekit.errors import OptionError
-from decodekit.sampling.checks import require_integer
+from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft, Proposer, asked, is_proposer, no_proposer, source_names
 
 
@@ -76,7 +76,7 @@ class Joined:
         _check_proposers(self.proposers)
         if len(self.proposers) < 2:
             raise OptionError(f"{len(self.proposers)} proposers cannot be joined", at="speculate", hint="two or more")
-        require_integer("max_tokens", self.max_tokens)
+        COUNT.require("max_tokens", self.max_tokens)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """For each context what the proposers offer one after another; see `Proposer.propose`."""

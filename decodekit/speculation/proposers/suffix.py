@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decodekit.errors import OptionError
-from decodekit.sampling.checks import POSITIVE, SHARE, require, require_integer
+from decodekit.sampling.checks import COUNT, POSITIVE, SHARE, at_least, require
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.verification import num_equal
 
@@ -65,7 +65,7 @@ class SuffixCorpus:
     """
 
     def __init__(self, max_tokens: int = 65_536) -> None:
-        require_integer("max_tokens", max_tokens, 2)
+        at_least(2).require("max_tokens", max_tokens)
         self.max_tokens = max_tokens
         # Rows that have gone add from a garbage collection, in the middle of anything, so that adding takes no lock.
         self._added: deque[Tokens] = deque()
@@ -147,7 +147,7 @@ class Suffix:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_match", "min_match"):
-            require_integer(name, getattr(self, name))
+            COUNT.require(name, getattr(self, name))
         if self.min_match > self.max_match:
             raise OptionError(f"min_match={self.min_match} is above max_match={self.max_match}", at="min_match")
         POSITIVE.require("tokens_per_match", self.tokens_per_match)
@@ -275,7 +275,7 @@ class PromptLookup:
 
     def __post_init__(self) -> None:
         for name in ("max_ngram", "num_tokens", "min_ngram"):
-            require_integer(name, getattr(self, name))
+            COUNT.require(name, getattr(self, name))
         if self.min_ngram > self.max_ngram:
             raise OptionError(f"min_ngram={self.min_ngram} is above max_ngram={self.max_ngram}", at="min_ngram")
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from decodekit.models.encoding import encode_plain, encode_text
 from decodekit.speculation.proposer import Context, Draft
 from decodekit.speculation.proposers.canonical import WINDOW, Canonical
-from decodekit.speculation.proposers.draft_engine import DraftEngine
+from decodekit.speculation.proposers.draft_engine import DraftEngine, num_common
 from decodekit.vocabulary import Vocabulary
 
 _OPEN: Final = (4, WINDOW // 2, WINDOW)
@@ -105,8 +105,7 @@ class _DraftText:
         return self._tokens if data == self._data else []
 
     def _go_on(self, data: bytes) -> None:
-        num_same = _num_common(data, self._data)
-        settled = bisect_right(self._ends, num_same)  # tokens whose bytes are still there
+        settled = bisect_right(self._ends, num_common(data, self._data))  # tokens whose bytes are still there
         for num_open in _OPEN:
             begin = max(self._num_special, settled - num_open)
             tokens = self._canonical.after(self._tokens[:begin], data[self._end_of(begin) :])
@@ -123,15 +122,3 @@ class _DraftText:
 
     def _end_of(self, num_tokens: int) -> int:
         return self._ends[num_tokens - 1] if num_tokens else 0
-
-
-def _num_common(one: bytes, other: bytes) -> int:
-    """Length of the common beginning."""
-    length = min(len(one), len(other))
-    if one[:length] == other[:length]:
-        return length
-    low, high = 0, length  # the beginnings of `low` bytes are equal, those of `high` are not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
-    return low
