@@ -47,9 +47,12 @@ def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: boo
     names = [encoding] if rule != _AUTO else [mark or "utf-8", *([other] if other and not mark else [])]
     if is_line and '\n,"'.encode(names[-1]) != b'\n,"':
         raise DocumentError(f"lines and rows cannot be divided in {names[-1]}.", at=place, hint=_TO_UTF_8)
-    if mark and ((is_line and mark != "utf-8") or not _are_one(mark, codecs.lookup(names[0]).name)):
-        hint = _TO_UTF_8 if is_line else f"--encoding auto, or {_TO_UTF_8}"
-        raise DocumentError(f"the text is {mark.upper()}, not {names[-1].upper()}.", at=place, hint=hint)
+    if mark:
+        known = codecs.lookup(names[0]).name
+        is_one = mark.startswith(known) or known.startswith(mark)  # ``utf-16-le`` is ``utf-16``
+        if not is_one or (is_line and mark != "utf-8"):
+            hint = _TO_UTF_8 if is_line else f"--encoding auto, or {_TO_UTF_8}"
+            raise DocumentError(f"the text is {mark.upper()}, not {names[-1].upper()}.", at=place, hint=hint)
     for name in names:
         try:
             text = data.decode(name).removeprefix("\ufeff")
@@ -65,11 +68,6 @@ def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: boo
         cause = f"the file has NUL bytes, so it is no {name.upper()} text but UTF-16 or data of a program."
         raise DocumentError(cause, at=place, hint=_TO_UTF_8)
     return text
-
-
-def _are_one(mark: str, name: str) -> bool:
-    """Whether a text with this mark is one of the named encoding: ``utf-16-le`` is ``utf-16``."""
-    return mark.startswith(name) or name.startswith(mark)
 
 
 def is_encoding(name: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import io
 import os
 import re
 import zlib
@@ -24,7 +23,9 @@ GZIP_SUFFIX: Final = ".gz"
 MAX_DOCUMENT_MB: Final = 64.0
 """Mebibytes of a document after it is unpacked, unless the user says otherwise."""
 MAX_DOCUMENT_BYTES: Final = int(MAX_DOCUMENT_MB * (1 << 20))
-_URL: Final = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]+)://")
+_URL: Final = re.compile(r"[A-Za-z][\w+.-]+://")
+_PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+"""The packages that open URLs, by protocol."""
 _BROKEN: Final = (OSError, EOFError, zlib.error)  # gzip raises each of these for a file that is cut or none
 
 
@@ -83,7 +84,8 @@ class File:
         """
         if not self.is_remote:
             return cast(BinaryIO, gzip.open(self.path)) if self.is_compressed else Path(self.path).open("rb")
-        raw = _open_url(self.path)
+        fsspec = needed("fsspec", "texts", f"{self.path} is remote")
+        raw = cast(BinaryIO, _asked(self.path, lambda: fsspec.open(self.path, "rb").open()))
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self.is_compressed else raw
 
     def read(self, place: str, offset: int = 0, length: int = -1) -> bytes:
@@ -138,11 +140,6 @@ def mebibytes(num_bytes: int) -> str:
     return f"{round(num_bytes / (1 << 20), 4):,g} MiB"
 
 
-def _open_url(url: str) -> BinaryIO:
-    fsspec = needed("fsspec", "texts", f"{url} is remote")
-    return cast(BinaryIO, _asked(url, lambda: fsspec.open(url, "rb").open()))
-
-
 def _asked(url: str, call: Any) -> Any:
     """The answer of a file system. Whatever its package raises becomes an OSError with its words."""
     try:
@@ -150,19 +147,13 @@ def _asked(url: str, call: Any) -> Any:
     except (OSError, JobError):
         raise
     except ImportError as error:
-        raise JobError(f"{url} cannot be opened: {error}.", at=url, hint=f"pip install {_package(url)}") from error
+        protocol = url.partition("://")[0].lower()
+        hint = f"pip install {_PACKAGES.get(protocol, 'the package that it names')}"
+        raise JobError(f"{url} cannot be opened: {error}.", at=url, hint=hint) from error
     except ValueError as error:  # an unknown protocol
         raise JobError(f"{url} cannot be opened: {error}.", at=url, hint="a protocol that fsspec knows") from error
     except Exception as error:
         raise OSError(0, f"{type(error).__name__}: {error}") from error
-
-
-def _package(url: str) -> str:
-    """The package that opens a URL."""
-    match = _URL.match(url)
-    assert match is not None
-    packages = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-    return packages.get(match["protocol"].lower(), "the package that it names")
 
 
 def files_of_url(url: str, outside: list[str]) -> tuple[list[str], bool]:
@@ -187,8 +178,3 @@ def files_of_url(url: str, outside: list[str]) -> tuple[list[str], bool]:
         return [name for name in names.values() if name not in links], True
 
     return cast("tuple[list[str], bool]", _asked(url, find))
-
-
-def in_memory(data: bytes) -> BinaryIO:
-    """Bytes as a file."""
-    return io.BytesIO(data)

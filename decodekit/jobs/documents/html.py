@@ -212,19 +212,14 @@ class _PageText:
 
     def _end_run(self) -> None:
         if self._run:
-            self._add(_resolved("".join(self._run)))
+            text = "".join(self._run)
             self._run = []
+            # Python does not make integers of very many digits.
+            self._add(unescape(_LONG_REFERENCE.sub("\ufffd", text)) if "&" in text else text)
 
     def _add(self, text: str) -> None:
         if text and self._is_seen and not self._counts["mute"]:
             self.pieces.append(text if self._counts["pre"] else _BLANKS.sub(" ", text))
-
-
-def _resolved(text: str) -> str:
-    """A text with its character references resolved."""
-    if "&" not in text:
-        return text
-    return unescape(_LONG_REFERENCE.sub("\ufffd", text))  # Python does not make integers of very many digits
 
 
 _XML_ENCODING: Final = re.compile(rb"\s*<\?[^>]*?encoding=['\"]([^'\">]*)['\"]")

@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 from decodekit.errors import JobError
 from decodekit.jobs.documents.documents import scan
 from decodekit.jobs.documents.inputs import Input
-from decodekit.jobs.documents.refused_formats import is_json_lines, refusal_of_stdin
+from decodekit.jobs.documents.refused_formats import is_json_lines, refusal_of_bytes
 from decodekit.records.ledger import encode_line, replace_file
 
 STDIN_ID: Final = "stdin"
@@ -34,8 +34,10 @@ def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:
         raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
     with TemporaryDirectory() as folder:
         source = stdin_input(data, Path(folder), read_as)
-        if refusal := refusal_of_stdin(data, source.fields):
-            raise refusal
+        if not is_json_lines(data):
+            refusal = refusal_of_bytes(data, "standard input", source.fields, file="/dev/stdin")
+            if refusal is not None:
+                raise refusal
         scan([source])
     return data
 
