@@ -21,7 +21,6 @@ from decodekit.errors import DecodekitError
 from decodekit.plugins import version_of
 
 if TYPE_CHECKING:
-    from decodekit.costs import Estimate
     from decodekit.llm import LLM
 
 
@@ -67,9 +66,17 @@ def doctor(
     name = "tiny" if model is None else model
     if name:
         try:
-            facts |= _examined(name, batch or 1, context, device) if is_estimated else _looked_at(name)
-            found: Estimate | None = facts.pop("found", None)
-            if found is not None:
+            from decodekit.costs import estimate
+            from decodekit.llm import LLM
+
+            path = Path(name).expanduser()
+            subject: LLM | str = str(path)
+            if is_estimated and (path.suffix == ".json" or (path.is_dir() and not _has_weights(path))):
+                facts["model"] = f"{name}: a configuration without weights"
+            else:
+                facts |= _told(name, subject := LLM.load(name))
+            if is_estimated:
+                found = estimate(subject, batch or 1, context, device=device)
                 facts["estimate"], lines = found.to_dict(), str(found).splitlines()
         except DecodekitError as error:
             facts["model"] = f"{name}: cannot be used"
@@ -180,26 +187,6 @@ def _kernels() -> dict[str, str]:
         "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
         "triton": str(version_of("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
     }
-
-
-def _looked_at(name: str) -> dict[str, Any]:
-    """The report on how a model is run and how it calls tools; no estimate."""
-    from decodekit.llm import LLM
-
-    return _told(name, LLM.load(name))
-
-
-def _examined(name: str, batch: int, context: int | None, device: str | None) -> dict[str, Any]:
-    """The report on how a model is run and how it calls tools, if it has weights; and its estimate as `found`."""
-    from decodekit.costs import estimate
-    from decodekit.llm import LLM
-
-    path = Path(name).expanduser()
-    if path.suffix == ".json" or (path.is_dir() and not _has_weights(path)):
-        told = f"{name}: a configuration without weights"
-        return {"model": told, "found": estimate(str(path), batch, context, device=device)}
-    llm = LLM.load(name)
-    return {**_told(name, llm), "found": estimate(llm, batch, context, device=device)}
 
 
 def _has_weights(folder: Path) -> bool:

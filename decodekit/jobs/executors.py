@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from decodekit.errors import DecodekitError
+
 if TYPE_CHECKING:
     from decodekit.llm import LLM, Completion
 
@@ -42,6 +44,14 @@ class Decoded:
     alternatives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
+def failed(task: DocumentTask, error: DecodekitError) -> Decoded:
+    """The outcome of a task that has no text."""
+    from decodekit.decoding.request.completion import Completion  # which loads torch
+    from decodekit.decoding.request.stats import Stats
+
+    return Decoded(task, Completion("", (), None, "error", error, None, Stats(0, 0, 0, None, 0.0)), 0.0)
+
+
 class Executor(Protocol):
     """Gives an outcome for each document: by decoding it, or because another engine has."""
 
@@ -69,7 +79,7 @@ class LocalExecutor:
     alternatives: bool = False
 
     def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
-        """Take tasks lazily and yield each outcome as soon as it is known: every task once, in any order."""
+        """As `Executor.run`."""
         in_flight: dict[int, tuple[DocumentTask, float]] = {}
 
         def taken() -> Iterator[DocumentTask]:

@@ -111,15 +111,17 @@ class JobRunner:
             OutputError: the folder cannot be written any more; what was written stays.
             KeyboardInterrupt: passed on after everything is written; the run can be resumed.
         """
-        told: dict[str, Any] = {}  # what is tried again is some of what an earlier run has selected
-        if not retries or origin:
-            told = {"shard": shard, "limit": limit}
+        # What is tried again is some of what an earlier run has selected.
+        told: dict[str, Any] = {"shard": shard, "limit": limit} if origin or not retries else {}
         if not (retries or origin):
             told["num_documents"] = len(entries)
-        entries = select(entries, shard, limit)
-        todo, num_changed = self._todo(entries, retries)
-        summary = RunSummary(len(entries), len(entries) - len(todo), num_changed)
-        summary.num_unread = sum(entry.fault is not None and entry.id in self.folder.done for entry in entries)
+        entries, done = select(entries, shard, limit), self.folder.done
+        read = [entry for entry in entries if entry.fault is None]  # what cannot be read may be what it was
+        changed = {entry.id for entry in read if entry.id in done and done[entry.id] != entry.digest}
+        self.folder.forget(changed)
+        todo = open_documents(entries, done, self.folder.failures, retries=retries)
+        summary = RunSummary(len(entries), len(entries) - len(todo), len(changed))
+        summary.num_unread = sum(entry.fault is not None and entry.id in done for entry in entries)
         self.folder.start_run(**told, **origin)
         self.observer.start(len(entries), summary.num_before)
         started = time.perf_counter()
@@ -139,13 +141,6 @@ class JobRunner:
         outcome = "too many failures" if summary.is_stopped else "finished"
         self.folder.end_run(outcome, summary.num_done, summary.num_failed)
         return summary
-
-    def _todo(self, entries: Sequence[DocumentRef], retries: bool) -> tuple[list[DocumentRef], int]:
-        done = self.folder.done
-        read = [entry for entry in entries if entry.fault is None]  # what cannot be read may be what it was
-        changed = {entry.id for entry in read if entry.id in done and done[entry.id] != entry.digest}
-        self.folder.forget(changed)
-        return open_documents(entries, done, self.folder.failures, retries=retries), len(changed)
 
     def _tasks(self, entries: Sequence[DocumentRef], summary: RunSummary) -> Iterator[DocumentTask]:
         seed = self.folder.settings.seed
@@ -167,7 +162,18 @@ class JobRunner:
         except DecodekitError as error:
             self._fail(task.id, task.digest, error, completion, summary)
             return
-        self.folder.record_result(row, self._metrics(outcome, completion, is_whole="text" not in row))
+        metrics: Record = {
+            "id": task.id,
+            "run": len(self.folder.job.runs),
+            "at": round(time.time(), 3),
+            "seconds": round(outcome.seconds, 4),
+        }
+        if self.vocabulary is not None and completion.logprobs and "text" not in row:  # a text that was cut has none
+            is_json = self.validator.is_json
+            metrics["probabilities"] = value_probabilities(completion, self.vocabulary, is_json=is_json)
+        if outcome.alternatives:
+            metrics["alternatives"] = outcome.alternatives
+        self.folder.record_result(row, metrics)
         summary.num_done += 1
         summary.num_tokens += completion.stats.num_generated_tokens
         self.observer.advance(task.id, None, completion.stats.num_generated_tokens)
@@ -195,20 +201,6 @@ class JobRunner:
             row["value"] = self.validator.value(completion.text)
         return row
 
-    def _metrics(self, outcome: Decoded, completion: Completion, *, is_whole: bool) -> Record:
-        row: Record = {
-            "id": outcome.task.id,
-            "run": len(self.folder.job.runs),
-            "at": round(time.time(), 3),
-            "seconds": round(outcome.seconds, 4),
-        }
-        if self.vocabulary is not None and completion.logprobs and is_whole:  # a text that was cut has no values
-            is_json = self.validator.is_json
-            row["probabilities"] = value_probabilities(completion, self.vocabulary, is_json=is_json)
-        if outcome.alternatives:
-            row["alternatives"] = outcome.alternatives
-        return row
-
     def _fail(
         self, document_id: str, digest: str, error: DecodekitError, completion: Completion | None, summary: RunSummary
     ) -> None:
@@ -220,14 +212,22 @@ class JobRunner:
             "message": error.cause,
             "at": _place(error, completion if self.validator.is_json else None),
             "hint": error.hint,
-            "text": completion.text if completion else "",
-            "finish_reason": completion.finish_reason if completion else None,
-            "num_generated_tokens": completion.stats.num_generated_tokens if completion else 0,
-            "refused": [_refused(attempt) for attempt in completion.attempts] if completion else [],
+            "text": "",
+            "finish_reason": None,
+            "num_generated_tokens": 0,
+            "refused": [],
             "attempts": 1 + (before["attempts"] if before else 0),
             "document": digest,
             "settings": self._settings,
         }
+        if completion is not None:
+            tries = [(one.text, one.error) for one in completion.attempts]  # before the last one
+            row |= {
+                "text": completion.text,
+                "finish_reason": completion.finish_reason,
+                "num_generated_tokens": completion.stats.num_generated_tokens,
+                "refused": [{"text": text, "message": why.cause} for text, why in tries if why is not None],
+            }
         self.folder.record_failure(row)
         summary.num_failed += 1
         summary.num_tokens += row["num_generated_tokens"]
@@ -249,14 +249,11 @@ def open_documents(
     ended = dict(done)
     if not retries:
         ended |= {document_id: row["document"] for document_id, row in failures.items()}
-    unread = {entry.id for entry in entries if entry.fault is not None and entry.id in done}
-    return [entry for entry in entries if ended.get(entry.id) != entry.digest and entry.id not in unread]
-
-
-def _refused(attempt: Completion) -> dict[str, str]:
-    """A try before the last one: its text, and why it was refused."""
-    assert attempt.error is not None
-    return {"text": attempt.text, "message": attempt.error.cause}
+    return [
+        entry
+        for entry in entries
+        if ended.get(entry.id) != entry.digest and not (entry.fault is not None and entry.id in done)
+    ]
 
 
 def _place(error: DecodekitError, completion: Completion | None) -> str | None:

@@ -24,16 +24,15 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from decodekit import collector
 from decodekit.decoding.prefixes.row_memory import FEW_ROWS
-from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.faults import fault_of
-from decodekit.decoding.request.stats import Stats
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
 from decodekit.jobs.documents.files import needed
-from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
+from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor, failed
 from decodekit.records.fingerprints import weights_fingerprint
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 4  # times the batch size: a block is what a killed worker has to do again
 _NUM_RETRIES: Final = 2  # of a block whose worker died
+_RAY: Final = partial(needed, extra="ray", why="--executor ray")
 _REACHED: Final = (
     "`ray status` with the same RAY_ADDRESS and the same Ray as the cluster's. A cluster that asks for a token wants "
     "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too; one without, RAY_AUTH_MODE=disabled. Or --executor local"
@@ -98,7 +98,7 @@ class Worker:
         """Decode a block; an exception is the error of the one document that raises it."""
         if self._refusal is not None:
             return {"outcome": [pickle.dumps(self._refusal)]}
-        tasks: list[DocumentTask] = [pickle.loads(data) for data in block["task"]]
+        tasks: list[DocumentTask] = list(map(pickle.loads, block["task"]))
         return {"outcome": [_pickled(outcome) for outcome in self._outcomes(tasks)]}
 
     def _outcomes(self, tasks: list[DocumentTask]) -> Iterator[Decoded]:
@@ -109,7 +109,7 @@ class Worker:
                 yield outcome
         except Exception as error:
             if len(tasks) == 1:
-                yield _failed(tasks[0], fault_of(error, "decoding"))
+                yield failed(tasks[0], fault_of(error, "decoding"))
                 return
             for task in left.values():
                 yield from self._outcomes([task])
@@ -118,26 +118,19 @@ class Worker:
 class Actor(Worker):
     """A worker in a process of its own, in which no garbage collector holds up its texts."""
 
-    def __init__(
-        self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None, alternatives: bool = False
-    ) -> None:
+    def __init__(self, *args: Any) -> None:
         collector.take_over()
-        super().__init__(load, options, batch_size, alternatives)
+        super().__init__(*args)
         collector.settle()
 
 
 def _pickled(outcome: Decoded) -> bytes:
     """An outcome without what the driver makes anew: the value, which may be of a class of the user's."""
+    completion = replace(outcome.completion, value=None, others=(), prompt=None)
     try:
-        return pickle.dumps(
-            replace(outcome, completion=replace(outcome.completion, value=None, others=(), prompt=None))
-        )
+        return pickle.dumps(replace(outcome, completion=completion))
     except Exception as error:
-        return pickle.dumps(_failed(outcome.task, fault_of(error, "decoding")))
-
-
-def _failed(task: DocumentTask, error: DecodekitError) -> Decoded:
-    return Decoded(task, Completion("", (), None, "error", error, None, Stats(0, 0, 0, None, 0.0)), 0.0)
+        return pickle.dumps(failed(outcome.task, fault_of(error, "decoding")))
 
 
 @dataclass
@@ -187,11 +180,11 @@ class RayExecutor:
                 f"the worker that decodes the document dies, or cannot be reached: {_NUM_RETRIES + 1} tries",
                 hint="its memory, the log of Ray, or --max-new-tokens; then `decodekit retry`",
             )
-            yield _failed(_task_in(block, name), error)
+            yield failed(_task_in(block, name), error)
 
     def _decode(self, blocks: Iterable[Any], left: dict[str, Any], pool: Mapping[str, Any]) -> Iterator[Decoded]:
-        data: Any = needed("ray.data", "ray", "--executor ray")
-        exceptions: Any = needed("ray.exceptions", "ray", "--executor ray")
+        data: Any = _RAY("ray.data")
+        exceptions: Any = _RAY("ray.exceptions")
         dataset = data.from_arrow_refs(list(blocks)).map_batches(
             Actor,
             fn_constructor_args=(self.load, self.options, self.batch_size, self.alternatives),
@@ -235,7 +228,7 @@ def check_pool(num_workers: int | None) -> None:
 
 def pool_of(num_workers: int | None) -> dict[str, Any]:
     """Size and GPUs of the pool on the cluster that is connected; raises OptionError if it cannot be."""
-    ray = needed("ray", "ray", "--executor ray")
+    ray = _RAY("ray")
     resources = ray.cluster_resources()
     num_cpus, num_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     number = num_workers or num_gpus or max(1, num_cpus - 1)
@@ -262,19 +255,19 @@ def _start_error(error: Exception) -> JobError:
 
 def _block(tasks: list[DocumentTask]) -> Any:
     """Tasks in the object store."""
-    ray, arrow = needed("ray", "ray", "--executor ray"), needed("pyarrow", "ray", "--executor ray")
+    ray, arrow = _RAY("ray"), _RAY("pyarrow")
     return ray.put(arrow.table({"task": [pickle.dumps(task) for task in tasks]}))
 
 
 def _task_in(block: Any, name: str) -> DocumentTask:
-    ray = needed("ray", "ray", "--executor ray")
-    tasks: Iterator[DocumentTask] = (pickle.loads(data) for data in ray.get(block)["task"].to_pylist())
+    ray = _RAY("ray")
+    tasks: Iterator[DocumentTask] = map(pickle.loads, ray.get(block)["task"].to_pylist())
     return next(task for task in tasks if task.id == name)
 
 
 def _connect() -> None:
     """Connect to the cluster, or start one; classes of the user's own files go to the workers by value."""
-    ray = needed("ray", "ray", "--executor ray")
+    ray = _RAY("ray")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS") or "local"

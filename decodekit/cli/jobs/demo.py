@@ -38,7 +38,7 @@ def demo(
     from decodekit.jobs.job_schema import load_schema
     from decodekit.jobs.reports.job_report import write_report
     from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.progress import make_observer
+    from decodekit.jobs.reports.progress import JobProgress
 
     folder = find_examples(examples)
     kinds = sorted(path.parent.name for path in folder.glob("*/schema.json"))
@@ -53,7 +53,7 @@ def demo(
         with job:
             job.add_inputs([source])
             try:
-                extraction.run(job, scan([source]).entries, observer=make_observer())
+                extraction.run(job, scan([source]).entries, observer=JobProgress())
             except KeyboardInterrupt:
                 note("interrupted")
                 return INTERRUPTED

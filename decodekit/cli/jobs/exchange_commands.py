@@ -99,7 +99,7 @@ def take_back(
     from decodekit.jobs.folder.batch_answers import AnswerExecutor, Answers
     from decodekit.jobs.folder.job_folder import JobFile, JobFolder
     from decodekit.jobs.job_runner import JobRunner, open_documents
-    from decodekit.jobs.reports.progress import make_observer
+    from decodekit.jobs.reports.progress import JobProgress
 
     job = JobFile.read(directory)
     settings = job.settings
@@ -112,7 +112,7 @@ def take_back(
         waiting = open_documents(entries, folder.done, folder.failures, retries=retry)
         missing = [entry.id for entry in waiting if entry.id not in found.found]
         prompt = Prompt(settings.prompt, settings.is_chat, settings.schema)
-        runner = JobRunner(folder, prompt, validator, observer=make_observer())
+        runner = JobRunner(folder, prompt, validator, observer=JobProgress())
         executor = AnswerExecutor(found.found, settings.on_length)
         answered = [entry for entry in entries if entry.id in found.found]
         origin = {"answers": [str(path) for path in answers], "models": found.models}

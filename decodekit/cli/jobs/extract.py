@@ -171,7 +171,7 @@ def extract(
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
-    part, rows = o.parse_shard(documents.shard), o.parse_batch_size(batch_size)
+    shard = o.parse_shard(documents.shard)
     chosen = ExtractionOptions(
         load_schema(schema, layout.given()),
         model=model.model,
@@ -187,18 +187,15 @@ def extract(
         max_rollbacks=max_rollbacks,
         max_retries=max_retries,
         chat_template_kwargs=o.parse_chat_template_kwargs(prompt.chat_template_kwargs),
+        batch_size=o.parse_batch_size(batch_size),
+        max_failures=documents.max_failures,
+        executor=documents.executor,
+        num_workers=documents.workers,
+        alternatives=documents.alternatives,
     )
-    selection: dict[str, Any] = {
-        "max_failures": documents.max_failures,
-        "limit": documents.limit,
-        "shard": part,
-        "batch_size": rows,
-        "executor": documents.executor,
-        "num_workers": documents.workers,
-        "alternatives": documents.alternatives,
-    }
     if output_format == "parquet":
         needed("pyarrow", "tables", "--output-format parquet")
+    selection: dict[str, Any] = {"shard": shard, "limit": documents.limit}
     selection["tables"] = [] if output_format == "jsonl" else [output_format]
     return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
 
@@ -215,16 +212,15 @@ def _extract(
     force: bool,
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
-    from decodekit.jobs.extraction import Extraction, check_executor
+    from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.job_schema import warnings_of
 
     check_max_document(documents.max_document_mb)
-    check_executor(documents.executor, documents.workers, documents.max_failures)
+    chosen.check()
     check_free(output)
     sources, own = without_own([documents.input(path, Path.cwd()) for path in inputs if path != "-"], output)
     known = [] if fresh else known_inputs(output)
     found = scan(sources, known=known)
-    chosen.check()
     piped = read_stdin(sys.stdin.buffer, documents.input("", output)) if "-" in inputs else None
     for warning in warnings_of(chosen.schema):
         note(f"schema: {warning}")
@@ -258,9 +254,8 @@ def retry(
 
     Settings are the job's own, but for the options given here; each row names the settings it was made with.
     """
-    from decodekit.jobs.extraction import Extraction, ExtractionOptions, check_executor
+    from decodekit.jobs.extraction import Extraction, ExtractionOptions
 
-    check_executor(executor, workers, None)
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -277,15 +272,15 @@ def retry(
     if not found:
         return SOME_FAILED
     tell_program(job, directory)
-    changes = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
-    chosen = ExtractionOptions.of_settings(
-        job.settings, **changes, max_rollbacks=max_rollbacks, max_retries=max_retries
-    )
+    changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
+    changes |= {"max_rollbacks": max_rollbacks, "max_retries": max_retries}
+    changes |= {"batch_size": rows, "executor": executor, "num_workers": workers}
+    chosen = ExtractionOptions.of_settings(job.settings, **changes)
+    chosen.check()
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
     # The settings may differ: every line names its own, and the job keeps those of `extract`.
     with JobFolder.create_or_resume(directory, extraction.settings, retries=True)[0] as folder:
-        selection: dict[str, Any] = {"batch_size": rows, "executor": executor, "num_workers": workers}
-        return run(extraction, folder, list(found.values()), retries=True, **selection)
+        return run(extraction, folder, list(found.values()), retries=True)
 
 
 def _print_missing(missing: list[str], gone: Sequence[DecodekitError], directory: Path) -> None:
@@ -319,7 +314,7 @@ def run(
     **selection: Any,
 ) -> int:
     """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
-    from decodekit.jobs.reports.progress import make_observer
+    from decodekit.jobs.reports.progress import JobProgress
 
     for name, lines in folder.damaged.items():
         if lines:
@@ -329,7 +324,7 @@ def run(
     if folder.num_torn_bytes:
         note(f"cut {counted(folder.num_torn_bytes, 'byte')} of torn lines off; their documents are done again")
     try:
-        summary = extraction.run(folder, entries, observer=make_observer(), **selection)
+        summary = extraction.run(folder, entries, observer=JobProgress(), **selection)
     except KeyboardInterrupt:
         note(
             f"interrupted: {len(folder.done)} done and {len(folder.failures)} failed are in {folder.path}; "

@@ -175,8 +175,9 @@ class _Reader:
         """The bytes of a part before they were written for the way."""
         way = part.fields.get("content-transfer-encoding", "").strip().lower()
         try:
-            read = {"quoted-printable": quopri.decodestring, "base64": binascii.a2b_base64}.get(way, bytes)
-            return read(part.body)
+            if way == "quoted-printable":
+                return quopri.decodestring(part.body)
+            return binascii.a2b_base64(part.body) if way == "base64" else part.body
         except binascii.Error as error:
             raise DocumentError(f"a part of the mail is no base64: {error}.", at=self.place) from error
 

@@ -29,7 +29,7 @@ from decodekit.errors import (
     collecting,
 )
 from decodekit.jobs.documents.documents import DocumentRef
-from decodekit.jobs.executors import Decoded, DocumentTask
+from decodekit.jobs.executors import Decoded, DocumentTask, failed
 from decodekit.jobs.folder.batch_requests import request_id
 from decodekit.jobs.folder.job_folder import JobFile
 from decodekit.records.strict_json import read_json
@@ -39,12 +39,7 @@ _MAX_TEXT: Final = 300
 
 
 class BatchAnswer(NamedTuple):
-    """The answer for a document.
-
-    Attributes:
-        row: the line as a JSON object.
-        place: ``file:line``.
-    """
+    """The answer for a document: the line as a JSON object, and its place, ``file:line``."""
 
     row: Mapping[str, Any]
     place: str
@@ -61,7 +56,7 @@ class Answers:
     """
 
     found: dict[str, BatchAnswer] = field(default_factory=dict)
-    faults: list[DocumentError] = field(default_factory=list)
+    faults: list[DecodekitError] = field(default_factory=list)
 
     @classmethod
     def read(cls, files: Sequence[Path], job: JobFile, entries: Sequence[DocumentRef]) -> Answers:
@@ -78,8 +73,7 @@ class Answers:
         """
         answers = cls()
         open_ids = {request_id(job.settings, entry): entry.id for entry in entries}
-        ids = {entry.id for entry in entries}
-        faults: list[DecodekitError] = []
+        ids = set(open_ids.values())
         for file in files:
             try:
                 lines = file.read_bytes().split(b"\n")
@@ -87,17 +81,15 @@ class Answers:
                 raise JobError(f"the answers cannot be read: {error.strerror}.", at=str(file)) from error
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    with collecting(faults, DocumentError):
+                    with collecting(answers.faults, DocumentError):
                         answers._take(line, f"{file}:{number}", job, open_ids, ids)
-        answers.faults += [fault for fault in faults if isinstance(fault, DocumentError)]
         return answers
 
     @property
     def models(self) -> list[str]:
         """The models that the answers say they are from."""
-        responses = [answer.row.get("response") for answer in self.found.values()]
-        bodies = [one.get("body") for one in responses if isinstance(one, dict)]
-        return sorted({str(body["model"]) for body in bodies if isinstance(body, dict) and body.get("model")})
+        bodies = [_member(answer.row.get("response"), "body") for answer in self.found.values()]
+        return sorted({str(model) for body in bodies if (model := _member(body, "model"))})
 
     def _take(self, line: bytes, place: str, job: JobFile, open_ids: Mapping[str, str], ids: set[str]) -> None:
         """Keep an answer; DocumentError if it is none to a document of the job."""
@@ -106,11 +98,16 @@ class Answers:
         except (ValueError, RecursionError) as error:
             hint = "a whole file: a batch that was cut off has torn lines"
             raise DocumentError(f"the line is not JSON: {error}.", at=place, hint=hint) from error
-        name = row.get("custom_id") if isinstance(row, dict) else None
+        name = _member(row, "custom_id")
         if not isinstance(name, str) or name.count(":") < 2:
             raise DocumentError(f"custom_id {name!r:.80} is none that `decodekit export` writes.", at=place)
         fingerprint, _, document = name.split(":", 2)
-        _check_settings(fingerprint, job, place)
+        now = job.settings.fingerprint
+        if fingerprint != now:
+            earlier = job.earlier.get(fingerprint)
+            changes = "" if earlier is None else ": " + "; ".join(earlier.differences(job.settings))
+            cause = f"the request was made with settings {fingerprint}, the folder has {now}{changes}."
+            raise JobSettingsError(cause, at=place, hint="the folder that it was exported from, or export again.")
         known = open_ids.get(name)
         if known is None:
             what = f"document {document!r:.80}"
@@ -121,16 +118,6 @@ class Answers:
             first = self.found[known].place
             raise DocumentError(f"document {known!r:.80} has a second answer; that of {first} counts.", at=place)
         self.found[known] = BatchAnswer(row, place)
-
-
-def _check_settings(fingerprint: str, job: JobFile, place: str) -> None:
-    now = job.settings.fingerprint
-    if fingerprint == now:
-        return
-    earlier = job.earlier.get(fingerprint)
-    changes = "" if earlier is None else ": " + "; ".join(earlier.differences(job.settings))
-    cause = f"the request was made with settings {fingerprint}, the folder has {now}{changes}."
-    raise JobSettingsError(cause, at=place, hint="the folder that it was exported from, or export again.")
 
 
 @dataclass
@@ -148,59 +135,53 @@ class AnswerExecutor:
     def run(self, tasks: Iterable[DocumentTask]) -> Iterator[Decoded]:
         """The outcome of each task, in their order."""
         for task in tasks:
-            answer = self.answers[task.id]
             try:
-                completion = self._completion(answer)
+                yield Decoded(task, self._completion(self.answers[task.id]), 0.0)
             except DecodekitError as error:
-                completion = Completion("", (), None, "error", error, None, Stats(0, 0, 0, None, 0.0))
-            yield Decoded(task, completion, 0.0)
+                yield failed(task, error)
 
     def _completion(self, answer: BatchAnswer) -> Completion:
-        """The answer as a completion.
-
-        Raises:
-            AnswerError: it has no text.
-        """
-        body = _body_of(answer)
-        choice = _first(body.get("choices"), answer.place)
+        """The answer as a completion; raises AnswerError if it has no text."""
+        body, place = _body_of(answer), answer.place
+        choices = body.get("choices")
+        if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+            raise AnswerError(f"the answer has no choices: {_shown(choices)}", at=place)
+        choice = choices[0]
         message = choice.get("message")
         told = message if isinstance(message, dict) else {}
         text = told.get("content") if told else choice.get("text")
         if not isinstance(text, str):
             why = told.get("refusal") or told.get("reasoning_content") or choice
-            raise AnswerError(f"the answer has no text: {_shown(why)}", at=answer.place)
+            raise AnswerError(f"the answer has no text: {_shown(why)}", at=place)
         finish = choice.get("finish_reason")
         reason = _FINISHED.get(finish) if finish is None or isinstance(finish, str) else None
         if reason is None:
-            raise AnswerError(f"the text ended for the reason {_shown(finish)}", at=answer.place)
+            raise AnswerError(f"the text ended for the reason {_shown(finish)}", at=place)
         error = None
         if reason == "length" and self.on_length != "return":
             cause = "the text was cut at the limit of tokens, by the engine that ran it"
-            error = LengthError(
-                cause, at=answer.place, hint="a larger max_new_tokens, or bounds on lengths in the schema"
-            )
-        usage = body.get("usage")
-        stats = Stats(_count(usage, "prompt_tokens"), _count(usage, "completion_tokens"), 0, None, 0.0)
-        return Completion(text, (), None, reason, error, None, stats)
+            hint = "a larger max_new_tokens, or bounds on lengths in the schema"
+            error = LengthError(cause, at=place, hint=hint)
+        counts = (_member(body.get("usage"), name) for name in ("prompt_tokens", "completion_tokens"))
+        num_read, num_written = (count if type(count) is int and count >= 0 else 0 for count in counts)
+        return Completion(text, (), None, reason, error, None, Stats(num_read, num_written, 0, None, 0.0))
 
 
 def _body_of(answer: BatchAnswer) -> Mapping[str, Any]:
     """The body of a response that succeeded; raises AnswerError for any other."""
-    row, place = answer
-    response = row.get("response")
+    response = answer.row.get("response")
     status = response.get("status_code", 200) if isinstance(response, dict) else None
-    body = response.get("body") if isinstance(response, dict) else None
-    told = row.get("error") or (body.get("error") if isinstance(body, dict) else None)
+    body = _member(response, "body")
+    told = answer.row.get("error") or _member(body, "error")
     if told or status != 200 or not isinstance(body, dict):
         code = f" (status {status})" if status not in (None, 200) else ""
-        raise AnswerError(f"the engine gave an error{code}: {_shown(told or body or response)}", at=place)
+        raise AnswerError(f"the engine gave an error{code}: {_shown(told or body or response)}", at=answer.place)
     return body
 
 
-def _first(choices: Any, place: str) -> Mapping[str, Any]:
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    raise AnswerError(f"the answer has no choices: {_shown(choices)}", at=place)
+def _member(value: Any, name: str) -> Any:
+    """A member of what an engine wrote; None if it is no object or has none."""
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _shown(told: Any) -> str:
@@ -209,8 +190,3 @@ def _shown(told: Any) -> str:
         code = told.get("code")
         return f"{code}: {told['message']}"[:_MAX_TEXT] if code else told["message"][:_MAX_TEXT]
     return f"{told!r:.{_MAX_TEXT}}"
-
-
-def _count(usage: Any, name: str) -> int:
-    number = usage.get(name) if isinstance(usage, dict) else None
-    return number if type(number) is int and number >= 0 else 0
