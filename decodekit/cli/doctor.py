@@ -72,12 +72,13 @@ def doctor(
             path = Path(name).expanduser()
             subject: LLM | str = str(path)
             if is_estimated and (path.suffix == ".json" or (path.is_dir() and not _has_weights(path))):
-                facts["model"] = f"{name}: a configuration without weights"
+                told = {"model": f"{name}: a configuration without weights"}
             else:
-                facts |= _told(name, subject := LLM.load(name))
+                told = _told(name, subject := LLM.load(name))
             if is_estimated:
                 found = estimate(subject, batch or 1, context, device=device)
-                facts["estimate"], lines = found.to_dict(), str(found).splitlines()
+                told["estimate"], lines = found.to_dict(), str(found).splitlines()
+            facts |= told
         except DecodekitError as error:
             facts["model"] = f"{name}: cannot be used"
             problems.append(str(error))

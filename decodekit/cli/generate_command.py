@@ -38,12 +38,7 @@ class ConstraintOptions:
     choices: Annotated[str | None, typer.Option(help="One of these, between commas.")] = None
 
     def load(self, layout: o.SchemaOptions) -> Any:
-        """The constraint; None if none was asked for.
-
-        Raises:
-            OptionError: two of them are given, or options of a schema without one.
-            ConstraintError: it cannot be used.
-        """
+        """The constraint; None if none was asked for. At most one can be, and options of a schema only beside it."""
         given = [f"--{one.name}" for one in fields(self) if getattr(self, one.name)]
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)} cannot be combined: a text has one constraint.", at=given[-1])
@@ -144,11 +139,7 @@ def generate(
 
 
 def _check_page(html: Path | None, num_prompts: int) -> None:
-    """Check that the page of the tokens can be written.
-
-    Raises:
-        OptionError: it cannot, or it would have the tokens of several prompts.
-    """
+    """Check that the page of the tokens can be written, and has those of one prompt."""
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
         raise OptionError(cause, at="--html", hint="a file in a folder that exists")
@@ -157,11 +148,7 @@ def _check_page(html: Path | None, num_prompts: int) -> None:
 
 
 def _check_stream(constraint: Any, num_prompts: int, num_texts: int, *, as_json: bool) -> None:
-    """Check that there is one value to draw.
-
-    Raises:
-        OptionError: there is none, or there are several, or another form is asked for.
-    """
+    """Check that there is one value to draw."""
     from decodekit.constraints.growing import GrowingValue
 
     if num_prompts > 1 or num_texts > 1:
@@ -180,11 +167,7 @@ def _plain(value: Any, *, is_whole: bool) -> Any:
 
 
 def _read(prompts: list[str]) -> list[str]:
-    """The prompts as texts; ``-`` is what stdin holds.
-
-    Raises:
-        OptionError: stdin is named twice, or is empty.
-    """
+    """The prompts as texts; ``-`` is what stdin holds, which is named once and not empty."""
     if prompts.count("-") > 1:
         raise OptionError("- is given twice, and there is one standard input.", at="PROMPT")
     texts = [sys.stdin.read() if prompt == "-" else typed_text(prompt) for prompt in prompts]

@@ -77,15 +77,8 @@ def choose_prompt(
     schema: Mapping[str, Any] | bool,
     is_json: bool = True,
 ) -> Prompt:
-    """The prompt of a job.
-
-    Args:
-        template: as given; ``@FILE`` reads it from a file; None takes the default of the model.
-        model: name of the model: the bundled ones read the bare document.
-        has_chat_template: whether the tokenizer has one; if so it is used.
-        is_raw: do not use the chat template.
-        schema: the JSON Schema of the job; the description of its constraint where that is none.
-        is_json: whether the answer is JSON.
+    """The prompt of a job: its template (``@FILE`` reads it), or the default of the model, in its chat template unless
+    `is_raw`; `schema` is the description of the constraint where that is not a JSON Schema.
 
     Raises:
         OptionError: the template does not contain ``{text}``, or its file cannot be read.

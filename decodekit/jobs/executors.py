@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DocumentTask:
-    """One document on its way to the model, as a text or messages, with a seed of its own.
-
-    Attributes:
-        is_number: its id is a whole number where it came from.
-    """
+    """One document on its way to the model, as a text or messages, with a seed of its own."""
 
     id: str
     digest: str
@@ -31,12 +27,7 @@ class DocumentTask:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The outcome of a task: a completion, which may carry an error.
-
-    Attributes:
-        seconds: from taking the task up to its end.
-        alternatives: the probabilities of all values of fields, if they are wanted; see `FieldAlternatives`.
-    """
+    """The outcome of a task: a completion, which may carry an error, and the seconds from taking it up to its end."""
 
     task: DocumentTask
     completion: Completion
@@ -61,16 +52,10 @@ class Executor(Protocol):
 
 @dataclass
 class LocalExecutor:
-    """Decodes in this process.
+    """Decodes in this process, by `options` of `LLM.as_completed`; `alternatives`: see `FieldAlternatives`.
 
     When the memory of the device runs out, documents wait for one another, and one that does not fit alone fails; see
     `decoding.loop.batch`.
-
-    Args:
-        llm: the model.
-        batch_size: most documents decoded at a time; None leaves it to the device, as `LLM.generate` does.
-        options: for `LLM.as_completed`: constraint, strategy, max_new_tokens, ...
-        alternatives: whether the probabilities of all values of fields are found, too, by a further reading.
     """
 
     llm: LLM

@@ -230,11 +230,7 @@ def error_of(row: Record) -> DecodekitError:
 
 
 def _files_of(documents: Any, read_as: Input) -> list[Input] | None:
-    """The documents as inputs, if they are files; None for texts and rows.
-
-    Raises:
-        OptionError: they are not documents.
-    """
+    """The documents as inputs, if they are files; None for texts and rows. Raises OptionError for anything else."""
 
     def as_input(given: Any) -> Input:
         return given if isinstance(given, Input) else replace(read_as, path=os.fspath(given))

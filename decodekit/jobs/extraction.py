@@ -17,7 +17,7 @@ from decodekit.errors import ConstraintError, OptionError, UselessOptionError, r
 from decodekit.jobs.document_prompt import choose_prompt
 from decodekit.jobs.documents.documents import DocumentRef
 from decodekit.jobs.documents.files import needed
-from decodekit.jobs.executors import LocalExecutor
+from decodekit.jobs.executors import Executor, LocalExecutor
 from decodekit.jobs.folder.job_folder import JobFolder
 from decodekit.jobs.folder.job_settings import JobSettings
 from decodekit.jobs.job_runner import JobRunner, Observer, RunSummary
@@ -118,9 +118,7 @@ class ExtractionOptions:
             The strategy, the constraint to decode with, and the validator of outputs.
 
         Raises:
-            OptionError: options that the strategy or the executor does not have, out of range, in conflict or without
-                effect; more workers than there is room for.
-            UnknownNameError: no such strategy.
+            OptionError, UnknownNameError: of the strategy or the executor, or without effect.
             ConstraintError: the schema is malformed, not supported or not satisfiable.
             JobError: Ray is not installed, or its cluster cannot be reached.
         """
@@ -164,11 +162,8 @@ class ExtractionOptions:
 
     @classmethod
     def of_settings(cls, settings: JobSettings, **changes: Any) -> ExtractionOptions:
-        """The options that a job folder was made with, some of them changed.
-
-        Raises:
-            JobError: the schema was a Python class and is no longer what it was when the job was made.
-        """
+        """The options that a job folder was made with, some of them changed; raises JobError if the schema was a Python
+        class and is no longer what it was."""
         schema = reload_schema(settings.schema_source, settings.schema, settings.constraint, settings.reading)
         strategy = dict(settings.strategy)
         same = ("model", "prompt", "max_new_tokens", "on_length", "seed", "chat_template_kwargs")
@@ -184,17 +179,10 @@ class ExtractionOptions:
 
 
 class Extraction:
-    """An extraction with its model loaded and all options checked.
-
-    Args:
-        llm: the model.
-        options: what to do.
+    """An extraction with its model loaded and all options checked; raises the error of what cannot be used.
 
     Attributes:
         settings: what decides the results; compared when a folder is resumed.
-
-    Raises:
-        DecodekitError: an option, the schema or the template cannot be used.
     """
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
@@ -265,9 +253,9 @@ class Extraction:
         observer: Observer | None = None,
     ) -> RunSummary:
         """Do the documents that are not done in an open folder; see `JobRunner`."""
-        options, executor = self._options, None
+        options = self._options
         if options.executor == "local":
-            executor = LocalExecutor(self._llm, options.batch_size, self._call, options.alternatives)
+            executor: Executor = LocalExecutor(self._llm, options.batch_size, self._call, options.alternatives)
         else:
             from decodekit.jobs.ray import ModelOnWorker, RayExecutor
 
@@ -283,9 +271,6 @@ def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) 
 
     Looking for the smallest text also makes what a constraint needs first, which takes seconds where no kernel is kept
     yet. So these are not in the time of the first document.
-
-    Raises:
-        OptionError: with both numbers.
     """
     grammar = compile(constraint, llm.vocabulary)
     try:

@@ -100,9 +100,7 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
         options: those of `JsonSchema` that were given: format, whitespace, order, escapes, numbers.
 
     Raises:
-        NameNotFoundError: the file, the class or the name does not exist.
-        InvalidConstraintError: the file or the name holds no JSON Schema, or the fields cannot be read.
-        PluginError: what has the name cannot be loaded.
+        ConstraintError, PluginError: there is none, or it cannot be read or loaded.
         OptionError: an option that is none of `JsonSchema`, or that has no effect on what the source is.
     """
     source = source.strip()
@@ -120,9 +118,6 @@ def schema_of(value: Any) -> JobSchema:
     """The schema of a Python program: what `load_schema` reads, a JSON Schema, a type or a constraint.
 
     A type or a constraint of a module is known by ``module:NAME`` or ``file.py:NAME``, so that `retry` finds it again.
-
-    Raises:
-        ConstraintError: it is none, or as `load_schema`.
     """
     if isinstance(value, JobSchema):
         return value
@@ -194,10 +189,8 @@ def reload_schema(
     """The schema of an existing job: a file is not read again; a class, a constraint and fields are made again.
 
     The arguments are what `JobSchema` said when the job was made; `reading` is empty for jobs that do not say it.
-
-    Raises:
-        JobError: the class or the constraint is another one now, or has gone; or a program made it and no name leads
-            to it.
+    Raises JobError if the class or the constraint is another one now, or has gone; or a program made it and no name
+    leads to it.
     """
     options = {name: reading[name] for name in OPTIONS if name in reading}
     if options.get("format") == "python":
@@ -276,11 +269,7 @@ def _from_constraint(source: str, constraint: Constraint, options: Mapping[str, 
 
 
 def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constraint:
-    """A JSON Schema, or one with a guard, with other options.
-
-    Raises:
-        OptionError: the constraint has none, or an option has no effect on it.
-    """
+    """A JSON Schema, or one with a guard, with other options; raises OptionError where they have no effect."""
     if isinstance(constraint, Guarded):
         return replace(constraint, constraint=with_options(as_constraint(constraint.constraint), options))
     schema = json_schema_in(constraint)
@@ -327,12 +316,7 @@ class _AsItIs(SourceFileLoader):
 
 
 def load_module(name: str) -> ModuleType:
-    """A module by its file or its name.
-
-    Raises:
-        NameNotFoundError: there is none.
-        InvalidConstraintError: it cannot be imported.
-    """
+    """A module by its file or its name; raises the ConstraintError of one that is not there or cannot be imported."""
     try:
         if not name.endswith(".py"):
             return importlib.import_module(name)

@@ -49,12 +49,8 @@ _REACHED: Final = (
 
 @dataclass(frozen=True)
 class ModelOnWorker:
-    """The model of a job as a worker loads it.
-
-    Args:
-        name, dtype, device_map: as for `LLM.load`; the number type is that of the driver's model.
-        weights: fingerprint of the driver's model.
-    """
+    """The model of a job as a worker loads it, by the arguments of `LLM.load`; `weights` is the fingerprint of the
+    driver's model, `dtype` its number type."""
 
     name: str
     dtype: str
@@ -74,14 +70,7 @@ class ModelOnWorker:
 
 
 class Worker:
-    """The work of an actor: a block of pickled tasks in, their pickled outcomes out.
-
-    Args:
-        load: makes the model.
-        options: for `LLM.as_completed`.
-        batch_size: most documents decoded at a time; None leaves it to the device.
-        alternatives: as of `LocalExecutor`.
-    """
+    """The work of an actor: a block of pickled tasks in, their pickled outcomes out, decoded by a `LocalExecutor`."""
 
     def __init__(
         self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None, alternatives: bool = False
@@ -142,10 +131,8 @@ class RayExecutor:
 
     Args:
         load: makes the model, on a worker; see `ModelOnWorker`. It is pickled.
-        options: for `LLM.as_completed`.
-        batch_size: most documents that a worker decodes at a time; None leaves it to the device.
+        options, batch_size, alternatives: as of `LocalExecutor`.
         num_workers: actors. By default as many as the cluster has GPUs; without any, a CPU less than it has.
-        alternatives: as of `LocalExecutor`.
     """
 
     load: Callable[[], LLM]
@@ -211,12 +198,9 @@ class RayExecutor:
 
 
 def check_pool(num_workers: int | None) -> None:
-    """Refuse a pool that cannot be, before a model is loaded.
+    """Refuse a pool that cannot be, before a model is loaded, with the errors of `RayExecutor.run`.
 
     A cluster that there is already is asked; of one that would be started on this machine its processors tell enough.
-
-    Raises:
-        OptionError, JobError: as `RayExecutor.run`.
     """
     ray: Any = sys.modules.get("ray")
     if os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):

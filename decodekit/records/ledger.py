@@ -43,10 +43,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr
 def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a file of a folder that may have come from elsewhere: a file, never a link or a pipe.
 
-    A link would have what is read or written be chosen by whoever made the folder.
-
-    Raises:
-        OSError: as `os.open`; or what is there is no file.
+    A link would have what is read or written be chosen by whoever made the folder. Raises OSError for these, too.
     """
     try:
         descriptor = os.open(path, flags | _NO_LINK, 0o666)
@@ -72,12 +69,7 @@ def encode_line(row: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that is not a row.
-
-    Attributes:
-        number: of the line, from 1.
-        why: what is wrong with it.
-    """
+    """A line that is not a row: its number, from 1, and what is wrong with it."""
 
     number: int
     why: str
@@ -88,16 +80,11 @@ Check: TypeAlias = Callable[[Record], str | None]
 
 
 def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[Record]:
-    """The complete rows of a ledger that another process may be writing; a torn tail is left out.
+    """The complete rows of a ledger that another process may be writing; a torn tail is left out. A missing file has
+    none.
 
-    Args:
-        path: the file; one that is missing has no rows.
-        check: what is a row, besides being a JSON object.
-        damaged: gets the lines that are none, which are left out then.
-
-    Raises:
-        JobError: the file cannot be read; or, without `damaged`, a line that is not a JSON object is followed by one
-            that is, so this is not a torn tail.
+    `check` says what is a row, besides being a JSON object. Lines that are none are left out and told to `damaged`;
+    without it, one that good lines follow is no torn tail, and a JobError.
     """
     for _, _, row in _scan(path, check, damaged):
         yield row
@@ -151,21 +138,16 @@ def _decode_line(line: bytes) -> Record | None:
 
 
 class Ledger:
-    """An open JSONL file for appending. One process at a time (the job folder's lock sees to it).
+    """An open JSONL file for appending, made when missing. One process at a time (the job folder's lock sees to it).
 
     Args:
-        path: the file; made when missing.
         sync_interval_s: how long lines wait for `fsync` while rows keep coming; infinity: until `close`.
-        new_check: makes a `Check` for a reading of the file, if lines may be damaged.
+        new_check: makes a `Check` for a reading of the file, if lines may be damaged; else they are a JobError.
         damaged_path: where damaged lines are moved on opening, with `new_check`.
 
     Attributes:
         num_torn_bytes: how many bytes of a torn tail were cut off on opening.
         damaged: the lines that were moved away on opening.
-
-    Raises:
-        OutputError: the file cannot be opened, repaired or written.
-        JobError: a bad line in the middle of the file, without `new_check`.
     """
 
     def __init__(
@@ -223,11 +205,7 @@ class Ledger:
             replace_file(self.path, (line for number, line in enumerate(old, start=1) if number not in numbers))
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Write one row. Either the whole line is in the file, or none of it and an error is raised.
-
-        Raises:
-            OutputError: the disk is full or the file cannot be written; the lines before stay intact.
-        """
+        """Write one row. Either the whole line is in the file, or none of it and an OutputError is raised."""
         line = encode_line(row)
         try:
             written = 0
@@ -256,11 +234,8 @@ class Ledger:
         self._is_dirty = False
 
     def sync(self) -> None:
-        """Make every appended line safe against a power cut.
-
-        Raises:
-            OutputError: the disk does not take them, or the file is no longer where it was, so that they are lost.
-        """
+        """Make every appended line safe against a power cut; OutputError if the file has gone or the disk does not take
+        them."""
         if not self._is_dirty:
             return
         started = time.monotonic()
@@ -290,11 +265,8 @@ def _write(descriptor: int, data: bytes) -> int:
 
 
 def replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file in one step: a new file beside it, synced, then renamed over it.
-
-    Raises:
-        OutputError: the folder cannot be written, or the path is one; the old file is untouched.
-    """
+    """Write a file in one step: a new file beside it, synced, then renamed over it. On an OutputError the old file is
+    untouched."""
     if path.name in ("", ".."):
         raise OutputError(f"{str(path)!r} is a folder, not a file.", at=str(path), hint="the path of a file.")
     temporary = new_file(path)
@@ -312,11 +284,7 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file with the folders above it; a link or a device stays what it is, unlike with `replace_file`.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a file with the folders above it; a link or a device stays what it is, unlike with `replace_file`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

@@ -66,11 +66,7 @@ def demo(
 
 
 def find_examples(given: Path | None) -> Path:
-    """The folder of the sample documents.
-
-    Raises:
-        JobError: there is none; an installed package does not bring it along.
-    """
+    """The folder of the sample documents; an installed package does not bring it along."""
     import decodekit
 
     places = [given] if given else [Path("examples"), Path(decodekit.__file__).resolve().parents[1] / "examples"]

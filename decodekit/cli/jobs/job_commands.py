@@ -94,11 +94,8 @@ def merge(
 
 
 def tell_program(job: JobFile, directory: Path) -> None:
-    """Say on stderr that a program is run to have the schema of a job again.
-
-    Raises:
-        JobError: the program lies in the folder of the job, so whoever made the folder would choose what is run.
-    """
+    """Say on stderr that a program is run to have the schema of a job again. One in the folder of the job is a
+    JobError: whoever made the folder would choose what is run."""
     from decodekit.jobs.job_schema import is_reference
 
     source = job.settings.schema_source

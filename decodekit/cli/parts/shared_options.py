@@ -72,11 +72,7 @@ class SchemaOptions:
     ] = None
 
     def given(self) -> Mapping[str, Any]:
-        """The options that were given, as `JsonSchema` takes them.
-
-        Raises:
-            OptionError: `whitespace` is none.
-        """
+        """The options that were given, as `JsonSchema` takes them."""
         whitespace = None if self.whitespace is None else parse_whitespace(self.whitespace)
         return given(
             whitespace=whitespace, escapes=self.escapes, numbers=self.numbers, format=self.format, order=self.order
@@ -179,10 +175,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder hol
 
 
 def output_path(text: str | Path) -> Path:
-    """The path that ``-o`` names.
-
-    ``-o ""``, which an unset variable of the shell leaves, would be the present folder, and is refused.
-    """
+    """The path that ``-o`` names. ``-o ""``, which an unset variable of the shell leaves, would be the present
+    folder."""
     if not str(text):
         raise typer.BadParameter("the empty text is no path; . is the present folder.")
     return Path(text)
@@ -211,11 +205,8 @@ def given(**options: Any) -> Mapping[str, Any]:
 
 
 def parse_speculate(text: str | None) -> tuple[str, ...] | None:
-    """``"grammar,prompt-lookup"`` as names in order, ``"none"`` as no name, None where nothing was said.
-
-    Raises:
-        OptionError: there is no name, ``none`` stands beside others, or an option has no name before it.
-    """
+    """``"grammar,prompt-lookup"`` as names in order, ``"none"`` as no name, None where nothing was said; else
+    OptionError."""
     if text is None:
         return None
     names = tuple(split_calls(text)) if all(split(text, ",")) else ()

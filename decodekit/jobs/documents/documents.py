@@ -71,11 +71,7 @@ class DocumentRef:
         return int(self.id) if self.is_number else self.id
 
     def read(self) -> str:
-        """The text, which is never blank.
-
-        Raises:
-            DocumentError: the document cannot be used, or its file has gone or changed since the scan.
-        """
+        """The text, which is never blank; raises DocumentError if there is none, or none any more."""
         if self.fault is not None:
             raise self.fault
         if isinstance(self.source, File):
@@ -108,24 +104,18 @@ def scan(
     is_lookup: bool = False,
     gone: list[DecodekitError] | None = None,
 ) -> Scan:
-    """List the documents of all inputs.
+    """List the documents of all inputs, in their order.
 
-    A file of text, HTML or PDF is one document, its id is its path as given first (see `names`). A folder stands for
+    A file of text, HTML or PDF is one document, its id is its path as given first (see `Names`). A folder stands for
     such files in it, at any depth. A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file holds one document per row.
     Each may be compressed (``.gz``) or lie behind a URL. A file is read once, however often and in whatever spelling it
     is named.
 
     Args:
-        inputs: in the order in which documents shall be done.
         known: inputs that the job met before, whose names stay.
         is_lookup: texts of a job are looked up after the fact: what its inputs hold is taken as it is, and what a run
             would refuse, such as equal ids or a table, is not.
         gone: gets the error of each input that cannot be used, in place of raising it.
-
-    Raises:
-        JobError: an input does not exist, holds no document, or is a table, an archive or the like (see `formats`).
-        DocumentError: two documents have one id, or no line of a file has the named field.
-        OptionError: several inputs cannot be used, each with its own error.
     """
     found = Scan()
     names = Names((source.location, source.label) for source in (*known, *inputs) if not source.is_remote)

@@ -31,16 +31,10 @@ _HINT: Final = "its encoding, such as --encoding cp1252 (auto:cp1252 where other
 
 
 def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: bool = False) -> str:
-    """Bytes as text; the mark at the beginning is not part of it.
+    """Bytes as text, in an encoding as above; the mark at the beginning is not part of it.
 
-    Args:
-        data: the bytes.
-        place: of the document, for its error.
-        encoding: a name, ``auto`` or ``auto:NAME``, as above.
-        is_line: they are a line of a file that was divided at bytes 10, which UTF-16 cannot be.
-
-    Raises:
-        DocumentError: they are of another encoding.
+    A line (`is_line`) is of a file that was divided at bytes 10, which UTF-16 cannot be. Raises DocumentError for bytes
+    that are not of the encoding, with their `place`.
     """
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     rule, _, other = encoding.partition(":")

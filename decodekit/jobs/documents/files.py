@@ -76,12 +76,7 @@ class File:
         return self.path.lower().endswith(GZIP_SUFFIX)
 
     def open(self) -> BinaryIO:
-        """The bytes, uncompressed, for reading and seeking.
-
-        Raises:
-            OSError: the file cannot be opened.
-            JobError: a package that opens the URL is not installed.
-        """
+        """The bytes, uncompressed, for reading and seeking."""
         if not self.is_remote:
             return cast(BinaryIO, gzip.open(self.path)) if self.is_compressed else Path(self.path).open("rb")
         fsspec = needed("fsspec", "texts", f"{self.path} is remote")
@@ -89,11 +84,7 @@ class File:
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self.is_compressed else raw
 
     def read(self, place: str, offset: int = 0, length: int = -1) -> bytes:
-        """Some of the bytes; by default all of them, as one document.
-
-        Raises:
-            DocumentError: the file has gone, cannot be read, is not gzip, or has more than `max_bytes`.
-        """
+        """Some of the bytes; by default all of them, as one document. Raises DocumentError if that cannot be had."""
         try:
             if length < 0:
                 with self.open() as file:
@@ -157,12 +148,8 @@ def _asked(url: str, call: Any) -> Any:
 
 
 def files_of_url(url: str, outside: list[str]) -> tuple[list[str], bool]:
-    """The files at a URL, sorted, and whether it is a folder, whose links go to `outside`.
-
-    Raises:
-        OSError: there is nothing, or it cannot be asked.
-        JobError: a package that opens the URL is not installed.
-    """
+    """The files at a URL, sorted, and whether it is a folder, whose links go to `outside`; OSError if there is
+    nothing."""
     fsspec = needed("fsspec", "texts", f"{url} is remote")
 
     def find() -> tuple[list[str], bool]:

@@ -51,13 +51,10 @@ _LONG_REFERENCE: Final = re.compile(r"&#(?:[0-9]{9,}|[xX][0-9a-fA-F]{9,});?")
 
 
 def html_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
-    """The words of a page.
+    """The words of a page; raises DocumentError if it has none, or cannot be read.
 
     The encoding is that of the byte order mark, else the one that the page declares, else the given one. Scripts,
     styles and comments are not text.
-
-    Raises:
-        DocumentError: the page is not of its encoding, has too many tags, or has no text.
     """
     text = page_words(page_source(data, place, encoding), place)
     if not text:

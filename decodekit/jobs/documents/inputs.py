@@ -122,10 +122,8 @@ class LeftOut:
 def without_own(inputs: Sequence[Input], output: Path) -> tuple[list[Input], list[str]]:
     """The inputs but for what the job has written into its own folder, and the names of that.
 
-    With ``-o letters``, ``letters/*`` names the files of the job, too, when the command is run again.
-
-    Raises:
-        JobError: there is nothing else, or a document has the name of a file that the job would write.
+    With ``-o letters``, ``letters/*`` names the files of the job, too, when the command is run again. Raises JobError
+    if there is nothing else, or a document has the name of a file that the job would write.
     """
     place, is_job = os.path.realpath(output), (output / JOB).exists()
     kept: list[Input] = []

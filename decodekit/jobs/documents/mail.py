@@ -63,16 +63,8 @@ class _PartKind(NamedTuple):
 
 
 def mail_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
-    """The text of a mail. What does not begin with a field of a mail is a text as it is.
-
-    Args:
-        data: the mail as it was sent.
-        place: of the document, for its error.
-        encoding: of what declares none, as for `plain_text`.
-
-    Raises:
-        DocumentError: a part is not of the encoding that it declares, or there are more parts than are read.
-    """
+    """The text of a mail; what does not begin with a field of a mail is a text as it is. Raises DocumentError for a
+    part that is not of the encoding that it declares, and for more parts than are read."""
     mail = data.removeprefix(b"\xef\xbb\xbf")
     if mail.startswith(b"From "):  # a line of a mailbox
         mail = mail.partition(b"\n")[2]

@@ -41,12 +41,8 @@ _processes: dict[int, subprocess.Popen[bytes]] = {}  # by the process that has s
 
 
 def pdf_text(data: bytes, place: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> str:
-    """The text of the pages of a PDF, with a blank line between them, as `pypdf` finds it.
-
-    Raises:
-        DocumentError: the file is broken or protected, a page is a picture without text (a scan), its text is larger
-            than that, or to read it takes too long.
-    """
+    """The text of the pages of a PDF, with a blank line between them, as `pypdf` finds it. Raises DocumentError if it
+    is broken or protected, a scan, larger than `max_bytes`, or takes too long to read."""
     with _lock:
         process = _processes.get(os.getpid())
         if process is None or process.poll() is not None:

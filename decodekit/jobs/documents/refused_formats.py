@@ -114,13 +114,8 @@ _WIDE: Final = 3  # columns; two may be names and values of one document
 
 
 def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError | None:
-    """The error of a file that was named as an input and is not a document; None if it may be one.
-
-    `fields` are names of fields of documents, which the heading of a narrow table may have.
-
-    Raises:
-        JobError: the package that opens the file is not installed.
-    """
+    """The error of a file that was named as an input and is not a document; None if it may be one. `fields` are names
+    of fields of documents, which the heading of a narrow table may have."""
     suffix = file.suffix
     if suffix in (*FOLDER_SUFFIXES, *MAIL_SUFFIXES) or kind_of_rows(suffix) is not None:
         return None

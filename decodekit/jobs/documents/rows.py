@@ -37,11 +37,7 @@ class JsonLines:
     file: File
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
-        """All rows in order, at least with these columns of theirs.
-
-        Raises:
-            OSError, EOFError: the file cannot be read.
-        """
+        """All rows in order, at least with these columns of theirs; raises OSError or EOFError."""
         offset, most = 0, self.file.max_bytes
         with self.file.open() as lines:
             for number in itertools.count(1):

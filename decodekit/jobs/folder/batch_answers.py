@@ -60,12 +60,7 @@ class Answers:
 
     @classmethod
     def read(cls, files: Sequence[Path], job: JobFile, entries: Sequence[DocumentRef]) -> Answers:
-        """Read the files.
-
-        Args:
-            files: of answers, and of errors, where a batch has a file of its own for these.
-            job: that the answers belong to.
-            entries: its documents.
+        """Read files of answers, and of errors, where a batch has a file of its own for these.
 
         Raises:
             JobError: a file cannot be read.
@@ -122,12 +117,7 @@ class Answers:
 
 @dataclass
 class AnswerExecutor:
-    """Gives the answer to each document as its outcome.
-
-    Args:
-        answers: by id of the document; every task has to have one.
-        on_length: of the job: ``"return"`` keeps the text of a document that was cut.
-    """
+    """Gives the answer to each document as its outcome; ``on_length="return"`` keeps the text of one that was cut."""
 
     answers: Mapping[str, BatchAnswer]
     on_length: str

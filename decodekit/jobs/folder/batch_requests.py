@@ -44,15 +44,11 @@ class BatchRequests:
     """The requests that a job's documents are written as.
 
     Args:
-        settings: of the job.
-        schema: of the job.
-        target: who reads them.
         model: its name there; None for the name that the job has.
         is_chat: send the prompt as a user's message although the job does not.
 
     Raises:
-        OptionError: with everything of the job that a request cannot say.
-        UnsupportedSchemaError: the constraint cannot be sent.
+        OptionError, UnsupportedSchemaError: everything of the job that a request cannot say.
     """
 
     settings: JobSettings

@@ -41,11 +41,8 @@ def place_of(path: Path) -> str:
 
 
 class Names:
-    """The names of files, from the inputs of a job in the order in which it met them.
-
-    Args:
-        inputs: where each is, and the name that it was given.
-    """
+    """The names of files, from the inputs of a job in the order in which it met them: where each is, and the name that
+    it was given."""
 
     def __init__(self, inputs: Iterable[tuple[Path, str]]) -> None:
         self._roots: dict[str, tuple[int, str]] = {}

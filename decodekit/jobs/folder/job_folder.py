@@ -60,10 +60,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
 
 
 def row_check(name: str) -> Check:
-    """Says what is wrong with a row of one of the files of a job.
-
-    In `results.jsonl`, an id that stands twice is wrong the second time.
-    """
+    """Says what is wrong with a row of one of the files of a job; in `results.jsonl`, an id stands but once."""
     seen: set[str] = set()
 
     def wrong(row: Record) -> str | None:
@@ -151,11 +148,8 @@ class JobFile:
 
     @classmethod
     def read(cls, folder: Path) -> JobFile:
-        """Read `job.json`.
-
-        Raises:
-            JobError: the folder is not a job folder, or the file was made by another version of the format.
-        """
+        """Read `job.json`; raises JobError if the folder is not a job folder, or another version of the format made
+        it."""
         path = folder / JOB
         try:
             with os.fdopen(open_own(path), "rb") as file:
@@ -227,11 +221,7 @@ def _check_job(data: Mapping[str, Any]) -> None:
 
 
 def known_inputs(folder: Path) -> list[Input]:
-    """The inputs that a job has met so far; none where there is no job yet.
-
-    Raises:
-        JobError: `job.json` cannot be read.
-    """
+    """The inputs that a job has met so far; none where there is no job yet."""
     return JobFile.read(folder).inputs if os.path.isfile(folder / JOB) else []
 
 
@@ -263,7 +253,6 @@ class JobFolder:
     """A job folder that this process has locked and writes to. Use it as a context manager.
 
     Attributes:
-        job: the contents of `job.json`.
         settings: of this run.
         done: digest of the text of every document that is done, by id.
         failures: the last failure of every document that is not done, by id.
@@ -302,8 +291,6 @@ class JobFolder:
         """Open a folder for a job with these settings, and say whether it resumes an earlier run.
 
         Args:
-            path: the folder; made when missing.
-            settings: of this run.
             fresh: delete what an earlier job left in the folder.
             force: go on in a folder made with other settings; each line names the settings that it was made with.
             retries: other settings are those of this run alone; the job keeps its own.

@@ -19,22 +19,17 @@ class JobSettings:
     """Everything that the value of a result depends on, besides the document.
 
     Attributes:
-        model: name or folder as given.
         weights: fingerprint of configuration and parameters.
         dtype: number type of the parameters, such as ``"float32"``.
         tokenizer: fingerprint of the tokenizer: what its tokens are, and how it divides a text.
         schema_source: what was given as schema: a file, ``module.py:Class``, or fields.
-        schema: the JSON Schema itself.
         constraint: what is asked for beyond the schema, such as a guard; see `JobSchema.beyond`.
         programs: what the strategy brings along that its options do not say; see `programs_of`.
         chat_template: fingerprint of the template of the tokenizer, where the prompt is a chat; else empty.
-        chat_template_kwargs: variables of the template that were given.
         reading: how the schema is read and its texts are written; see `JobSchema.reading`.
         prompt: the template, with ``{text}`` and perhaps ``{schema}``.
         is_chat: whether the filled template is sent as a user's message through the chat template.
         strategy: ``{"name": "sample", "temperature": 0.7}``: the decoding strategy and the options that were given.
-        max_new_tokens: the budget per document.
-        on_length: ``"error"``, ``"return"`` or ``"close"``.
         seed: base of the per-document seeds.
         version: version of decodekit.
     """

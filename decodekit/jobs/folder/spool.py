@@ -20,15 +20,7 @@ STDIN_ID: Final = "stdin"
 
 def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:
     """Standard input as it came, after a look at it: whether it holds documents, without faults in names of fields.
-
-    Args:
-        stream: of bytes.
-        read_as: the options of reading; its path does not matter.
-
-    Raises:
-        JobError: nothing came in, or what is neither text nor JSON lines (see `formats`).
-        DocumentError: two documents have one id, or no line has the named field.
-    """
+    Raises JobError as `scan` does, and for what is neither text nor JSON lines."""
     data = stream.read()
     if not data.strip():
         raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
@@ -43,25 +35,15 @@ def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:
 
 
 def spool(data: bytes, folder: Path) -> Path:
-    """Save standard input in a job folder, so that `retry` and `report` find the documents again.
-
-    The input is JSON lines when its first line that is not blank is a JSON object; otherwise it is one text, with the
-    id ``stdin``.
-
-    Raises:
-        OutputError: the folder cannot be written.
-    """
+    """Save standard input in a job folder, so that `retry` and `report` find the documents again: as JSON lines when
+    its first line that is not blank is a JSON object, else as one text, with the id ``stdin``."""
     name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
     replace_file(folder / name, [data])
     return folder / name
 
 
 def spool_rows(rows: Iterable[Mapping[str, object]], folder: Path) -> Path:
-    """Save rows of a program in a job folder as JSON lines, as `spool` does; they are taken one by one.
-
-    Raises:
-        OutputError: the folder cannot be written.
-    """
+    """Save rows of a program in a job folder as JSON lines, as `spool` does; they are taken one by one."""
     digest, made = hashlib.sha256(), folder / "input-rows.jsonl"
 
     def lines() -> Iterator[bytes]:

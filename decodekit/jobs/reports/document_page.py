@@ -117,10 +117,8 @@ def _value_html(
     wrong: Mapping[str, Any],
     alternatives: Mapping[str, Mapping[str, float]],
 ) -> str:
-    """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability.
-
-    `ends` are the anchors of the values that stand in the text.
-    """
+    """Indented JSON; a value that stands in the text (`ends` are their anchors) has the colour it has there, and every
+    value its probability."""
 
     def expected(pointer: str) -> str:
         return f' <span class="fault">≠ {_json(wrong[pointer])}</span>' if pointer in wrong else ""
@@ -162,13 +160,11 @@ def _json(value: Any) -> str:
 
 
 def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
-    """For each scalar of `value` that stands verbatim in `text`: its first place that no longer value has taken.
+    """The first place of each scalar of `value` that stands verbatim in `text` and that no longer value has taken, as
+    (first character, one past the last) by JSON Pointer.
 
     Texts are found as words (not inside other words), first with their case and then without; numbers in the spellings
     ``40.2``, ``40.20``, ``1,040.20``. true, false and null are not looked for.
-
-    Returns:
-        (first character, one past the last) by JSON Pointer.
     """
     wanted = [(pointer_of(path), spellings) for path, leaf in leaves(value) if (spellings := _spellings(*leaf))]
     wanted.sort(key=lambda item: -max(map(len, item[1])))

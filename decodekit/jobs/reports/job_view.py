@@ -23,7 +23,6 @@ class DocumentView:
     """One document of a job.
 
     Attributes:
-        id: its id.
         row: its line in `results.jsonl` or `failed.jsonl`.
         metrics: its line in `metrics.jsonl`, empty if there is none.
         entry: where its text is, or another one that has its id now; None if the input has gone.
@@ -69,11 +68,7 @@ class DocumentView:
         return int(self.row.get("num_generated_tokens", 0))
 
     def text(self) -> str:
-        """The text of the document.
-
-        Raises:
-            DocumentError: its input has gone or changed.
-        """
+        """The text of the document; raises DocumentError if its input has gone or changed."""
         if self.entry is None:
             raise DocumentError(self.missing)
         if self.entry.digest == self.row["document"]:
@@ -114,8 +109,6 @@ class JobView:
     """A job as it stands.
 
     Attributes:
-        title: the name of its folder.
-        job: contents of `job.json`.
         documents: the failed ones first, else in the order in which they were done.
         num_left: documents of the newest run's shard and limit that are neither done nor failed; None if an input
             has gone.
@@ -133,12 +126,8 @@ class JobView:
         """Read a job folder; a run may be writing to it.
 
         Args:
-            folder: the job folder.
             expected: right values by id, where they are known.
             is_closed: read nothing outside of the folder; its inputs then are those that were saved in it.
-
-        Raises:
-            JobError: not a job folder.
         """
         job = JobFile.read(folder)
         view = cls(folder.resolve().name, job)

@@ -40,17 +40,8 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def write_tables(folder: Path, formats: Iterable[TableFormat], schema: Mapping[str, Any] | bool = True) -> list[Path]:
-    """Write the results of a job as tables: ``results.csv``, ``results.excel.csv``, ``results.parquet``.
-
-    Args:
-        folder: of the job.
-        formats: which tables.
-        schema: of the job; its properties are columns even where no row has them.
-
-    Raises:
-        OutputError: the folder cannot be written.
-        JobError: pyarrow is not installed, or the folder cannot be read.
-    """
+    """Write the results of a job as tables of these formats; the properties of its schema are columns even where no row
+    has them."""
     paths = []
     for name in formats:
         columns = _columns(_flat_rows(folder), schema)
