@@ -72,7 +72,7 @@ def doctor(
             path = Path(name).expanduser()
             subject: LLM | str = str(path)
             if is_estimated and (path.suffix == ".json" or (path.is_dir() and not _has_weights(path))):
-                told = {"model": f"{name}: a configuration without weights"}
+                told: dict[str, Any] = {"model": f"{name}: a configuration without weights"}
             else:
                 told = _told(name, subject := LLM.load(name))
             if is_estimated:

@@ -19,6 +19,12 @@ from decodekit.errors import OptionError
 if TYPE_CHECKING:
     from decodekit.llm import LLM, Completion
 
+_STATS = (
+    "num_prompt_tokens num_generated_tokens ttft_s tokens_per_second num_guard_refusals num_rollbacks num_forwards "
+    "num_forced_tokens draft_acceptance_rate"
+)
+"""What is told of a text as JSON beside it, by the names of the attributes of `Stats`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConstraintOptions:
@@ -122,8 +128,7 @@ def generate(
         "fast_forward": speed.fast_forward,
         "trace": html is not None,
         "chat_template_kwargs": o.parse_chat_template_kwargs(chat_template_kwargs) or None,
-        **o.given(speculate=speed.proposers() or None),
-        **o.given(num_return_sequences=num_return_sequences),
+        **o.given(speculate=o.parse_speculate(speed.speculate) or None, num_return_sequences=num_return_sequences),
         **sampling.of_strategy(),
     }
     texts = _read(prompts)
@@ -159,31 +164,26 @@ def _check_stream(constraint: Any, num_prompts: int, num_texts: int, *, as_json:
         raise OptionError("--stream draws the value of JSON, and the text is none.", at="--stream", hint="--schema")
 
 
-def _plain(value: Any, *, is_whole: bool) -> Any:
-    """The value so far, in plain types."""
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(value, exclude_none=not is_whole, fallback=repr)
-
-
 def _read(prompts: list[str]) -> list[str]:
     """The prompts as texts; ``-`` is what stdin holds, which is named once and not empty."""
     if prompts.count("-") > 1:
         raise OptionError("- is given twice, and there is one standard input.", at="PROMPT")
     texts = [sys.stdin.read() if prompt == "-" else typed_text(prompt) for prompt in prompts]
-    for prompt, text in zip(prompts, texts, strict=True):
-        if prompt == "-" and not text:
-            raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
+    if "-" in prompts and not texts[prompts.index("-")]:
+        raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
     return texts
 
 
 def _print_one(llm: LLM, prompt: Any, options: Mapping[str, Any], *, is_drawn: bool, as_json: bool) -> Completion:
     """Print the text of a prompt, or its value, as it grows."""
+    from pydantic_core import to_jsonable_python
+
     completion, view = None, GrowingView()
     for chunk in llm.stream(prompt, **options):
         completion = chunk.completion or completion
         if is_drawn and (value := chunk.partial) is not None:
-            view.show(_plain(value, is_whole=completion is not None), is_last=completion is not None)
+            is_whole = completion is not None
+            view.show(to_jsonable_python(value, exclude_none=not is_whole, fallback=repr), is_last=is_whole)
         elif not (is_drawn or as_json):
             print_text(chunk.text, end="")
     assert completion is not None
@@ -240,20 +240,11 @@ def _tell(completions: list[Completion], html: Path | None, *, is_told: bool) ->
 
 def _as_record(completion: Completion) -> dict[str, Any]:
     """A completion as JSON."""
-    stats = completion.stats
     return {
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "error": completion.error,
-        "num_prompt_tokens": stats.num_prompt_tokens,
-        "num_generated_tokens": stats.num_generated_tokens,
-        "ttft_s": stats.ttft_s,
-        "tokens_per_second": stats.tokens_per_second,
-        "num_guard_refusals": stats.num_guard_refusals,
-        "num_rollbacks": stats.num_rollbacks,
-        "num_forwards": stats.num_forwards,
-        "num_forced_tokens": stats.num_forced_tokens,
-        "draft_acceptance_rate": stats.draft_acceptance_rate,
+        **{name: getattr(completion.stats, name) for name in _STATS.split()},
         "score": completion.score,
         "others": [{"text": other.text, "score": other.score} for other in completion.others],
     }

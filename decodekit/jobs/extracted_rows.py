@@ -25,7 +25,7 @@ from decodekit.decoding.request.settings import FastForward
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError, out_of_domain
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
 from decodekit.jobs.documents.documents import DocumentRef, scan, select
-from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document
+from decodekit.jobs.documents.files import MAX_DOCUMENT_MB
 from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions
 from decodekit.jobs.folder.job_folder import JobFolder, known_inputs, read_metrics, read_results
@@ -108,9 +108,9 @@ def extract(
     Args:
         documents: an iterable of texts, or of dictionaries with the fields `id_field` and `text_field`: a list, a
             generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a
-            `jobs.documents.inputs.Input`,
-            which also takes a URL, patterns of file names and an encoding, or a list of these: files and folders as
-            `decodekit extract` takes them. A text has its number as id, from 0; so has a dictionary without one.
+            `jobs.documents.inputs.Input`, which also takes a URL, patterns of file names and an encoding, or a list of
+            these: files and folders as `decodekit extract` takes them. A text has its number as id, from 0; so has a
+            dictionary without one.
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
         model: a name or folder for `LLM.load`, or a model that is loaded.
         folder: the job folder, which makes the call resumable: what is done in it is not done again. Left out, nothing
@@ -133,9 +133,7 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
-    check_max_document(max_document_mb)
     read_as = Input("", id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
-    sources = _files_of(documents, read_as)
     chosen = ExtractionOptions(
         schema_of(schema),
         model=_name_of(model),
@@ -154,24 +152,24 @@ def extract(
         num_workers=num_workers,
         alternatives=alternatives,
     )
-    run: dict[str, Any] = {"limit": limit, "shard": shard}
-    run["observer"] = progress if isinstance(progress, Observer) else JobProgress() if progress else None
     with nullcontext(folder) if folder is not None else TemporaryDirectory() as path:
-        return _run(documents, sources, read_as, model, chosen, Path(path), run, fresh=fresh, force=force)
+        selection = (shard, limit)
+        return _run(documents, read_as, model, chosen, Path(path), selection, progress, fresh=fresh, force=force)
 
 
 def _run(
     documents: Any,
-    sources: list[Input] | None,
     read_as: Input,
     model: str | LLM,
     chosen: ExtractionOptions,
     folder: Path,
-    run: Mapping[str, Any],
+    selection: tuple[tuple[int, int] | None, int | None],
+    progress: bool | Observer,
     *,
     fresh: bool,
     force: bool,
 ) -> list[ExtractedRow]:
+    sources = _files_of(documents, read_as)
     if fresh and force:
         raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
     chosen.check()
@@ -190,9 +188,10 @@ def _run(
             sources = [_saved(documents, folder, read_as)]
         entries = scan(sources, known=known).entries
         job.add_inputs(sources)
-        extraction.run(job, entries, **run)
+        observer = progress if isinstance(progress, Observer) else JobProgress() if progress else None
+        extraction.run(job, entries, shard=selection[0], limit=selection[1], observer=observer)
         failures = dict(job.failures)
-    return _rows(folder, select(entries, run["shard"], run["limit"]), failures, is_json=chosen.schema.is_json)
+    return _rows(folder, select(entries, *selection), failures, is_json=chosen.schema.is_json)
 
 
 def _rows(

@@ -17,10 +17,8 @@ from decodekit.errors import ConstraintError, OptionError, UselessOptionError, r
 from decodekit.jobs.document_prompt import choose_prompt
 from decodekit.jobs.documents.documents import DocumentRef
 from decodekit.jobs.documents.files import needed
-from decodekit.jobs.executors import Executor, LocalExecutor
-from decodekit.jobs.folder.job_folder import JobFolder
-from decodekit.jobs.folder.job_settings import JobSettings
-from decodekit.jobs.job_runner import JobRunner, Observer, RunSummary
+from decodekit.jobs.folder.job_folder import JobFolder, JobSettings
+from decodekit.jobs.job_runner import Executor, JobRunner, LocalExecutor, Observer, RunSummary
 from decodekit.jobs.job_schema import JobSchema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
@@ -35,6 +33,12 @@ if TYPE_CHECKING:
 
 ExecutorName: TypeAlias = Literal["local", "ray"]
 """Where documents are decoded."""
+
+_SETTINGS = ("model", "max_new_tokens", "on_length", "seed", "chat_template_kwargs")
+"""The options that are settings of a job as they are."""
+
+_CALL = ("max_new_tokens", "on_length", "fast_forward", "max_rollbacks", "max_retries")
+"""The options that those of `LLM.generate` are."""
 
 SPECULATE = ("grammar", "prompt-lookup")
 """The proposers of an extraction, unless the user says otherwise.
@@ -166,8 +170,7 @@ class ExtractionOptions:
         class and is no longer what it was."""
         schema = reload_schema(settings.schema_source, settings.schema, settings.constraint, settings.reading)
         strategy = dict(settings.strategy)
-        same = ("model", "prompt", "max_new_tokens", "on_length", "seed", "chat_template_kwargs")
-        given: dict[str, Any] = {name: getattr(settings, name) for name in same} | {
+        given: dict[str, Any] = {name: getattr(settings, name) for name in (*_SETTINGS, "prompt")} | {
             "strategy": strategy.pop("name"),
             "fast_forward": strategy.pop("fast_forward", "exact"),
             "max_rollbacks": strategy.pop("max_rollbacks", None),
@@ -205,13 +208,9 @@ class Extraction:
         self._call: dict[str, Any] = {
             "constraint": constraint,
             "strategy": strategy,
-            "max_new_tokens": options.max_new_tokens,
-            "on_length": options.on_length,
             "logprobs": True,
-            "fast_forward": options.fast_forward,
-            "max_rollbacks": options.max_rollbacks,
-            "max_retries": options.max_retries,
             "chat_template_kwargs": options.chat_template_kwargs or None,
+            **{name: getattr(options, name) for name in _CALL},
         }
         if options.chat_template_kwargs and not self._prompt.is_chat:
             cause = "chat_template_kwargs has no effect: the prompts of this job go through no chat template"
@@ -222,7 +221,7 @@ class Extraction:
         # Of a template that is a text; a program belongs to its tokenizer.
         template = getattr(llm.tokenizer, "chat_template", None) if self._prompt.is_chat else None
         self.settings = JobSettings(
-            model=options.model,
+            **{name: getattr(options, name) for name in _SETTINGS},
             weights=weights_fingerprint(llm.model),
             dtype=str(llm.model.dtype).removeprefix("torch."),
             tokenizer=tokenizer_fingerprint(llm),
@@ -231,10 +230,6 @@ class Extraction:
             prompt=self._prompt.template,
             is_chat=self._prompt.is_chat,
             strategy=options.strategy_settings,
-            max_new_tokens=options.max_new_tokens,
-            on_length=options.on_length,
-            seed=options.seed,
-            chat_template_kwargs=dict(options.chat_template_kwargs),
             version=__version__,
             constraint=schema.beyond,
             reading=schema.reading,

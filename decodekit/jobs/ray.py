@@ -32,7 +32,7 @@ from decodekit.decoding.prefixes.row_memory import FEW_ROWS
 from decodekit.decoding.request.faults import fault_of
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
 from decodekit.jobs.documents.files import needed
-from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor, failed
+from decodekit.jobs.job_runner import Decoded, DocumentTask, LocalExecutor, failed
 from decodekit.records.fingerprints import weights_fingerprint
 
 if TYPE_CHECKING:

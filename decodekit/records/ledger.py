@@ -83,17 +83,14 @@ def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | No
     """The complete rows of a ledger that another process may be writing; a torn tail is left out. A missing file has
     none.
 
-    `check` says what is a row, besides being a JSON object. Lines that are none are left out and told to `damaged`;
-    without it, one that good lines follow is no torn tail, and a JobError.
+    `check` says what is a row, besides being a JSON object. Lines that are not are left out and told to `damaged`;
+    without it they are a JobError, but for a tail that no good line follows.
     """
-    for _, _, row in _scan(path, check, damaged):
-        yield row
+    return (row for _, row in _scan(path, check, damaged))
 
 
-def _scan(
-    path: Path, check: Check | None = None, damaged: list[Damage] | None = None
-) -> Iterator[tuple[int, int, Record]]:
-    """(offset after the line, line number, row) of every good line. Blank lines are passed over."""
+def _scan(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[tuple[int, Record]]:
+    """(offset after the line, row) of every good line. Blank lines are passed over."""
     bad_lines: list[Damage] = []  # they are a torn tail, unless something good follows
     offset = 0
     try:
@@ -119,7 +116,7 @@ def _scan(
                 bad_lines = []
             why = None if check is None else check(row)
             if why is None:
-                yield offset, number, row
+                yield offset, row
             elif damaged is None:
                 cause = f"line {number} is no row: {why}."
                 raise JobError(cause, at=f"{path}:{number}", hint="remove or mend that line.")
@@ -171,7 +168,7 @@ class Ledger:
         """Cut off what is torn, move away what is damaged; how many bytes were cut off."""
         self._size = 0
         found: list[Damage] = []
-        for offset, _, _ in self._scanned(found):
+        for offset, _ in self._scanned(found):
             self._size = offset  # of the end of the last good line
         if found:
             self._move_away({one.number for one in found})
@@ -187,7 +184,7 @@ class Ledger:
             raise output_error(self.path, error) from error
         return num_torn_bytes
 
-    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, int, Record]]:
+    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, Record]]:
         return _scan(self.path) if self._new_check is None else _scan(self.path, self._new_check(), damaged)
 
     def _move_away(self, numbers: set[int]) -> None:
@@ -224,7 +221,7 @@ class Ledger:
 
     def rows(self) -> Iterator[Record]:
         """All rows, in the order in which they were appended."""
-        return (row for _, _, row in self._scanned([]))
+        return (row for _, row in self._scanned([]))
 
     def rewrite(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Replace all rows in one step; a kill leaves either the old file or the new one."""
@@ -276,7 +273,12 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        if os.name == "posix":  # Windows cannot open a folder; there the rename itself is journalled
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     except OSError as error:
         with suppress(OSError):  # on a disk that cannot be written, nothing can be removed either
             temporary.unlink(missing_ok=True)
@@ -297,25 +299,13 @@ def new_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open a folder; there the rename itself is journalled.
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def output_error(path: Path, error: OSError) -> OutputError:
     """The typed error for an operating system error on an output path."""
+    cause, why = f"{path.name} cannot be written", error.strerror or error
+    hint = "check the path given with -o, then run the same command again."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        cause = f"no space left for {path.name} ({error.strerror})."
+        cause = f"no space left for {path.name}"
         hint = "make room and run the same command again: everything written so far is kept and is not done twice."
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        cause = f"{path.name} cannot be written ({error.strerror})."
         hint = "choose a folder with -o that you may write to."
-    else:
-        cause = f"{path.name} cannot be written ({error.strerror or error})."
-        hint = "check the path given with -o, then run the same command again."
-    return OutputError(cause, at=str(path), hint=hint)
+    return OutputError(f"{cause} ({why}).", at=str(path), hint=hint)

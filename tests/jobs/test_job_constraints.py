@@ -17,7 +17,7 @@ from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError
 from decodekit.jobs.document_prompt import choose_prompt
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
-from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.folder.job_folder import JobSettings
 from decodekit.jobs.job_schema import load_schema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from tests.commands import Result

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents.documents import scan, select, text_digest
+from decodekit.jobs.documents.documents import document_seed, scan, select, shard_of, text_digest
 from decodekit.jobs.documents.inputs import Input
-from decodekit.jobs.folder.job_settings import document_seed, shard_of
 from decodekit.jobs.folder.spool import read_stdin, spool
 from tests.jobs.fakes import write_jsonl
 

@@ -17,7 +17,7 @@ from decodekit.cli import app
 from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.jobs.extraction import Extraction, ExtractionOptions
-from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.folder.job_folder import JobSettings
 from decodekit.jobs.job_schema import load_schema
 from decodekit.records.fingerprints import tokenizer_fingerprint
 from decodekit.strategy.strategy_programs import programs_of

@@ -10,13 +10,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from decodekit.cli.jobs.job_commands import print_damage, tell_program
+from decodekit.cli.jobs.job_commands import MAX_NAMED, named, print_damage, tell_program
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, SOME_FAILED, note
-from decodekit.terminal import one_line
 
-_MAX_NAMED = 8
 _OPENAI_REQUESTS = 50_000
 
 
@@ -72,7 +70,7 @@ def export(
         sys.stdout.buffer.writelines(lines())
     else:
         replace_file(output, lines())
-    for error in requests.left_out[:_MAX_NAMED]:
+    for error in requests.left_out[:MAX_NAMED]:
         note(f"left out: {error}")
     if to == "openai-batch" and count > _OPENAI_REQUESTS:
         note(f"note: OpenAI takes {_OPENAI_REQUESTS:,} requests in a file; --limit makes smaller ones")
@@ -118,11 +116,10 @@ def take_back(
         origin = {"answers": [str(path) for path in answers], "models": found.models}
         summary = runner.run(answered, executor, retries=retry, origin=origin)
         code = tell_end(summary, folder)
-    for fault in found.faults[:_MAX_NAMED]:
+    for fault in found.faults[:MAX_NAMED]:
         note(str(fault))
-    if len(found.faults) > _MAX_NAMED:
-        note(f"and {len(found.faults) - _MAX_NAMED} more lines that are no answers to open documents")
+    if len(found.faults) > MAX_NAMED:
+        note(f"and {len(found.faults) - MAX_NAMED} more lines that are no answers to open documents")
     if missing:
-        named = ", ".join(map(one_line, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
-        note(f"{len(missing):,} open documents have no answer: {named}")
+        note(f"{len(missing):,} open documents have no answer: {named(missing)}")
     return SOME_FAILED if found.faults or missing else code

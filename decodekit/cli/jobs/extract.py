@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from decodekit import collector
-from decodekit.cli.jobs.job_commands import print_damage, tell_program
+from decodekit.cli.jobs.job_commands import named, print_damage, tell_program, write_pages
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
 from decodekit.jobs.documents.documents import DocumentRef, Scan, counted, scan
-from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document, needed
+from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, needed
 from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.folder.file_names import JOB, REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, known_inputs, read_failures
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from decodekit.jobs.reports.result_tables import TableFormat
     from decodekit.llm import LLM
 
-
-_MAX_NAMED = 8
 
 ExecutorOption: TypeAlias = Annotated[
     Literal["local", "ray"],
@@ -182,7 +180,7 @@ def extract(
         max_new_tokens=max_new_tokens,
         on_length=on_length,
         seed=sampling.seed,
-        speculate=speed.proposers(),
+        speculate=o.parse_speculate(speed.speculate),
         fast_forward=speed.fast_forward,
         max_rollbacks=max_rollbacks,
         max_retries=max_retries,
@@ -215,7 +213,6 @@ def _extract(
     from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.job_schema import warnings_of
 
-    check_max_document(documents.max_document_mb)
     chosen.check()
     check_free(output)
     sources, own = without_own([documents.input(path, Path.cwd()) for path in inputs if path != "-"], output)
@@ -268,7 +265,12 @@ def retry(
     gone: list[DecodekitError] = []
     entries = scan(job.inputs, is_lookup=True, gone=gone).entries
     found = {entry.id: entry for entry in entries if entry.id in failures}
-    _print_missing([document_id for document_id in failures if document_id not in found], gone, directory)
+    for error in gone:
+        note(f"an input of {directory / JOB} cannot be used: {error.cause}")
+    missing = [document_id for document_id in failures if document_id not in found]
+    if missing:
+        text = "document stays failed: it is" if len(missing) == 1 else "documents stay failed: they are"
+        note(f"{len(missing):,} {text} no longer in the inputs: {named(missing)}")
     if not found:
         return SOME_FAILED
     tell_program(job, directory)
@@ -281,16 +283,6 @@ def retry(
     # The settings may differ: every line names its own, and the job keeps those of `extract`.
     with JobFolder.create_or_resume(directory, extraction.settings, retries=True)[0] as folder:
         return run(extraction, folder, list(found.values()), retries=True)
-
-
-def _print_missing(missing: list[str], gone: Sequence[DecodekitError], directory: Path) -> None:
-    """Name the failed documents that are not tried, because they are no longer where they were."""
-    for error in gone:
-        note(f"an input of {directory / JOB} cannot be used: {error.cause}")
-    if missing:
-        named = ", ".join(map(one_line, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
-        text = "document stays failed: it is" if len(missing) == 1 else "documents stay failed: they are"
-        note(f"{len(missing):,} {text} no longer in the inputs: {named}")
 
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
@@ -347,13 +339,7 @@ def tell_end(summary: RunSummary, folder: JobFolder, tables: Sequence[TableForma
 
 
 def _write_pages(folder: JobFolder, tables: Sequence[TableFormat]) -> None:
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.result_tables import tables_of, write_tables
-
-    view = JobView.read(folder.path)
-    write_report(folder.path / REPORT, [view], title=view.title)
-    for path in write_tables(folder.path, tables or tables_of(folder.path), folder.job.settings.schema):
+    for path in write_pages(folder.path, tables):
         note(f"results as a table: {path}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,13 @@ from decodekit.errors import JobError, OptionError
 from decodekit.jobs.documents.documents import counted
 from decodekit.jobs.folder.file_names import REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile
+from decodekit.terminal import one_line
+
+if TYPE_CHECKING:
+    from decodekit.jobs.reports.result_tables import TableFormat
+
+MAX_NAMED = 8
+"""Of many documents or lines, so many are named."""
 
 
 @command
@@ -76,14 +84,9 @@ def merge(
     Nothing outside of the folders is read: `decodekit report` shows the texts of the documents.
     """
     from decodekit.jobs.folder.shards import merge_jobs
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.result_tables import tables_of, write_tables
 
     summary = merge_jobs(directories, output)
-    view = JobView.read(output, is_closed=True)
-    write_report(output / REPORT, [view], title=view.title)
-    write_tables(output, tables_of(output), view.job.settings.schema)
+    write_pages(output, is_closed=True)
     repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
     note(f"{summary.num_done} done and {summary.num_failed} failed in {output}{repeated}")
     if summary.num_missing or summary.missing_shards:
@@ -91,6 +94,17 @@ def merge(
         why = f": nobody has brought the shards {summary.missing_shards}" if summary.missing_shards else ""
         note(f"missing: {count}{why}; the same command with all parts adds what has come since")
     return SOME_FAILED if summary.num_failed else DONE
+
+
+def write_pages(folder: Path, tables: Sequence[TableFormat] = (), *, is_closed: bool = False) -> list[Path]:
+    """Write the report of a job, and its tables: those that it had, by default. The paths of these."""
+    from decodekit.jobs.reports.job_report import write_report
+    from decodekit.jobs.reports.job_view import JobView
+    from decodekit.jobs.reports.result_tables import tables_of, write_tables
+
+    view = JobView.read(folder, is_closed=is_closed)
+    write_report(folder / REPORT, [view], title=view.title)
+    return write_tables(folder, tables or tables_of(folder), view.job.settings.schema)
 
 
 def tell_program(job: JobFile, directory: Path) -> None:
@@ -105,6 +119,11 @@ def tell_program(job: JobFile, directory: Path) -> None:
             cause = f"the schema of the job is the program {source}, which lies in the folder of the job."
             raise JobError(cause, at=str(directory), hint="a copy of it outside, if it is yours, and extract with that")
         note(f"loading {source}: its module is run")
+
+
+def named(ids: Sequence[str]) -> str:
+    """The first of many ids, on a line."""
+    return ", ".join(map(one_line, ids[:MAX_NAMED])) + (", ..." if len(ids) > MAX_NAMED else "")
 
 
 def print_damage(damaged: Damaged) -> None:

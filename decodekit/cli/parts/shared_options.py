@@ -71,12 +71,12 @@ class SchemaOptions:
         _of_schema(help="declared (the default): properties in the order of the schema; any: in every order."),
     ] = None
 
-    def given(self) -> Mapping[str, Any]:
+    def given(self) -> dict[str, Any]:
         """The options that were given, as `JsonSchema` takes them."""
-        whitespace = None if self.whitespace is None else parse_whitespace(self.whitespace)
-        return given(
-            whitespace=whitespace, escapes=self.escapes, numbers=self.numbers, format=self.format, order=self.order
-        )
+        options = given(**asdict(self))
+        if self.whitespace is not None:
+            options["whitespace"] = parse_whitespace(self.whitespace)
+        return options
 
     def refuse_without_schema(self) -> None:
         """Raise the OptionError of options of a schema where there is none."""
@@ -150,10 +150,6 @@ class SpeedOptions:
         ),
     ] = "exact"
 
-    def proposers(self) -> tuple[str, ...] | None:
-        """The proposers that `speculate` names, in order; see `parse_speculate`."""
-        return parse_speculate(self.speculate)
-
 
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
@@ -199,7 +195,7 @@ def parse_whitespace(text: str) -> str | int:
     raise OptionError(cause, at="--whitespace")
 
 
-def given(**options: Any) -> Mapping[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """The options that were given, by name."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -34,7 +34,6 @@ from decodekit.jobs.documents.refused_formats import (
 )
 from decodekit.jobs.documents.rows import Cells, JsonLines, Row, RowReader, kind_name, kind_of_rows
 from decodekit.jobs.folder.file_names import Names
-from decodekit.jobs.folder.job_settings import shard_of
 
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """An integer in the one spelling that it has, of at most 64 bits."""
@@ -174,6 +173,21 @@ def _scan_input(
             yield replace(entry, digest=text_digest(entry.read()))
         except DocumentError as error:
             yield replace(entry, fault=error.with_traceback(None))
+
+
+def document_seed(seed: int, document_id: str) -> int:
+    """The seed of one document: it depends on nothing but the job's seed and the document's id.
+
+    So a document gets the same text in whatever order, batch, shard or resumed run it is done.
+    """
+    data = f"{seed}:{document_id}".encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 1  # 63 bits: a torch int64
+
+
+def shard_of(document_id: str, num_shards: int) -> int:
+    """The shard, 0 to `num_shards` - 1, of a document: by its id, so that added documents move no other."""
+    data = document_id.encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.sha256(data).digest()[8:16], "big") % num_shards
 
 
 def select(entries: Sequence[DocumentRef], shard: tuple[int, int] | None, limit: int | None) -> list[DocumentRef]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, cast
 
-from decodekit.errors import DocumentError, JobError, OptionError
+from decodekit.errors import DocumentError, JobError
 
 GZIP_SUFFIX: Final = ".gz"
 MAX_DOCUMENT_MB: Final = 64.0
@@ -117,13 +117,6 @@ def too_large(place: str, max_bytes: int, what: str = "document") -> DocumentErr
     """The error of a document that has more bytes than it may have."""
     cause = f"the {what} is larger than {mebibytes(max_bytes)}."
     return DocumentError(cause, at=place, hint="parts of it as documents of their own, or a larger --max-document-mb")
-
-
-def check_max_document(max_document_mb: float) -> None:
-    """Raise OptionError for a bound that no document could keep."""
-    if not max_document_mb > 0:
-        cause = f"max_document_mb={max_document_mb:g}, and a document is larger than nothing"
-        raise OptionError(cause, at="max_document_mb", hint="64, or more")
 
 
 def mebibytes(num_bytes: int) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from decodekit.errors import JobError
+from decodekit.errors import JobError, OptionError
 from decodekit.jobs.documents.encodings import check_encoding
 from decodekit.jobs.documents.files import GZIP_SUFFIX, MAX_DOCUMENT_MB, File, files_of_url, is_url
 from decodekit.jobs.documents.refused_formats import BY_SUFFIX, FOLDER_SUFFIXES
@@ -43,7 +43,7 @@ class Input:
         encoding: of texts that declare none: a name, ``auto`` or ``auto:NAME``; see `encodings`.
 
     Raises:
-        OptionError: there is no such encoding.
+        OptionError: there is no such encoding, or no document could be so small.
     """
 
     path: str
@@ -58,6 +58,9 @@ class Input:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
+        if not self.max_document_mb > 0:
+            cause = f"max_document_mb={self.max_document_mb:g}, and a document is larger than nothing"
+            raise OptionError(cause, at="max_document_mb", hint="64, or more")
         for name in ("include", "exclude"):  # a list, where they were read from a file
             object.__setattr__(self, name, tuple(getattr(self, name)))
 

@@ -29,9 +29,9 @@ from decodekit.errors import (
     collecting,
 )
 from decodekit.jobs.documents.documents import DocumentRef
-from decodekit.jobs.executors import Decoded, DocumentTask, failed
 from decodekit.jobs.folder.batch_requests import request_id
 from decodekit.jobs.folder.job_folder import JobFile
+from decodekit.jobs.job_runner import Decoded, DocumentTask, failed
 from decodekit.records.strict_json import read_json
 
 _FINISHED: Final[Mapping[str | None, FinishReason]] = {"stop": "stop", "eos": "stop", None: "stop", "length": "length"}
@@ -170,7 +170,7 @@ def _body_of(answer: BatchAnswer) -> Mapping[str, Any]:
 
 
 def _member(value: Any, name: str) -> Any:
-    """A member of what an engine wrote; None if it is no object or has none."""
+    """A member of what an engine wrote; None if that is not an object, or has none."""
     return value.get(name) if isinstance(value, dict) else None
 
 

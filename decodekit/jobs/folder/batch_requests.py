@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, TypeAlias
 from decodekit.constraints import Choices, Constraint, Regex
 from decodekit.errors import DecodekitError, DocumentError, OptionError, UnsupportedSchemaError, raise_faults
 from decodekit.jobs.document_prompt import Prompt
-from decodekit.jobs.documents.documents import DocumentRef
-from decodekit.jobs.folder.job_settings import JobSettings, document_seed
+from decodekit.jobs.documents.documents import DocumentRef, document_seed
+from decodekit.jobs.folder.job_folder import JobSettings
 from decodekit.jobs.job_schema import JobSchema
 from decodekit.records.ledger import Record
 

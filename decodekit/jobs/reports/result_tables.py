@@ -44,17 +44,14 @@ def write_tables(folder: Path, formats: Iterable[TableFormat], schema: Mapping[s
     has them."""
     paths = []
     for name in formats:
-        columns = _columns(_flat_rows(folder), schema)
-        path = folder / TABLES[name]
-        _WRITERS[name](path, columns, folder)
-        paths.append(path)
+        paths.append(folder / TABLES[name])
+        _WRITERS[name](paths[-1], _columns(_flat_rows(folder), schema), folder)
     return paths
 
 
 def tables_of(folder: Path) -> list[TableFormat]:
     """The formats in which a job has a table already."""
-    names: tuple[TableFormat, ...] = ("csv", "excel", "parquet")
-    return [name for name in names if (folder / TABLES[name]).exists()]
+    return [name for name in _WRITERS if (folder / TABLES[name]).exists()]
 
 
 def _flat_rows(folder: Path) -> Iterator[dict[str, Any]]:
@@ -103,17 +100,8 @@ def _columns(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, Any] | bool
     kinds = dict.fromkeys(["id", *names], "null")
     for row in rows:
         for name, value in row.items():
-            before, now = kinds.get(name, "null"), _kind_of(value)
-            both = {before, now}
-            kinds[name] = (
-                now
-                if before in (now, "null")
-                else before
-                if now == "null"
-                else "float"
-                if both == {"int", "float"}
-                else "json"
-            )
+            both = {kinds.get(name, "null"), _kind_of(value)} - {"null"} or {"null"}
+            kinds[name] = both.pop() if len(both) == 1 else "float" if both == {"int", "float"} else "json"
     if kinds["id"] == "json":  # integers beside texts
         kinds["id"] = "str"
     return kinds
