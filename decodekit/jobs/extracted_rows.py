@@ -113,8 +113,7 @@ def extract(
             dictionary without one.
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
         model: a name or folder for `LLM.load`, or a model that is loaded.
-        folder: the job folder, which makes the call resumable: what is done in it is not done again. Left out, nothing
-            is kept.
+        folder: the job folder, which makes the call resumable: what is done in it is not done again. None keeps none.
         prompt, raw, max_new_tokens, on_length, seed, speculate, fast_forward, max_rollbacks: see `ExtractionOptions`.
         strategy: a name, with options if need be: ``"sample:temperature=0.7"``.
         batch_size: documents decoded at a time; the device says it by default.

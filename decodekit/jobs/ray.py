@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 4  # times the batch size: a block is what a killed worker has to do again
 _NUM_RETRIES: Final = 2  # of a block whose worker died
-_RAY: Final = partial(needed, extra="ray", why="--executor ray")
+_package: Final = partial(needed, extra="ray", why="--executor ray")
 _REACHED: Final = (
     "`ray status` with the same RAY_ADDRESS and the same Ray as the cluster's. A cluster that asks for a token wants "
     "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too; one without, RAY_AUTH_MODE=disabled. Or --executor local"
@@ -55,13 +55,12 @@ class ModelOnWorker:
     name: str
     dtype: str
     weights: str
-    device_map: Any = None
 
     def __call__(self) -> LLM:
         """Load it; raises JobError if the machine of the worker has another model of this name."""
         from decodekit.llm import LLM
 
-        llm = LLM.load(self.name, dtype=self.dtype, device_map=self.device_map)
+        llm = LLM.load(self.name, dtype=self.dtype)
         found = weights_fingerprint(llm.model)
         if found != self.weights:
             cause = f"the model {self.name!r} has the weights {found} on a worker, and {self.weights} on the driver"
@@ -170,8 +169,8 @@ class RayExecutor:
             yield failed(_task_in(block, name), error)
 
     def _decode(self, blocks: Iterable[Any], left: dict[str, Any], pool: Mapping[str, Any]) -> Iterator[Decoded]:
-        data: Any = _RAY("ray.data")
-        exceptions: Any = _RAY("ray.exceptions")
+        data: Any = _package("ray.data")
+        exceptions: Any = _package("ray.exceptions")
         dataset = data.from_arrow_refs(list(blocks)).map_batches(
             Actor,
             fn_constructor_args=(self.load, self.options, self.batch_size, self.alternatives),
@@ -194,7 +193,10 @@ class RayExecutor:
                         yield outcome
         except exceptions.RayError as error:
             if len(left) == num_before:
-                raise _start_error(error) from error
+                said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
+                cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
+                hint = "the log of Ray, in its session's folder; --executor local to see it here"
+                raise JobError(f"{cause:.600}", hint=hint) from error
 
 
 def check_pool(num_workers: int | None) -> None:
@@ -212,7 +214,7 @@ def check_pool(num_workers: int | None) -> None:
 
 def pool_of(num_workers: int | None) -> dict[str, Any]:
     """Size and GPUs of the pool on the cluster that is connected; raises OptionError if it cannot be."""
-    ray = _RAY("ray")
+    ray = _package("ray")
     resources = ray.cluster_resources()
     num_cpus, num_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     number = num_workers or num_gpus or max(1, num_cpus - 1)
@@ -230,28 +232,21 @@ def _check_cpus(num_workers: int, num_cpus: int, where: str) -> None:
         raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
 
 
-def _start_error(error: Exception) -> JobError:
-    """That no worker has decoded anything, with the last of Ray's own words."""
-    said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
-    cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
-    return JobError(f"{cause:.600}", hint="the log of Ray, in its session's folder; --executor local to see it here")
-
-
 def _block(tasks: list[DocumentTask]) -> Any:
     """Tasks in the object store."""
-    ray, arrow = _RAY("ray"), _RAY("pyarrow")
+    ray, arrow = _package("ray"), _package("pyarrow")
     return ray.put(arrow.table({"task": [pickle.dumps(task) for task in tasks]}))
 
 
 def _task_in(block: Any, name: str) -> DocumentTask:
-    ray = _RAY("ray")
+    ray = _package("ray")
     tasks: Iterator[DocumentTask] = map(pickle.loads, ray.get(block)["task"].to_pylist())
     return next(task for task in tasks if task.id == name)
 
 
 def _connect() -> None:
     """Connect to the cluster, or start one; classes of the user's own files go to the workers by value."""
-    ray = _RAY("ray")
+    ray = _package("ray")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS") or "local"

@@ -29,14 +29,11 @@ from decodekit.records.ledger import Record
 Target: TypeAlias = Literal["openai-batch", "vllm-batch"]
 """Who reads the file: what OpenAI's API has, or with what vLLM, SGLang and LMDeploy add to it."""
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+_OF_OPENAI: Final = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
 _SAMPLING: Final[Mapping[Target, frozenset[str]]] = {
-    "openai-batch": frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"}),
-    "vllm-batch": frozenset(
-        {"temperature", "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty"}
-    ),
+    "openai-batch": _OF_OPENAI,
+    "vllm-batch": _OF_OPENAI | {"top_k", "min_p", "repetition_penalty"},
 }
-_SCHEMA_NAME: Final = "extraction"
 
 
 @dataclass(frozen=True)
@@ -68,19 +65,15 @@ class BatchRequests:
         as_chat = settings.is_chat or self.is_chat
         prompt = Prompt(settings.prompt, as_chat, self.schema.schema if self.schema.is_json else self.schema.beyond)
         body = self._body(as_chat)
+        key, url = ("messages", "/v1/chat/completions") if as_chat else ("prompt", "/v1/completions")
         for entry in entries:
             try:
                 text = prompt.fill(entry.read())
             except DocumentError as error:
                 self.left_out.append(error)
                 continue
-            key = "messages" if as_chat else "prompt"
-            yield {
-                "custom_id": request_id(settings, entry),
-                "method": "POST",
-                "url": CHAT if as_chat else COMPLETIONS,
-                "body": {**body, key: text, "seed": document_seed(settings.seed, entry.id)},
-            }
+            seeded = {**body, key: text, "seed": document_seed(settings.seed, entry.id)}
+            yield {"custom_id": request_id(settings, entry), "method": "POST", "url": url, "body": seeded}
 
     def notes(self) -> list[str]:
         """Options that the requests do not carry, each in a sentence."""
@@ -106,7 +99,7 @@ class BatchRequests:
         length = "max_completion_tokens" if is_openai_chat else "max_tokens"  # newer models refuse the older name
         body = {"model": self.model or self.settings.model, length: self.settings.max_new_tokens}
         if self.schema.is_json:
-            schema = {"name": _SCHEMA_NAME, "schema": self.settings.schema, "strict": True}
+            schema = {"name": "extraction", "schema": self.settings.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         else:
             body["structured_outputs"] = _structured_outputs(self.schema.constraint)

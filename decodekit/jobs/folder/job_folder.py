@@ -71,15 +71,12 @@ def row_check(name: str) -> Check:
                 return f"field {field_name!r} is {row[field_name]!r:.40}"
         if not isinstance(row.get("text", ""), str):
             return f"field 'text' is {row['text']!r:.40}"
-        probabilities = row.get("probabilities", {})
-        if not isinstance(probabilities, dict) or not all(_is_number(one) for one in probabilities.values()):
-            return f"field 'probabilities' is {probabilities!r:.40}"
+        if not _are_numbers(row.get("probabilities", {})):
+            return f"field 'probabilities' is {row['probabilities']!r:.40}"
         if "key" in row and (type(row["key"]) is not int or str(row["key"]) != row["id"]):
             return f"field 'key' is {row['key']!r:.40}"
         alternatives = row.get("alternatives", {})
-        if not isinstance(alternatives, dict) or not all(
-            isinstance(each, dict) and all(_is_number(one) for one in each.values()) for each in alternatives.values()
-        ):
+        if not isinstance(alternatives, dict) or not all(map(_are_numbers, alternatives.values())):
             return f"field 'alternatives' is {alternatives!r:.40}"
         if name == RESULTS and row["id"] in seen:
             return f"it repeats id {row['id']!r:.60}"
@@ -96,6 +93,10 @@ def no_metrics(document_id: str) -> Record:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,9 @@ class JobSettings:
         return digest(self._compared(), length=8)
 
     def _compared(self) -> dict[str, object]:
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            # Jobs that were made before there were these have none.
-            if name not in self._NOT_COMPARED and (value or name not in self._LATER)
-        }
+        # Jobs that were made before there were the later ones have none.
+        left_out = {*self._NOT_COMPARED, *(name for name in self._LATER if not getattr(self, name))}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def differences(self, other: JobSettings) -> list[str]:
         """The compared fields that differ, each as ``"name was A, now B"`` with `other` as the newer one."""
@@ -246,14 +244,12 @@ class JobFile:
             if data["format"] != FORMAT:
                 raise JobError(f"{path} has format {data['format']}, this version reads {FORMAT}.", at=str(path))
             _check_job(data)
+            # What was saved in the job folder lies there, wherever that has been moved to.
+            here = {"folder": str(folder.resolve())}
             return cls(
                 JobSettings.from_json(data["settings"]),
                 {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
-                # What was saved in the job folder lies there, wherever that has been moved to.
-                [
-                    replace(source, folder=str(folder.resolve())) if source.name else source
-                    for source in (Input(**one) for one in data["inputs"])
-                ],
+                [Input(**(one | here if one.get("name") else one)) for one in data["inputs"]],
                 data["runs"],
             )
         except (KeyError, TypeError, AttributeError, OptionError) as error:
@@ -383,10 +379,8 @@ class JobFolder:
         """
         lock = lock_folder(path)
         try:
-            # left over by a kill
-            remove_files(
-                path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT, *TABLES.values())]
-            )
+            names = (JOB, RESULTS, FAILED, METRICS, REPORT, *TABLES.values())
+            remove_files(path, [new_file(path / name).name for name in names])  # left over by a kill
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
@@ -413,9 +407,8 @@ class JobFolder:
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
         # By all that names it: an input that an earlier run named already stays in its place, and is read as today.
-        named = {
-            replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in [*self.job.inputs, *inputs]
-        }
+        every = [*self.job.inputs, *inputs]
+        named = {replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in every}
         self.job.inputs = list(named.values())
         self.job.write(self.path)
 
