@@ -177,17 +177,15 @@ def _kernels() -> dict[str, str]:
 
     from decodekit.gpu.triton_programs import missing
 
-    attention, reason = "torch scaled_dot_product_attention", missing()
-    if not torch.cuda.is_available():
-        return {
-            "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
-            "triton": str(version_of("triton")) if reason is None else f"{reason}; only a GPU needs it",
-        }
-    programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
-    return {
-        "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
-        "triton": str(version_of("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
-    }
+    reason, is_on_gpu = missing(), torch.cuda.is_available()
+    if is_on_gpu:
+        programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
+        kernels = f"{programs}; steps: CUDA graphs; masks: numba on the CPU"
+    else:
+        attention = "torch scaled_dot_product_attention"
+        kernels = f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba"
+    need = "torch.compile needs it, too" if is_on_gpu else "only a GPU needs it"
+    return {"kernels": kernels, "triton": str(version_of("triton")) if reason is None else f"{reason}; {need}"}
 
 
 def _has_weights(folder: Path) -> bool:

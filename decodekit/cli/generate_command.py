@@ -138,17 +138,20 @@ def generate(
     is_chat = has_chat_template(llm.tokenizer) and not raw
     read: list[Any] = [[{"role": "user", "content": text}] if is_chat else text for text in texts]
     if len(read) > 1 or num_return_sequences not in (None, 1):
-        return _print_several(llm, read, options, html, as_json=as_json)
-    completion = _print_one(llm, read[0], options, is_drawn=stream, as_json=as_json)
-    return _tell([completion], html, is_told=not as_json)
+        told = _print_several(llm, read, options, as_json=as_json)
+    else:
+        told = [_print_one(llm, read[0], options, is_drawn=stream, as_json=as_json)]
+    return _tell(told, html, is_told=not as_json)
 
 
 def _check_page(html: Path | None, num_prompts: int) -> None:
     """Check that the page of the tokens can be written, and has those of one prompt."""
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+    if html is None:
+        return
+    if html.is_dir() or not html.parent.is_dir():
         cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
         raise OptionError(cause, at="--html", hint="a file in a folder that exists")
-    if html is not None and num_prompts > 1:
+    if num_prompts > 1:
         raise OptionError(f"one page has the tokens of one prompt, not of {num_prompts}.", at="--html")
 
 
@@ -194,10 +197,8 @@ def _print_one(llm: LLM, prompt: Any, options: Mapping[str, Any], *, is_drawn: b
     return completion
 
 
-def _print_several(
-    llm: LLM, prompts: list[Any], options: Mapping[str, Any], html: Path | None, *, as_json: bool
-) -> int:
-    """Print the texts of each prompt as soon as those before are printed; the exit code."""
+def _print_several(llm: LLM, prompts: list[Any], options: Mapping[str, Any], *, as_json: bool) -> list[Completion]:
+    """Print the texts of each prompt as soon as those before are printed."""
     done: dict[int, Completion] = {}
     told: list[Completion] = []
     for index, completion in llm.as_completed(prompts, **options):
@@ -213,7 +214,7 @@ def _print_several(
                 which = [f"prompt {number + 1} of {len(prompts)}"] if len(prompts) > 1 else []
                 which += [f"text {sample + 1} of {len(texts)}"] if len(texts) > 1 else []
                 print_text(f"--- {', '.join(which)}\n{text.text}")
-    return _tell(told, html, is_told=not as_json)
+    return told
 
 
 def _tell(completions: list[Completion], html: Path | None, *, is_told: bool) -> int:

@@ -9,6 +9,7 @@ job folder, so that a killed program goes on where it was and `decodekit status`
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import operator
@@ -29,11 +30,10 @@ from decodekit.jobs.documents.files import MAX_DOCUMENT_MB
 from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions
 from decodekit.jobs.folder.job_folder import JobFolder, known_inputs, read_metrics, read_results
-from decodekit.jobs.folder.spool import spool_rows
 from decodekit.jobs.job_runner import Observer
 from decodekit.jobs.job_schema import schema_of
 from decodekit.jobs.reports.progress import JobProgress
-from decodekit.records.ledger import Record
+from decodekit.records.ledger import Record, encode_line, replace_file
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM
@@ -256,10 +256,19 @@ def _is_file(given: Any) -> bool:
 
 
 def _saved(documents: Any, folder: Path, read_as: Input) -> Input:
-    """Texts and rows of a program, saved in the job folder, as an input."""
+    """Texts and rows of a program, saved in the job folder as JSON lines, as an input; they are taken one by one."""
     text_field = read_as.text_field
     columns: dict[str, None] = {}
-    path = spool_rows(_as_rows(_each(documents), read_as.id_field, text_field, columns), folder)
+    digest, made = hashlib.sha256(), folder / "input-rows.jsonl"
+
+    def lines() -> Iterator[bytes]:
+        for row in _as_rows(_each(documents), read_as.id_field, text_field, columns):
+            line = encode_line(row)
+            digest.update(line)
+            yield line
+
+    replace_file(made, lines())
+    path = made.replace(folder / f"input-{digest.hexdigest()[:8]}.jsonl")
     if not path.stat().st_size:
         raise JobError("there are no documents", at="documents", hint="at least one text")
     if columns and text_field not in columns:

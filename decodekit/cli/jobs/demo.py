@@ -83,14 +83,9 @@ def find_examples(given: Path | None) -> Path:
 def _expected(folder: Path) -> dict[str, Any]:
     """The right values of one kind, by the ids that its text files get: the name of the file under that of the kind."""
     path = folder / "expected.jsonl"
-    if not path.exists():
-        return {}
-    values: dict[str, Any] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            row = json.loads(line)
-            values[f"{folder.name}/{row['id'].rpartition('/')[2]}.txt"] = row["value"]
-    return values
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = (json.loads(line) for line in lines if line.strip())
+    return {f"{folder.name}/{row['id'].rpartition('/')[2]}.txt": row["value"] for row in rows}
 
 
 def _print_summary(views: list[JobView], report: Path) -> None:
@@ -102,11 +97,9 @@ def _print_summary(views: list[JobView], report: Path) -> None:
     seconds = sum(view.working_seconds for view in views)
     if seconds:
         num_tokens = sum(view.num_tokens for view in views)
-        rows.append(
-            ("rate", f"{(num_done + num_failed) / seconds:.1f} documents/s, {num_tokens / seconds:,.0f} tokens/s")
-        )
-    rows.append(("report", str(report)))
-    print_table(rows)
+        rate = f"{(num_done + num_failed) / seconds:.1f} documents/s, {num_tokens / seconds:,.0f} tokens/s"
+        rows.append(("rate", rate))
+    print_table([*rows, ("report", str(report))])
 
 
 def _line(num_done: int, num_failed: int, fields: tuple[int, int] | None) -> str:

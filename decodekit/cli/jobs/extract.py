@@ -20,12 +20,11 @@ from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
-from decodekit.jobs.documents.documents import DocumentRef, Scan, counted, scan
+from decodekit.jobs.documents.documents import DocumentRef, Scan, counted, read_stdin, scan, stdin_input
 from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, needed
 from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.folder.file_names import JOB, REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, known_inputs, read_failures
-from decodekit.jobs.folder.spool import read_stdin, stdin_input
 from decodekit.records.run_folder import check_free
 from decodekit.terminal import one_line
 
@@ -358,9 +357,8 @@ def _print_left_out(found: Scan, own: Sequence[str]) -> None:
     if own:
         note(f"left out {counted(len(own), 'input')} that the job itself has written, such as {one_line(own[0])}")
     if found.outside:
-        links = "link" if len(found.outside) == 1 else "links"
         note(
-            f"left out {len(found.outside):,} {links} out of their folders or to nothing, "
+            f"left out {counted(len(found.outside), 'link')} out of their folders or to nothing, "
             f"such as {one_line(found.outside[0])}; what a link leads to is read where it is named itself"
         )
     if found.repeated:
@@ -385,14 +383,12 @@ def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.is_stopped:
         note("stopped at the limit of failures; run the same command again to go on")
     if folder.failures:
-        cut = (
-            "; a larger --max-new-tokens has room for those that were cut"
-            if LengthError.code in summary.failures
-            else ""
-        )
-        # A greedy text is the same again, unless the model reads what was refused.
-        told = " --max-retries 2" if InvalidValueError.code in summary.failures else ""
-        reason = "" if not told else ", and asks again with the reason what a validator has refused"
-        retry = f"`decodekit retry {folder.path}{told}` runs them again{reason}{cut}"
-        note(f"see {folder.path / 'failed.jsonl'}; {retry}")
+        again = f"`decodekit retry {folder.path}` runs them again"
+        if InvalidValueError.code in summary.failures:
+            # A greedy text is the same again, unless the model reads what was refused.
+            again = f"`decodekit retry {folder.path} --max-retries 2` runs them again, and asks again with the reason "
+            again += "what a validator has refused"
+        if LengthError.code in summary.failures:
+            again += "; a larger --max-new-tokens has room for those that were cut"
+        note(f"see {folder.path / 'failed.jsonl'}; {again}")
     note(f"report: {folder.path / 'report.html'}")

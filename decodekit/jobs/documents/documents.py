@@ -15,7 +15,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, Final
 
 from decodekit.errors import DecodekitError, DocumentError, JobError, collecting, raise_faults
 from decodekit.jobs.documents.encodings import plain_text
@@ -29,11 +30,13 @@ from decodekit.jobs.documents.refused_formats import (
     HTML_SUFFIXES,
     MAIL_SUFFIXES,
     PDF_SUFFIXES,
+    is_json_lines,
     refusal_of_bytes,
     refusal_of_file,
 )
 from decodekit.jobs.documents.rows import Cells, JsonLines, Row, RowReader, kind_name, kind_of_rows
 from decodekit.jobs.folder.file_names import Names
+from decodekit.records.ledger import replace_file
 
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """An integer in the one spelling that it has, of at most 64 bits."""
@@ -333,3 +336,30 @@ def _refuse_repeats(entries: Iterable[DocumentRef]) -> None:
         more = f" and {len(repeats) - 3} more" if len(repeats) > 3 else ""
         cause = "; ".join(repeats[:3]) + more + "."
         raise DocumentError(cause, hint="give every document an id of its own, or name another field with --id-field.")
+
+
+def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:
+    """Standard input as it came, after a look at it: whether it holds documents, without faults in names of fields.
+    Raises JobError as `scan` does, and for what is neither text nor JSON lines."""
+    data = stream.read()
+    if not data.strip():
+        raise JobError("standard input is empty.", hint="pipe a text or JSON lines into the command.")
+    with TemporaryDirectory() as folder:
+        source = stdin_input(data, Path(folder), read_as)
+        if not is_json_lines(data):
+            refusal = refusal_of_bytes(data, "standard input", source.fields, file="/dev/stdin")
+            if refusal is not None:
+                raise refusal
+        scan([source])
+    return data
+
+
+def stdin_input(data: bytes, folder: Path, read_as: Input) -> Input:
+    """Standard input, saved in a job folder, so that `retry` and `report` find the documents again.
+
+    It is JSON lines when its first line that is not blank is a JSON object, else one text, with the id ``stdin``; and
+    is read with the options of another input.
+    """
+    name = f"input-{hashlib.sha256(data).hexdigest()[:8]}" + (".jsonl" if is_json_lines(data) else ".txt")
+    replace_file(folder / name, [data])
+    return replace(read_as, path=name, folder=str(folder.resolve()), name="stdin", include=(), exclude=())
