@@ -95,16 +95,16 @@ def doctor(
     return CRASH if problems else DONE
 
 
-def _requirements() -> list[Any]:
-    """The requirements of decodekit, as `packaging` has them, extras left out; empty when it is not installed."""
+def _requirements(package: str) -> list[Any]:
+    """The requirements of a package, as `packaging` has them, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
-    lines = importlib.metadata.requires("decodekit") or [] if version_of("decodekit") else []
-    return [requirement for line in lines if "extra ==" not in line and (requirement := Requirement(line))]
+    every = map(Requirement, (importlib.metadata.requires(package) or []) if version_of(package) else [])
+    return [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def _versions() -> dict[str, str]:
-    names = [requirement.name for requirement in _requirements()] or ["torch", "transformers", "numpy", "numba"]
+    names = [one.name for one in _requirements("decodekit")] or ["torch", "transformers", "numpy", "numba"]
     return {name: version_of(name) or "missing" for name in names}
 
 
@@ -142,32 +142,19 @@ def _numba_cache() -> str:
 
 
 def _conflicts() -> list[str]:
-    """Requirements that the installed versions do not meet, and packages known not to share an environment."""
+    """Requirements that the installed versions do not meet, and the pins of vLLM on what decodekit shares with it."""
     problems = []
-    for requirement in _requirements():
+    for requirement in _requirements("decodekit"):
         version = version_of(requirement.name)
         if version is None:
             problems.append(f"{requirement} is not installed")
         elif not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is installed, decodekit needs {requirement.specifier}")
-    problems += _pinned_by_vllm()
-    return problems
-
-
-def _pinned_by_vllm() -> list[str]:
-    """The pins of vLLM on what decodekit shares with it, to versions that are not the installed ones."""
-    from packaging.requirements import Requirement
-
-    problems = []
-    for line in (importlib.metadata.requires("vllm") or []) if version_of("vllm") else []:
-        requirement = Requirement(line)
-        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in ("torch", "transformers"):
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        version = importlib.metadata.version(requirement.name)
-        if not requirement.specifier.contains(version, prereleases=True):
-            problems.append(f"vllm needs {requirement.name}{requirement.specifier}, {version} is installed")
+    for requirement in _requirements("vllm"):
+        if re.sub(r"[-_.]+", "-", requirement.name).lower() in ("torch", "transformers"):
+            version = importlib.metadata.version(requirement.name)
+            if not requirement.specifier.contains(version, prereleases=True):
+                problems.append(f"vllm needs {requirement.name}{requirement.specifier}, {version} is installed")
     return problems
 
 

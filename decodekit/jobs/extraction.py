@@ -14,7 +14,7 @@ from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.decoding.request.settings import FastForward
 from decodekit.decoding.search.search import Search, SearchCall
 from decodekit.errors import ConstraintError, OptionError, UselessOptionError, raise_faults
-from decodekit.jobs.document_prompt import choose_prompt
+from decodekit.jobs.document_prompt import choose_prompt, read_template
 from decodekit.jobs.documents.documents import DocumentRef
 from decodekit.jobs.documents.files import needed
 from decodekit.jobs.folder.job_folder import JobFolder, JobSettings
@@ -112,7 +112,7 @@ class ExtractionOptions:
         return {"name": name, **options}
 
     def check(self, tokenizer: Any = None) -> tuple[Strategy, Constraint, OutputValidator]:
-        """Check executor, strategy and schema, which needs no model; a cluster that there is already is asked.
+        """Check executor, prompt, strategy and schema, which needs no model; a cluster that there is already is asked.
 
         Args:
             tokenizer: of the model, whose chat template tells how tools are called; until it is there they are checked
@@ -122,11 +122,13 @@ class ExtractionOptions:
             The strategy, the constraint to decode with, and the validator of outputs.
 
         Raises:
-            OptionError, UnknownNameError: of the strategy or the executor, or without effect.
+            OptionError, UnknownNameError: of the strategy, the prompt or the executor, or without effect.
             ConstraintError: the schema is malformed, not supported or not satisfiable.
             JobError: Ray is not installed, or its cluster cannot be reached.
         """
         self._check_executor()
+        if self.prompt is not None:
+            read_template(self.prompt)
         guesses = {"speculate": self.speculate} if self.speculate else {}
         strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
         num_texts = getattr(strategy, "num_return_sequences", 1)
@@ -197,14 +199,8 @@ class Extraction:
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
         schema = options.schema
-        self._prompt = choose_prompt(
-            options.prompt,
-            model=options.model,
-            has_chat_template=has_chat_template(llm.tokenizer),
-            is_raw=options.is_raw,
-            schema=schema.schema if schema.is_json else schema.beyond,
-            is_json=schema.is_json,
-        )
+        is_chat = has_chat_template(llm.tokenizer) and not options.is_raw
+        self._prompt = choose_prompt(options.prompt, options.model, schema, is_chat=is_chat)
         self._call: dict[str, Any] = {
             "constraint": constraint,
             "strategy": strategy,

@@ -68,6 +68,11 @@ class JobSchema:
     is_json: bool = True
 
     @property
+    def told(self) -> Mapping[str, Any] | bool:
+        """The schema for a prompt; of a constraint that is not about JSON its description."""
+        return self.schema if self.is_json else self.beyond
+
+    @property
     def reading(self) -> dict[str, Any]:
         """The options of reading the schema and writing its texts, as a JSON value: all else that decides on the texts.
 

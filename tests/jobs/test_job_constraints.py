@@ -18,7 +18,7 @@ from decodekit.errors import ConstraintError, InvalidOutputError, JobError, Name
 from decodekit.jobs.document_prompt import choose_prompt
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
 from decodekit.jobs.folder.job_folder import JobSettings
-from decodekit.jobs.job_schema import load_schema, reload_schema
+from decodekit.jobs.job_schema import load_schema, reload_schema, schema_of
 from decodekit.jobs.validation import OutputValidator
 from tests.commands import Result
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, run_job, write_jsonl
@@ -211,7 +211,7 @@ def test_a_job_with_a_guard(tmp_path: Path, llm: FakeLLM, module: Path) -> None:
     assert Result("retry", out).code == console.DONE
 
 
-def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
+def test_options_without_effect_or_sense_are_refused_before_the_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*arguments: Any) -> None:
@@ -221,6 +221,8 @@ def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
     (tmp_path / "a.txt").write_text("one")
     command = ("extract", tmp_path / "a.txt", "-o", tmp_path / "out", "--schema", "first")
     for options, said in [
+        (("--prompt", "Read it"), "the template has no {text}"),
+        (("--workers", "2"), "num_workers=2 has no effect without Ray"),
         (("--max-rollbacks", "5"), "has no effect: only a constraint with a guard"),
         (("--strategy", "beam", "--speculate", "grammar"), "beam search cannot speculate"),
         (("--strategy", "contrastive", "--speculate", "prompt-lookup"), "contrastive search cannot speculate"),
@@ -278,8 +280,7 @@ def test_a_text_that_was_cut_and_is_kept_has_no_probabilities(tmp_path: Path) ->
 
 
 def test_other_models_are_told_the_form() -> None:
-    options: dict[str, Any] = {"model": "m", "has_chat_template": False, "is_raw": False, "is_json": False}
-    prompt = choose_prompt(None, schema=described(dk.Choices(["yes", "no"])), **options).fill("Paid?")
+    prompt = choose_prompt(None, "m", schema_of(dk.Choices(["yes", "no"])), is_chat=False).fill("Paid?")
     assert isinstance(prompt, str)
     assert '"yes","no"' in prompt and "JSON" not in prompt and prompt.endswith("Answer:\n")
 

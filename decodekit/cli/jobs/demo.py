@@ -10,7 +10,7 @@ import typer
 
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
-from decodekit.cli.parts.console import DONE, INTERRUPTED, note, print_table
+from decodekit.cli.parts.console import DONE, note, print_table
 from decodekit.errors import JobError
 from decodekit.jobs.documents.documents import scan
 from decodekit.jobs.documents.inputs import Input
@@ -52,11 +52,7 @@ def demo(
         note(f"{kind}:")
         with job:
             job.add_inputs([source])
-            try:
-                extraction.run(job, scan([source]).entries, observer=JobProgress())
-            except KeyboardInterrupt:
-                note("interrupted")
-                return INTERRUPTED
+            extraction.run(job, scan([source]).entries, observer=JobProgress())
         views.append(JobView.read(output / kind, expected=_expected(folder / kind)))
         write_report(output / kind / REPORT, views[-1:], title=f"Sample documents: {kind}")
     report = output / REPORT

@@ -63,7 +63,7 @@ class BatchRequests:
         """A request for each document that can be read."""
         settings = self.settings
         as_chat = settings.is_chat or self.is_chat
-        prompt = Prompt(settings.prompt, as_chat, self.schema.schema if self.schema.is_json else self.schema.beyond)
+        prompt = Prompt(settings.prompt, as_chat, self.schema.told)
         body = self._body(as_chat)
         key, url = ("messages", "/v1/chat/completions") if as_chat else ("prompt", "/v1/completions")
         for entry in entries:
