@@ -53,10 +53,7 @@ class ExtractionOptions:
     """The options that a user chooses for an extraction; `check` refuses all that can be wrong without a model.
 
     Attributes:
-        schema: what to extract.
-        model: name of the model, as for `LLM.load`.
-        strategy: name of the decoding strategy, possibly with options, such as ``"sample:temperature=0.7"``.
-        strategy_options: its options, such as ``{"temperature": 0.7}``.
+        strategy: a name, possibly with options, such as ``"sample:temperature=0.7"``.
         prompt: template, ``@FILE``, or None for the default of the model.
         is_raw: do not use the model's chat template.
         max_new_tokens: budget per document.
@@ -65,10 +62,7 @@ class ExtractionOptions:
         seed: base of the documents' seeds.
         speculate: names of proposers, in order; empty for none. None is `SPECULATE`, where the model and the
             strategy can. Results do not depend on it, so it is not one of the job's settings.
-        fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
-        max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
-        max_retries: as in `LLM.generate`: how often a document is tried again whose value a validator refuses.
-        chat_template_kwargs: as in `LLM.generate`: variables of the chat template.
+        fast_forward, max_rollbacks, max_retries, chat_template_kwargs: as in `LLM.generate`.
         batch_size: documents decoded at a time; None leaves it to the device. This and what follows decides no result.
         max_failures: the number of failures after which no more documents are taken up; None for no limit.
         executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
@@ -103,7 +97,7 @@ class ExtractionOptions:
         guesses = options.pop("speculate", None) or self.speculate
         if options.get("verify") == "rejection" and guesses:  # then the text depends on the proposers
             options["speculate"] = guesses if isinstance(guesses, str) else list(guesses)
-        if self.fast_forward == "canonical":
+        if self.fast_forward == "canonical":  # it changes the distribution
             options["fast_forward"] = self.fast_forward
         if self.max_rollbacks is not None:  # it decides who fails
             options["max_rollbacks"] = self.max_rollbacks
