@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,9 @@ from decodekit.jobs.documents.documents import scan
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.folder.file_names import REPORT
 from decodekit.jobs.folder.job_folder import JobFolder
-
-if TYPE_CHECKING:
-    from decodekit.jobs.reports.job_view import JobView
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView, total_fields
+from decodekit.jobs.reports.progress import JobProgress
 
 
 @command
@@ -36,9 +36,6 @@ def demo(
     from decodekit.cli.jobs.extract import load_model
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.job_schema import load_schema
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.progress import JobProgress
 
     folder = find_examples(examples)
     kinds = sorted(path.parent.name for path in folder.glob("*/schema.json"))
@@ -85,8 +82,6 @@ def _expected(folder: Path) -> dict[str, Any]:
 
 
 def _print_summary(views: list[JobView], report: Path) -> None:
-    from decodekit.jobs.reports.job_view import total_fields
-
     rows = [(view.title, _line(len(view.done), len(view.failed), view.fields())) for view in views]
     num_done, num_failed = sum(len(view.done) for view in views), sum(len(view.failed) for view in views)
     rows.append(("all", _line(num_done, num_failed, total_fields(views))))

@@ -10,10 +10,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from decodekit.cli.jobs.extract import tell_end
 from decodekit.cli.jobs.job_commands import MAX_NAMED, named, print_damage, tell_program
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, SOME_FAILED, note
+from decodekit.jobs.document_prompt import Prompt
+from decodekit.jobs.documents.documents import counted, scan
+from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, read_failures, read_results
+from decodekit.jobs.job_runner import JobRunner, open_documents
+from decodekit.jobs.reports.progress import JobProgress
+from decodekit.records.ledger import encode_line, replace_file
 
 _OPENAI_REQUESTS = 50_000
 
@@ -41,12 +48,8 @@ def export(
     `vllm run-batch -i requests.jsonl -o answers.jsonl --model M` runs it, and `decodekit import DIR answers.jsonl`
     takes the answers back.
     """
-    from decodekit.jobs.documents.documents import counted, scan
     from decodekit.jobs.extraction import ExtractionOptions
     from decodekit.jobs.folder.batch_requests import BatchRequests
-    from decodekit.jobs.folder.job_folder import Damaged, JobFile, read_failures, read_results
-    from decodekit.jobs.job_runner import open_documents
-    from decodekit.records.ledger import encode_line, replace_file
 
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -90,14 +93,8 @@ def take_back(
 
     The same command again changes nothing. Documents without an answer stay open: `extract` and `export` do them.
     """
-    from decodekit.cli.jobs.extract import tell_end
-    from decodekit.jobs.document_prompt import Prompt
-    from decodekit.jobs.documents.documents import scan
     from decodekit.jobs.extraction import ExtractionOptions
     from decodekit.jobs.folder.batch_answers import AnswerExecutor, Answers
-    from decodekit.jobs.folder.job_folder import JobFile, JobFolder
-    from decodekit.jobs.job_runner import JobRunner, open_documents
-    from decodekit.jobs.reports.progress import JobProgress
 
     job = JobFile.read(directory)
     settings = job.settings

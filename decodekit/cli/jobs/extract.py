@@ -25,6 +25,7 @@ from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, needed
 from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.folder.file_names import JOB, REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, known_inputs, read_failures
+from decodekit.jobs.reports.progress import JobProgress
 from decodekit.records.run_folder import check_free
 from decodekit.terminal import one_line
 
@@ -305,8 +306,6 @@ def run(
     **selection: Any,
 ) -> int:
     """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
-    from decodekit.jobs.reports.progress import JobProgress
-
     for name, lines in folder.damaged.items():
         if lines:
             where = f"line {lines[0].number}: {lines[0].why}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,10 +15,11 @@ from decodekit.errors import JobError, OptionError
 from decodekit.jobs.documents.documents import counted
 from decodekit.jobs.folder.file_names import REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile
+from decodekit.jobs.folder.shards import merge_jobs
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
+from decodekit.jobs.reports.result_tables import TableFormat, tables_of, write_tables
 from decodekit.terminal import one_line
-
-if TYPE_CHECKING:
-    from decodekit.jobs.reports.result_tables import TableFormat
 
 MAX_NAMED = 8
 """Of many documents or lines, so many are named."""
@@ -27,7 +28,6 @@ MAX_NAMED = 8
 @command
 def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
     """Count what is done, failed and left; also while the job runs."""
-    from decodekit.jobs.reports.job_view import JobView
 
     view = JobView.read(directory)
     print_damage(view.damaged)
@@ -60,8 +60,6 @@ def report(
     documents: Annotated[int, typer.Option(min=0, help="How many documents are shown with their text.")] = 2000,
 ) -> None:
     """Build report.html again: one file, with every document beside its JSON."""
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
 
     path = output or directory / REPORT
     if path.is_dir():
@@ -83,7 +81,6 @@ def merge(
 
     Nothing outside of the folders is read: `decodekit report` shows the texts of the documents.
     """
-    from decodekit.jobs.folder.shards import merge_jobs
 
     summary = merge_jobs(directories, output)
     write_pages(output, is_closed=True)
@@ -98,9 +95,6 @@ def merge(
 
 def write_pages(folder: Path, tables: Sequence[TableFormat] = (), *, is_closed: bool = False) -> list[Path]:
     """Write the report of a job, and its tables: those that it had, by default. The paths of these."""
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.result_tables import tables_of, write_tables
 
     view = JobView.read(folder, is_closed=is_closed)
     write_report(folder / REPORT, [view], title=view.title)
