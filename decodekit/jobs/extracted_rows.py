@@ -326,12 +326,9 @@ def _plain(value: Any) -> Any:
 
 def _is_null(value: Any) -> bool:
     """Whether a cell of a table is empty: None, NaN, and pandas' NaT and NA."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    try:
-        return bool(value != value)  # true of NaN alone
-    except Exception:  # an array has no truth value
-        return False
+    with suppress(Exception):  # an array has no truth value
+        return value is None or type(value).__name__ == "NAType" or bool(value != value)  # true of NaN alone
+    return False
 
 
 def _spelled(strategy: Any) -> str:

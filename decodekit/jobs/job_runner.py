@@ -117,24 +117,22 @@ class RunSummary:
     """The counts of one run.
 
     Attributes:
-        num_documents: documents of the inputs (of the shard and limit, if any).
-        num_before: of them, done or failed in earlier runs and not touched.
-        num_changed: of them, done before, but the text has changed since, so they were done again.
-        num_unread: of them, done before, and cannot be read any more; their results stay.
+        num_before: documents of the shard and limit, if any, done or failed in earlier runs and not touched.
+        num_changed: done before, but the text has changed since, so they were done again.
+        num_unread: done before, and cannot be read any more; their results stay.
         failures: number of failures of this run by code.
         is_stopped: the limit on failures was reached, and documents are left.
     """
 
-    num_documents: int
     num_before: int
     num_changed: int
+    num_unread: int
     num_done: int = 0
     num_failed: int = 0
     num_tokens: int = 0
     seconds: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
     is_stopped: bool = False
-    num_unread: int = 0
 
 
 @dataclass
@@ -187,8 +185,8 @@ class JobRunner:
         changed = {entry.id for entry in read if entry.id in done and done[entry.id] != entry.digest}
         self.folder.forget(changed)
         todo = open_documents(entries, done, self.folder.failures, retries=retries)
-        summary = RunSummary(len(entries), len(entries) - len(todo), len(changed))
-        summary.num_unread = sum(entry.fault is not None and entry.id in done for entry in entries)
+        num_unread = sum(entry.fault is not None and entry.id in done for entry in entries)
+        summary = RunSummary(len(entries) - len(todo), len(changed), num_unread)
         self.folder.start_run(**told, **origin)
         self.observer.start(len(entries), summary.num_before)
         started = time.perf_counter()

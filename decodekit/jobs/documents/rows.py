@@ -1,7 +1,7 @@
 """Files of many documents: JSON lines, tables with delimiters, Parquet. A row is found again by where it begins.
 
-    for place, offset, length, row in rows.scan(name, columns): ... # once, before the work starts
-    rows.row(offset, length, place, "text")                        # each again, when its turn comes
+    for place, offset, length, row in rows.scan(name, columns): ...     # once, before the work starts
+    rows.row(offset, length, place, "text")                             # each again, when its turn comes
 
 So a job over a file of any size needs memory for the ids only. A row that is broken is a `DocumentError` in its place,
 and the others go on.
