@@ -49,7 +49,7 @@ def export(
     takes the answers back.
     """
     from decodekit.jobs.extraction import ExtractionOptions
-    from decodekit.jobs.folder.batch_requests import BatchRequests
+    from decodekit.jobs.folder.exchange import BatchRequests
 
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -94,7 +94,7 @@ def take_back(
     The same command again changes nothing. Documents without an answer stay open: `extract` and `export` do them.
     """
     from decodekit.jobs.extraction import ExtractionOptions
-    from decodekit.jobs.folder.batch_answers import AnswerExecutor, Answers
+    from decodekit.jobs.folder.exchange import AnswerExecutor, Answers
 
     job = JobFile.read(directory)
     settings = job.settings
