@@ -12,9 +12,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from decodekit.constraints import Constraint, Grammar, Guarded, JsonSchema, as_constraint
@@ -308,18 +307,6 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
         raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
 
 
-class _AsItIs(SourceFileLoader):
-    """Reads the source of a module, never bytecode beside it.
-
-    Python takes bytecode for current while the size of the source and the second of its last change are the same.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        """The source, compiled."""
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
 def load_module(name: str) -> ModuleType:
     """A module by its file or its name; raises the ConstraintError of one that is not there or cannot be imported."""
     try:
@@ -330,11 +317,12 @@ def load_module(name: str) -> ModuleType:
             raise NameNotFoundError(f"there is no file {name!r}.")
         # A name of its own per file, registered before it runs: pydantic looks annotations up in sys.modules.
         module_name = f"_decodekit_schema_{path.stem}"
-        spec = importlib.util.spec_from_file_location(module_name, path, loader=_AsItIs(module_name, str(path)))
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+        # From its source: bytecode beside it is taken for current while the size of the source and the second of its
+        # last change are the same.
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
         return module
     except ModuleNotFoundError as error:
         raise NameNotFoundError(f"{name} cannot be imported: no module named {error.name!r}.") from error

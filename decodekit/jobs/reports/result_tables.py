@@ -15,13 +15,13 @@ what counts: a table is made of it, in one step, whenever a run ends.
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -119,17 +119,13 @@ def _as_json(value: Any) -> str:
 
 
 def _write_csv(
-    path: Path, columns: Mapping[str, str], folder: Path, cell: Callable[[Any], str] | None = None, mark: bytes = b""
+    path: Path, columns: Mapping[str, str], folder: Path, *, cell: Callable[[Any], str], mark: bytes = b""
 ) -> None:
     def lines() -> Iterator[bytes]:
         yield mark
-        line = io.StringIO(newline="")
-        writer = csv.writer(line)
+        writer: Any = csv.writer(SimpleNamespace(write=str))  # a row is what `write` returns
         for cells in itertools.chain([list(columns)], (map(row.get, columns) for row in _flat_rows(folder))):
-            writer.writerow(map(cell or _cell, cells))
-            yield line.getvalue().encode("utf-8", errors="backslashreplace")
-            line.seek(0)
-            line.truncate()
+            yield writer.writerow(map(cell, cells)).encode("utf-8", errors="backslashreplace")
 
     replace_file(path, lines())
 
@@ -176,7 +172,7 @@ def _typed(value: Any, kind: str) -> Any:
 
 
 _WRITERS: Final[Mapping[TableFormat, Callable[[Path, Mapping[str, str], Path], None]]] = {
-    "csv": _write_csv,
+    "csv": partial(_write_csv, cell=_cell),
     "excel": partial(_write_csv, cell=_inert, mark=b"\xef\xbb\xbf"),
     "parquet": _write_parquet,
 }
