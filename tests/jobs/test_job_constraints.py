@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,7 +176,7 @@ def test_programs_without_source_and_of_several_kinds() -> None:
 
 def test_jobs_without_a_constraint_of_their_own_keep_their_fingerprint() -> None:
     """Of a folder that was made before jobs had constraints: it is the same job."""
-    data = make_settings().to_json()
+    data = asdict(make_settings())
     del data["constraint"]
     assert JobSettings.from_json(data) == make_settings()
     assert make_settings().fingerprint == "2e415472"

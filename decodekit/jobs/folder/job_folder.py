@@ -166,13 +166,9 @@ class JobSettings:
         options = ", ".join(f"{name}={value!r}" for name, value in self.strategy.items() if name != "name")
         return f"{self.strategy['name']}({options})"
 
-    def to_json(self) -> dict[str, Any]:
-        """As a dictionary of plain values, the form of `job.json`."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JobSettings:
-        """The inverse of `to_json`; raises KeyError for a missing field."""
+        """The settings in `job.json`; raises KeyError for a missing field."""
         names = (one.name for one in fields(cls))
         return cls(**{name: data[name] for name in names if name in data or name not in cls._LATER})
 
@@ -215,14 +211,7 @@ class JobFile:
 
     def write(self, folder: Path) -> None:
         """Replace `job.json` in one step."""
-        data = {
-            "format": FORMAT,
-            "fingerprint": self.settings.fingerprint,
-            "settings": self.settings.to_json(),
-            "earlier": {fingerprint: settings.to_json() for fingerprint, settings in self.earlier.items()},
-            "inputs": [asdict(source) for source in self.inputs],
-            "runs": self.runs,
-        }
+        data = {"format": FORMAT, "fingerprint": self.settings.fingerprint, **asdict(self)}
         replace_file(folder / JOB, [(json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii")])
 
     @classmethod
