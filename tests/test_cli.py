@@ -21,7 +21,7 @@ from decodekit.cli.parts import console
 from decodekit.constraints import explain
 from decodekit.errors import DecodekitError, OptionError
 from decodekit.jobs.extraction import SPECULATE, ExtractionOptions, with_guesses
-from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.folder.job_folder import JobSettings
 from decodekit.jobs.job_schema import load_schema
 from decodekit.strategy import BestOf, DoLa, Greedy, Sample, Strategy
 from tests.commands import Result

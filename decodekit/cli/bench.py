@@ -41,11 +41,7 @@ class ExampleOptions:
     schema: Annotated[str | None, typer.Option(help=f"For a JSONL file that names none. {o.SCHEMA_HELP}")] = None
 
     def load(self, layout: o.SchemaOptions) -> list[Task]:
-        """The tasks with their examples.
-
-        Raises:
-            OptionError: there is no such task, or options of a schema are given without one.
-        """
+        """The tasks with their examples."""
         from decodekit.evaluation.task import load_task
         from decodekit.jobs.job_schema import load_schema
 

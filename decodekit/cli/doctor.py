@@ -21,7 +21,6 @@ from decodekit.errors import DecodekitError
 from decodekit.plugins import version_of
 
 if TYPE_CHECKING:
-    from decodekit.costs import Estimate
     from decodekit.llm import LLM
 
 
@@ -67,10 +66,19 @@ def doctor(
     name = "tiny" if model is None else model
     if name:
         try:
-            facts |= _examined(name, batch or 1, context, device) if is_estimated else _looked_at(name)
-            found: Estimate | None = facts.pop("found", None)
-            if found is not None:
-                facts["estimate"], lines = found.to_dict(), str(found).splitlines()
+            from decodekit.costs import estimate
+            from decodekit.llm import LLM
+
+            path = Path(name).expanduser()
+            subject: LLM | str = str(path)
+            if is_estimated and (path.suffix == ".json" or (path.is_dir() and not _has_weights(path))):
+                told: dict[str, Any] = {"model": f"{name}: a configuration without weights"}
+            else:
+                told = _told(name, subject := LLM.load(name))
+            if is_estimated:
+                found = estimate(subject, batch or 1, context, device=device)
+                told["estimate"], lines = found.to_dict(), str(found).splitlines()
+            facts |= told
         except DecodekitError as error:
             facts["model"] = f"{name}: cannot be used"
             problems.append(str(error))
@@ -87,16 +95,16 @@ def doctor(
     return CRASH if problems else DONE
 
 
-def _requirements() -> list[Any]:
-    """The requirements of decodekit, as `packaging` has them, extras left out; empty when it is not installed."""
+def _requirements(package: str) -> list[Any]:
+    """The requirements of a package, as `packaging` has them, extras left out; empty when it is not installed."""
     from packaging.requirements import Requirement
 
-    lines = importlib.metadata.requires("decodekit") or [] if version_of("decodekit") else []
-    return [requirement for line in lines if "extra ==" not in line and (requirement := Requirement(line))]
+    every = map(Requirement, (importlib.metadata.requires(package) or []) if version_of(package) else [])
+    return [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def _versions() -> dict[str, str]:
-    names = [requirement.name for requirement in _requirements()] or ["torch", "transformers", "numpy", "numba"]
+    names = [one.name for one in _requirements("decodekit")] or ["torch", "transformers", "numpy", "numba"]
     return {name: version_of(name) or "missing" for name in names}
 
 
@@ -134,32 +142,19 @@ def _numba_cache() -> str:
 
 
 def _conflicts() -> list[str]:
-    """Requirements that the installed versions do not meet, and packages known not to share an environment."""
+    """Requirements that the installed versions do not meet, and the pins of vLLM on what decodekit shares with it."""
     problems = []
-    for requirement in _requirements():
+    for requirement in _requirements("decodekit"):
         version = version_of(requirement.name)
         if version is None:
             problems.append(f"{requirement} is not installed")
         elif not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is installed, decodekit needs {requirement.specifier}")
-    problems += _pinned_by_vllm()
-    return problems
-
-
-def _pinned_by_vllm() -> list[str]:
-    """The pins of vLLM on what decodekit shares with it, to versions that are not the installed ones."""
-    from packaging.requirements import Requirement
-
-    problems = []
-    for line in (importlib.metadata.requires("vllm") or []) if version_of("vllm") else []:
-        requirement = Requirement(line)
-        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in ("torch", "transformers"):
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        version = importlib.metadata.version(requirement.name)
-        if not requirement.specifier.contains(version, prereleases=True):
-            problems.append(f"vllm needs {requirement.name}{requirement.specifier}, {version} is installed")
+    for requirement in _requirements("vllm"):
+        if re.sub(r"[-_.]+", "-", requirement.name).lower() in ("torch", "transformers"):
+            version = importlib.metadata.version(requirement.name)
+            if not requirement.specifier.contains(version, prereleases=True):
+                problems.append(f"vllm needs {requirement.name}{requirement.specifier}, {version} is installed")
     return problems
 
 
@@ -169,37 +164,15 @@ def _kernels() -> dict[str, str]:
 
     from decodekit.gpu.triton_programs import missing
 
-    attention, reason = "torch scaled_dot_product_attention", missing()
-    if not torch.cuda.is_available():
-        return {
-            "kernels": f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba",
-            "triton": str(version_of("triton")) if reason is None else f"{reason}; only a GPU needs it",
-        }
-    programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
-    return {
-        "kernels": f"{programs}; steps: CUDA graphs; masks: numba on the CPU",
-        "triton": str(version_of("triton")) if reason is None else f"{reason}; torch.compile needs it, too",
-    }
-
-
-def _looked_at(name: str) -> dict[str, Any]:
-    """The report on how a model is run and how it calls tools; no estimate."""
-    from decodekit.llm import LLM
-
-    return _told(name, LLM.load(name))
-
-
-def _examined(name: str, batch: int, context: int | None, device: str | None) -> dict[str, Any]:
-    """The report on how a model is run and how it calls tools, if it has weights; and its estimate as `found`."""
-    from decodekit.costs import estimate
-    from decodekit.llm import LLM
-
-    path = Path(name).expanduser()
-    if path.suffix == ".json" or (path.is_dir() and not _has_weights(path)):
-        told = f"{name}: a configuration without weights"
-        return {"model": told, "found": estimate(str(path), batch, context, device=device)}
-    llm = LLM.load(name)
-    return {**_told(name, llm), "found": estimate(llm, batch, context, device=device)}
+    reason, is_on_gpu = missing(), torch.cuda.is_available()
+    if is_on_gpu:
+        programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
+        kernels = f"{programs}; steps: CUDA graphs; masks: numba on the CPU"
+    else:
+        attention = "torch scaled_dot_product_attention"
+        kernels = f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba"
+    need = "torch.compile needs it, too" if is_on_gpu else "only a GPU needs it"
+    return {"kernels": kernels, "triton": str(version_of("triton")) if reason is None else f"{reason}; {need}"}
 
 
 def _has_weights(folder: Path) -> bool:

@@ -63,7 +63,7 @@ def evaluate(
     from decodekit.cli.jobs.extract import load_model
 
     llm = load_model(model.model, model.dtype, model.device_map)
-    options: dict[str, Any] = o.given(speculate=o.parse_speculate(speculate))  # type: ignore[assignment]
+    options: dict[str, Any] = o.given(speculate=o.parse_speculate(speculate))
     found = evaluate_tasks(
         llm,
         names,

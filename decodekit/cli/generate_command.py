@@ -19,6 +19,12 @@ from decodekit.errors import OptionError
 if TYPE_CHECKING:
     from decodekit.llm import LLM, Completion
 
+_STATS = (
+    "num_prompt_tokens num_generated_tokens ttft_s tokens_per_second num_guard_refusals num_rollbacks num_forwards "
+    "num_forced_tokens draft_acceptance_rate"
+)
+"""What is told of a text as JSON beside it, by the names of the attributes of `Stats`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConstraintOptions:
@@ -38,12 +44,7 @@ class ConstraintOptions:
     choices: Annotated[str | None, typer.Option(help="One of these, between commas.")] = None
 
     def load(self, layout: o.SchemaOptions) -> Any:
-        """The constraint; None if none was asked for.
-
-        Raises:
-            OptionError: two of them are given, or options of a schema without one.
-            ConstraintError: it cannot be used.
-        """
+        """The constraint; None if none was asked for. At most one can be, and options of a schema only beside it."""
         given = [f"--{one.name}" for one in fields(self) if getattr(self, one.name)]
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)} cannot be combined: a text has one constraint.", at=given[-1])
@@ -127,8 +128,7 @@ def generate(
         "fast_forward": speed.fast_forward,
         "trace": html is not None,
         "chat_template_kwargs": o.parse_chat_template_kwargs(chat_template_kwargs) or None,
-        **o.given(speculate=speed.proposers() or None),
-        **o.given(num_return_sequences=num_return_sequences),
+        **o.given(speculate=o.parse_speculate(speed.speculate) or None, num_return_sequences=num_return_sequences),
         **sampling.of_strategy(),
     }
     texts = _read(prompts)
@@ -138,30 +138,25 @@ def generate(
     is_chat = has_chat_template(llm.tokenizer) and not raw
     read: list[Any] = [[{"role": "user", "content": text}] if is_chat else text for text in texts]
     if len(read) > 1 or num_return_sequences not in (None, 1):
-        return _print_several(llm, read, options, html, as_json=as_json)
-    completion = _print_one(llm, read[0], options, is_drawn=stream, as_json=as_json)
-    return _tell([completion], html, is_told=not as_json)
+        told = _print_several(llm, read, options, as_json=as_json)
+    else:
+        told = [_print_one(llm, read[0], options, is_drawn=stream, as_json=as_json)]
+    return _tell(told, html, is_told=not as_json)
 
 
 def _check_page(html: Path | None, num_prompts: int) -> None:
-    """Check that the page of the tokens can be written.
-
-    Raises:
-        OptionError: it cannot, or it would have the tokens of several prompts.
-    """
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+    """Check that the page of the tokens can be written, and has those of one prompt."""
+    if html is None:
+        return
+    if html.is_dir() or not html.parent.is_dir():
         cause = f"{str(html)!r} is a folder." if html.is_dir() else f"there is no folder {str(html.parent)!r}."
         raise OptionError(cause, at="--html", hint="a file in a folder that exists")
-    if html is not None and num_prompts > 1:
+    if num_prompts > 1:
         raise OptionError(f"one page has the tokens of one prompt, not of {num_prompts}.", at="--html")
 
 
 def _check_stream(constraint: Any, num_prompts: int, num_texts: int, *, as_json: bool) -> None:
-    """Check that there is one value to draw.
-
-    Raises:
-        OptionError: there is none, or there are several, or another form is asked for.
-    """
+    """Check that there is one value to draw."""
     from decodekit.constraints.growing import GrowingValue
 
     if num_prompts > 1 or num_texts > 1:
@@ -172,35 +167,26 @@ def _check_stream(constraint: Any, num_prompts: int, num_texts: int, *, as_json:
         raise OptionError("--stream draws the value of JSON, and the text is none.", at="--stream", hint="--schema")
 
 
-def _plain(value: Any, *, is_whole: bool) -> Any:
-    """The value so far, in plain types."""
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(value, exclude_none=not is_whole, fallback=repr)
-
-
 def _read(prompts: list[str]) -> list[str]:
-    """The prompts as texts; ``-`` is what stdin holds.
-
-    Raises:
-        OptionError: stdin is named twice, or is empty.
-    """
+    """The prompts as texts; ``-`` is what stdin holds, which is named once and not empty."""
     if prompts.count("-") > 1:
         raise OptionError("- is given twice, and there is one standard input.", at="PROMPT")
     texts = [sys.stdin.read() if prompt == "-" else typed_text(prompt) for prompt in prompts]
-    for prompt, text in zip(prompts, texts, strict=True):
-        if prompt == "-" and not text:
-            raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
+    if "-" in prompts and not texts[prompts.index("-")]:
+        raise OptionError("standard input is empty.", at="PROMPT", hint="pipe a text into the command")
     return texts
 
 
 def _print_one(llm: LLM, prompt: Any, options: Mapping[str, Any], *, is_drawn: bool, as_json: bool) -> Completion:
     """Print the text of a prompt, or its value, as it grows."""
+    from pydantic_core import to_jsonable_python
+
     completion, view = None, GrowingView()
     for chunk in llm.stream(prompt, **options):
         completion = chunk.completion or completion
         if is_drawn and (value := chunk.partial) is not None:
-            view.show(_plain(value, is_whole=completion is not None), is_last=completion is not None)
+            is_whole = completion is not None
+            view.show(to_jsonable_python(value, exclude_none=not is_whole, fallback=repr), is_last=is_whole)
         elif not (is_drawn or as_json):
             print_text(chunk.text, end="")
     assert completion is not None
@@ -211,10 +197,8 @@ def _print_one(llm: LLM, prompt: Any, options: Mapping[str, Any], *, is_drawn: b
     return completion
 
 
-def _print_several(
-    llm: LLM, prompts: list[Any], options: Mapping[str, Any], html: Path | None, *, as_json: bool
-) -> int:
-    """Print the texts of each prompt as soon as those before are printed; the exit code."""
+def _print_several(llm: LLM, prompts: list[Any], options: Mapping[str, Any], *, as_json: bool) -> list[Completion]:
+    """Print the texts of each prompt as soon as those before are printed."""
     done: dict[int, Completion] = {}
     told: list[Completion] = []
     for index, completion in llm.as_completed(prompts, **options):
@@ -230,7 +214,7 @@ def _print_several(
                 which = [f"prompt {number + 1} of {len(prompts)}"] if len(prompts) > 1 else []
                 which += [f"text {sample + 1} of {len(texts)}"] if len(texts) > 1 else []
                 print_text(f"--- {', '.join(which)}\n{text.text}")
-    return _tell(told, html, is_told=not as_json)
+    return told
 
 
 def _tell(completions: list[Completion], html: Path | None, *, is_told: bool) -> int:
@@ -257,20 +241,11 @@ def _tell(completions: list[Completion], html: Path | None, *, is_told: bool) ->
 
 def _as_record(completion: Completion) -> dict[str, Any]:
     """A completion as JSON."""
-    stats = completion.stats
     return {
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "error": completion.error,
-        "num_prompt_tokens": stats.num_prompt_tokens,
-        "num_generated_tokens": stats.num_generated_tokens,
-        "ttft_s": stats.ttft_s,
-        "tokens_per_second": stats.tokens_per_second,
-        "num_guard_refusals": stats.num_guard_refusals,
-        "num_rollbacks": stats.num_rollbacks,
-        "num_forwards": stats.num_forwards,
-        "num_forced_tokens": stats.num_forced_tokens,
-        "draft_acceptance_rate": stats.draft_acceptance_rate,
+        **{name: getattr(completion.stats, name) for name in _STATS.split()},
         "score": completion.score,
         "others": [{"text": other.text, "score": other.score} for other in completion.others],
     }

@@ -124,15 +124,9 @@ def load(
     """The constraint that a file holds, or that has a name: of the library or of an installed package.
 
     Args:
-        source, start: the file or the name, and the rule to start from.
         asked: options of a JSON Schema.
         is_judging: whether texts from elsewhere are checked with it: a JSON Schema then takes any whitespace,
             escapes and digits, unless it was made with others or `asked` names them.
-
-    Raises:
-        ConstraintError: there is none, or it is malformed.
-        PluginError: what has the name cannot be loaded.
-        OptionError: `start` for what has no rules, or an option of JSON Schemas for something else.
     """
     from decodekit.constraints.request_formats import json_schema_in
     from decodekit.jobs.job_schema import with_options

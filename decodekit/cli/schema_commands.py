@@ -12,6 +12,9 @@ from decodekit.cli.parts.console import DONE, SCHEMA_REFUSED, print_json, print_
 
 app = typer.Typer(help="Look at a schema.", no_args_is_help=True)
 
+_FACTS = "draft is_supported is_complete error impossible reasons least_tokens most_tokens warnings"
+"""What is told of a coverage as JSON, by the names of its attributes."""
+
 
 @app.callback()
 def group() -> None:
@@ -41,17 +44,7 @@ def check(
         tokenizer = load_model(model, "auto", None).vocabulary
     coverage = check(constraint, tokenizer=tokenizer)
     if as_json:
-        facts = {
-            "draft": coverage.draft,
-            "is_supported": coverage.is_supported,
-            "is_complete": coverage.is_complete,
-            "error": coverage.error,
-            "impossible": coverage.impossible,
-            "reasons": coverage.reasons,
-            "least_tokens": coverage.least_tokens,
-            "most_tokens": coverage.most_tokens,
-            "warnings": coverage.warnings,
-        }
+        facts = {name: getattr(coverage, name) for name in _FACTS.split()}
         keywords = [{"pointer": one.pointer, "status": one.status, "error": one.error} for one in coverage.keywords]
         validators = [{"name": one.name, "pointer": one.pointer, "status": one.status} for one in coverage.validators]
         print_json({**facts, "keywords": keywords, "validators": validators})

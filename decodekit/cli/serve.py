@@ -147,11 +147,7 @@ def serve(*, model: o.ModelOptions, address: AddressOptions, limits: LimitOption
 
 
 def _parts() -> tuple[Any, ...]:
-    """The modules that an endpoint is made of, loaded when they are asked for.
-
-    Raises:
-        OptionError: a package that it needs is missing.
-    """
+    """The modules that an endpoint is made of, loaded when they are asked for; OptionError if a package is missing."""
     try:
         from decodekit.serving import server
         from decodekit.serving.app import make_app

@@ -25,13 +25,7 @@ def sheet(room: str, name: str) -> str:
 
 
 def page_html(title: str, parts: Iterable[str], room: str, name: str = "report.css") -> str:
-    """A page.
-
-    Args:
-        title: of the window.
-        parts: the body, as HTML.
-        room, name: the package and its style sheet that goes on from `page.css`.
-    """
+    """A page of HTML parts; `room` and `name` are the package and its style sheet that goes on from `page.css`."""
     style = sheet("decodekit.html_pages", "page.css") + sheet(room, name)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -49,12 +43,7 @@ def figure_html(caption: str, content: str) -> str:
 
 
 def table_html(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
-    """A table of texts, as HTML.
-
-    Args:
-        rows: the cells of each row.
-        heading: the names of the columns; none leaves the heading out.
-    """
+    """A table of texts, as HTML; without a heading there is none."""
     first = "".join(f"<th>{escape(name)}</th>" for name in heading)
     lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in ([first] if first else []) + lines) + "</table>"

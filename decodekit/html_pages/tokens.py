@@ -10,6 +10,10 @@ A token is shaded by its probability and underlined by its source. Pointing at i
     ` 40` 0.920   ` 4` 0.030   ` the` 0.020, struck out: the constraint does not allow it
 
 There are no scripts: cards are shown by ``:hover`` and ``:focus``.
+
+Above the text of a beam search stands its tree as SVG: a column for each step, in it the continuations that were looked
+at, best first. Lines lead from each continuation to those of it that a step looked at; those of returned texts are
+thick. What was pruned is dashed and pale, what ended a text has a thick frame.
 """
 
 from __future__ import annotations
@@ -20,12 +24,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from decodekit.html_pages import page_html, sheet
-from decodekit.html_pages.beams import beam_figure
+from decodekit.html_pages import page_html, sheet, shortened
 
 if TYPE_CHECKING:
     from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
-    from decodekit.decoding.search.beam_tree import BeamTree
+    from decodekit.decoding.search.beam_tree import BeamNode, BeamTree
 
 SOURCES: Final = {
     "model": ("the model", "The model took it by itself."),
@@ -34,6 +37,11 @@ SOURCES: Final = {
     "draft rejected": ("draft rejected", "The model took it where a draft had another token."),
 }
 """What is said of each source, in the legend and on a card."""
+
+
+_CELL, _GAP, _ROW, _HEIGHT = 96, 34, 44, 34
+FATES: Final = {"kept": "goes on", "ended": "a finished text among the best", "pruned": "pruned"}
+"""What is said of each fate."""
 
 
 class TracedText(Protocol):
@@ -167,11 +175,59 @@ def _shade(logprob: float | None) -> str:
     return f"{min(1.0, logprob / math.log(0.01)):.2f}" if logprob is not None and logprob < 0 else "0"
 
 
-def _quoted(text: str) -> str:
+def _visible(text: str) -> str:
     """A text as it can be told apart from another, spaces and line ends included."""
-    shown = text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
-    return escape(shown)
+    return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+
+
+def _quoted(text: str) -> str:
+    return escape(_visible(text))
 
 
 def _css(source: str) -> str:
     return "dk-" + source.replace(" ", "-")
+
+
+def beam_figure(tree: BeamTree) -> str:
+    """The tree as HTML with its legend."""
+    nodes = tree.nodes
+    if not nodes:
+        return '<p class="dk-facts">The search looked at nothing.</p>'
+    best = {node for end in tree.returned for node in tree.path(end)}
+    rows: dict[int, int] = {}  # of each step, how many nodes there are so far
+    places = []
+    for node in nodes:
+        row = rows.get(node.step, 0)
+        rows[node.step] = row + 1
+        places.append((node.step * (_CELL + _GAP) + 4, row * _ROW + 4))
+    lines, cells = [], []
+    for number, (node, (x, y)) in enumerate(zip(nodes, places, strict=True)):
+        css = f"dk-{node.fate}" + (" dk-best" if number in best else "")
+        if node.parent is not None:
+            left, top = places[node.parent]
+            middle, bend = _HEIGHT / 2, _GAP / 2
+            start, end = left + _CELL, x
+            path = f"M{start} {top + middle}C{start + bend} {top + middle} {end - bend} {y + middle} {end} {y + middle}"
+            lines.append(f'<path class="{css}" d="{path}"/>')
+        cells.append(_cell(node, x, y, css, "".join(nodes[one].text for one in tree.path(number))))
+    width, height = max(x for x, _ in places) + _CELL + 4, max(rows.values()) * _ROW
+    legend = "".join(f'<li><i class="dk-fate dk-{fate}"></i> {name}</li>' for fate, name in FATES.items())
+    caption = "Beams: a column a step, best first; the log-probability of each text, of finished ones the score"
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    label = f'role="img" aria-label="tree of {len(nodes)} continuations"'
+    return (
+        f'<figure class="dk-beams"><figcaption>{caption}</figcaption><ul class="dk-legend">{legend}'
+        '<li><i class="dk-fate dk-kept dk-best"></i> of a returned text</li></ul>'
+        f'<div class="dk-wide" tabindex="0"><svg {size} {label}>{"".join(lines)}{"".join(cells)}</svg></div></figure>'
+    )
+
+
+def _cell(node: BeamNode, x: int, y: int, css: str, text: str) -> str:
+    shown = escape(shortened(_visible(node.text), _CELL - 10))
+    told = escape(f"{text}\nlog p {node.log_prob:.4g}, score {node.score:.4g}: {FATES[node.fate]}")
+    figure = f"score {node.score:.3f}" if node.fate == "ended" else f"{node.log_prob:.3f}"
+    return (
+        f'<g class="dk-cell {css}"><rect x="{x}" y="{y}" width="{_CELL}" height="{_HEIGHT}" rx="5"/>'
+        f'<text x="{x + 6}" y="{y + 14}">{shown}</text><text class="dk-small" x="{x + 6}" y="{y + 28}">'
+        f"{figure}</text><title>{told}</title></g>"
+    )

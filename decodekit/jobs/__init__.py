@@ -11,6 +11,6 @@ What `decodekit extract` does, in Python:
         summary = extraction.run(folder, scan([source]).entries)
 
 `documents` names files and folders and lists what they hold, `job_schema` and `document_prompt` say what is asked,
-`executors` decode, `validation` has the last word on every output, `folder` keeps what came of it, `job_runner` is the
-loop over all of these; `reports` shows it.
+`validation` has the last word on every output, `folder` keeps what came of it, `job_runner` decodes, and is the loop
+over all of these; `reports` shows it.
 """

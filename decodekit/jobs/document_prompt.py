@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decodekit.errors import OptionError
 from decodekit.quoting import QuotedText
+
+if TYPE_CHECKING:
+    from decodekit.jobs.job_schema import JobSchema
 
 BUNDLED_MODELS = ("tiny", "tiny-draft")  # those of `models.loading`, which loads torch
 BUNDLED_TEMPLATE = "{text}\n"  # the format that the bundled models were trained on
@@ -68,34 +71,22 @@ class Prompt:
         return [{"role": "user", "content": prompt}] if self.is_chat else QuotedText(prompt, spans)
 
 
-def choose_prompt(
-    template: str | None,
-    *,
-    model: str,
-    has_chat_template: bool,
-    is_raw: bool,
-    schema: Mapping[str, Any] | bool,
-    is_json: bool = True,
-) -> Prompt:
-    """The prompt of a job.
-
-    Args:
-        template: as given; ``@FILE`` reads it from a file; None takes the default of the model.
-        model: name of the model: the bundled ones read the bare document.
-        has_chat_template: whether the tokenizer has one; if so it is used.
-        is_raw: do not use the chat template.
-        schema: the JSON Schema of the job; the description of its constraint where that is none.
-        is_json: whether the answer is JSON.
+def choose_prompt(template: str | None, model: str, schema: JobSchema, *, is_chat: bool) -> Prompt:
+    """The prompt of a job: its template, or the default of the model, of which the bundled ones read the bare document.
 
     Raises:
-        OptionError: the template does not contain ``{text}``, or its file cannot be read.
+        OptionError: as `read_template`.
     """
-    if template is None:
-        if model in BUNDLED_MODELS:
-            return Prompt(BUNDLED_TEMPLATE, False, schema)
-        is_chat = has_chat_template and not is_raw
-        instruction, end = (INSTRUCTION, "\nJSON:\n") if is_json else (TEXT_INSTRUCTION, "\nAnswer:\n")
-        return Prompt(instruction if is_chat else instruction + end, is_chat, schema)
+    if template is not None:
+        return Prompt(read_template(template), is_chat, schema.told)
+    if model in BUNDLED_MODELS:
+        return Prompt(BUNDLED_TEMPLATE, False, schema.told)
+    instruction, end = (INSTRUCTION, "\nJSON:\n") if schema.is_json else (TEXT_INSTRUCTION, "\nAnswer:\n")
+    return Prompt(instruction if is_chat else instruction + end, is_chat, schema.told)
+
+
+def read_template(template: str) -> str:
+    """A template as given; ``@FILE`` reads it. OptionError if it has no ``{text}``, or its file cannot be read."""
     if template.startswith("@") and "{text}" not in template:  # a template may begin with this sign, too
         try:
             template = Path(template[1:]).read_text(encoding="utf-8")
@@ -105,4 +96,4 @@ def choose_prompt(
         cause = "the template has no {text}, so every document would get the same prompt."
         hint = "put {text} where the document belongs; {schema} stands for the JSON Schema."
         raise OptionError(cause, at="--prompt", hint=hint)
-    return Prompt(template, has_chat_template and not is_raw, schema)
+    return template

@@ -9,13 +9,14 @@ job folder, so that a killed program goes on where it was and `decodekit status`
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,15 +26,14 @@ from decodekit.decoding.request.settings import FastForward
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError, out_of_domain
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
 from decodekit.jobs.documents.documents import DocumentRef, scan, select
-from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document
+from decodekit.jobs.documents.files import MAX_DOCUMENT_MB
 from decodekit.jobs.documents.inputs import Input, without_own
-from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions, check_executor
+from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions
 from decodekit.jobs.folder.job_folder import JobFolder, known_inputs, read_metrics, read_results
-from decodekit.jobs.folder.spool import spool_rows
 from decodekit.jobs.job_runner import Observer
 from decodekit.jobs.job_schema import schema_of
-from decodekit.jobs.reports.progress import make_observer
-from decodekit.records.ledger import Record
+from decodekit.jobs.reports.progress import JobProgress
+from decodekit.records.ledger import Record, encode_line, replace_file
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM
@@ -108,13 +108,12 @@ def extract(
     Args:
         documents: an iterable of texts, or of dictionaries with the fields `id_field` and `text_field`: a list, a
             generator, a ``datasets.Dataset``, a DataFrame. Or a path (``pathlib.Path``), or a
-            `jobs.documents.inputs.Input`,
-            which also takes a URL, patterns of file names and an encoding, or a list of these: files and folders as
-            `decodekit extract` takes them. A text has its number as id, from 0; so has a dictionary without one.
+            `jobs.documents.inputs.Input`, which also takes a URL, patterns of file names and an encoding, or a list of
+            these: files and folders as `decodekit extract` takes them. A text has its number as id, from 0; so has a
+            dictionary without one.
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
         model: a name or folder for `LLM.load`, or a model that is loaded.
-        folder: the job folder, which makes the call resumable: what is done in it is not done again. Left out, nothing
-            is kept.
+        folder: the job folder, which makes the call resumable: what is done in it is not done again. None keeps none.
         prompt, raw, max_new_tokens, on_length, seed, speculate, fast_forward, max_rollbacks: see `ExtractionOptions`.
         strategy: a name, with options if need be: ``"sample:temperature=0.7"``.
         batch_size: documents decoded at a time; the device says it by default.
@@ -133,7 +132,7 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
-    sources = _files_of(documents, id_field, text_field, max_document_mb)
+    read_as = Input("", id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
     chosen = ExtractionOptions(
         schema_of(schema),
         model=_name_of(model),
@@ -146,28 +145,30 @@ def extract(
         speculate=speculate,
         fast_forward=fast_forward,
         max_rollbacks=max_rollbacks,
+        batch_size=batch_size,
+        max_failures=max_failures,
+        executor=executor,
+        num_workers=num_workers,
+        alternatives=alternatives,
     )
-    check_executor(executor, num_workers, max_failures)
-    run: dict[str, Any] = {"batch_size": batch_size, "limit": limit, "shard": shard, "max_failures": max_failures}
-    run |= {"executor": executor, "num_workers": num_workers, "alternatives": alternatives}
-    run["observer"] = progress if isinstance(progress, Observer) else make_observer() if progress else None
-    fields = (id_field, text_field, max_document_mb)
     with nullcontext(folder) if folder is not None else TemporaryDirectory() as path:
-        return _run(documents, sources, fields, model, chosen, Path(path), run, fresh=fresh, force=force)
+        selection = (shard, limit)
+        return _run(documents, read_as, model, chosen, Path(path), selection, progress, fresh=fresh, force=force)
 
 
 def _run(
     documents: Any,
-    sources: list[Input] | None,
-    fields: tuple[str, str, float],
+    read_as: Input,
     model: str | LLM,
     chosen: ExtractionOptions,
     folder: Path,
-    run: Mapping[str, Any],
+    selection: tuple[tuple[int, int] | None, int | None],
+    progress: bool | Observer,
     *,
     fresh: bool,
     force: bool,
 ) -> list[ExtractedRow]:
+    sources = _files_of(documents, read_as)
     if fresh and force:
         raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
     chosen.check()
@@ -175,16 +176,21 @@ def _run(
     if sources is not None:
         sources, _ = without_own(sources, folder)
         scan(sources, known=known)  # faults of the documents are told before the model is loaded
-    extraction = Extraction(_loaded(model), chosen)
+    if isinstance(model, str):
+        from decodekit.llm import LLM
+
+        model = LLM.load(model)
+    extraction = Extraction(model, chosen)
     job, _ = JobFolder.create_or_resume(folder, extraction.settings, fresh=fresh, force=force)
     with job:
         if sources is None:
-            sources = [_saved(documents, folder, *fields)]
+            sources = [_saved(documents, folder, read_as)]
         entries = scan(sources, known=known).entries
         job.add_inputs(sources)
-        extraction.run(job, entries, **run)
+        observer = progress if isinstance(progress, Observer) else JobProgress() if progress else None
+        extraction.run(job, entries, shard=selection[0], limit=selection[1], observer=observer)
         failures = dict(job.failures)
-    return _rows(folder, select(entries, run["shard"], run["limit"]), failures, is_json=chosen.schema.is_json)
+    return _rows(folder, select(entries, *selection), failures, is_json=chosen.schema.is_json)
 
 
 def _rows(
@@ -195,50 +201,37 @@ def _rows(
     metrics = read_metrics(folder)
     rows = []
     for entry in entries:
-        name = entry.id
-        if name in done:
-            row = done[name]
-            found = metrics.get(name, {})
+        if (row := done.get(entry.id)) is not None:
+            found = metrics.get(entry.id, {})
             figures = found.get("probabilities", {}), found.get("alternatives", {})
-            text = row.get("text")
+            text, value = row.get("text"), row["value"]
             if text is None:
-                value = row["value"]
-                is_text = isinstance(value, str) and not is_json
-                text = value if is_text else json.dumps(value, ensure_ascii=False)
-            made = ExtractedRow(entry.key, row["value"], None, text, row["finish_reason"], *figures)
-        elif name in failures:
-            row = failures[name]
+                text = value if isinstance(value, str) and not is_json else json.dumps(value, ensure_ascii=False)
+            made = ExtractedRow(entry.key, value, None, text, row["finish_reason"], *figures)
+        elif (row := failures.get(entry.id)) is not None:
             made = ExtractedRow(entry.key, None, error_of(row), row["text"], row["finish_reason"])
         else:
             cause = "the document was not reached: the job stopped at max_failures"
-            made = ExtractedRow(entry.key, None, JobError(cause, at=name, hint="the same call goes on"))
+            made = ExtractedRow(entry.key, None, JobError(cause, at=entry.id, hint="the same call goes on"))
         rows.append(made)
     return rows
 
 
 def error_of(row: Record) -> DecodekitError:
     """The error that a line of `failed.jsonl` tells."""
-    kind = getattr(errors, row["error"], DecodekitError)
-    if not (isinstance(kind, type) and issubclass(kind, DecodekitError)):
-        kind = DecodekitError
-    try:
-        return kind(row["message"], at=row["at"], hint=row["hint"], code=row["code"])
-    except TypeError:  # a class that needs more to be made
-        return DecodekitError(row["message"], at=row["at"], hint=row["hint"], code=row["code"])
+    told = {"at": row["at"], "hint": row["hint"], "code": row["code"]}
+    kind = getattr(errors, row["error"], None)
+    if isinstance(kind, type) and issubclass(kind, DecodekitError):
+        with suppress(TypeError):  # a class that needs more to be made
+            return kind(row["message"], **told)
+    return DecodekitError(row["message"], **told)
 
 
-def _files_of(documents: Any, id_field: str, text_field: str, max_document_mb: float) -> list[Input] | None:
-    """The documents as inputs, if they are files; None for texts and rows.
-
-    Raises:
-        OptionError: they are not documents, or their size is not a number.
-    """
-    check_max_document(max_document_mb)
+def _files_of(documents: Any, read_as: Input) -> list[Input] | None:
+    """The documents as inputs, if they are files; None for texts and rows. Raises OptionError for anything else."""
 
     def as_input(given: Any) -> Input:
-        if isinstance(given, Input):
-            return given
-        return Input(os.fspath(given), id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
+        return given if isinstance(given, Input) else replace(read_as, path=os.fspath(given))
 
     if _is_file(documents):
         return [as_input(documents)]
@@ -262,29 +255,40 @@ def _is_file(given: Any) -> bool:
     return isinstance(given, os.PathLike | Input)
 
 
-def _saved(documents: Iterable[Any], folder: Path, id_field: str, text_field: str, max_document_mb: float) -> Input:
-    """Texts and rows of a program, saved in the job folder, as an input."""
+def _saved(documents: Any, folder: Path, read_as: Input) -> Input:
+    """Texts and rows of a program, saved in the job folder as JSON lines, as an input; they are taken one by one."""
+    text_field = read_as.text_field
     columns: dict[str, None] = {}
-    path = spool_rows(_as_rows(_each(documents), id_field, text_field, columns), folder)
+    digest, made = hashlib.sha256(), folder / "input-rows.jsonl"
+
+    def lines() -> Iterator[bytes]:
+        for row in _as_rows(_each(documents), read_as.id_field, text_field, columns):
+            line = encode_line(row)
+            digest.update(line)
+            yield line
+
+    replace_file(made, lines())
+    path = made.replace(folder / f"input-{digest.hexdigest()[:8]}.jsonl")
     if not path.stat().st_size:
         raise JobError("there are no documents", at="documents", hint="at least one text")
     if columns and text_field not in columns:
         hint = f"text_field; the rows have: {', '.join(sorted(columns))}"
         raise DocumentError(f"no row of the documents has the field {text_field!r}", at="documents", hint=hint)
-    return Input(path.name, "id", "text", str(folder.resolve()), _NAME, max_document_mb)
+    return Input(path.name, "id", "text", str(folder.resolve()), _NAME, read_as.max_document_mb)
 
 
-def _each(documents: Any) -> Iterable[Any]:
+def _each(documents: Any) -> Iterator[Any]:
     """The rows of a table of another package, which by itself would give its columns; else the documents."""
     if hasattr(documents, "itertuples"):  # pandas
-        return (dict(zip(documents.columns, row, strict=True)) for row in documents.itertuples(index=False, name=None))
-    if hasattr(documents, "iter_rows"):  # polars
-        rows: Iterable[Any] = documents.iter_rows(named=True)
-        return rows
-    if hasattr(documents, "to_batches"):  # pyarrow
-        return (row for batch in documents.to_batches(256) for row in batch.to_pylist())
-    found: Iterable[Any] = documents
-    return found
+        for row in documents.itertuples(index=False, name=None):
+            yield dict(zip(documents.columns, row, strict=True))
+    elif hasattr(documents, "iter_rows"):  # polars
+        yield from documents.iter_rows(named=True)
+    elif hasattr(documents, "to_batches"):  # pyarrow
+        for batch in documents.to_batches(256):
+            yield from batch.to_pylist()
+    else:
+        yield from documents
 
 
 def _as_rows(
@@ -322,12 +326,9 @@ def _plain(value: Any) -> Any:
 
 def _is_null(value: Any) -> bool:
     """Whether a cell of a table is empty: None, NaN, and pandas' NaT and NA."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    try:
-        return bool(value != value)  # true of NaN alone
-    except Exception:  # an array has no truth value
-        return False
+    with suppress(Exception):  # an array has no truth value
+        return value is None or type(value).__name__ == "NAType" or bool(value != value)  # true of NaN alone
+    return False
 
 
 def _spelled(strategy: Any) -> str:
@@ -342,11 +343,3 @@ def _name_of(model: str | LLM) -> str:
     path = Path(name)
     is_bundled = path.name in BUNDLED_MODELS and path.parent == Path(errors.__file__).parent / "models"
     return path.name if is_bundled else name
-
-
-def _loaded(model: str | LLM) -> LLM:
-    if not isinstance(model, str):
-        return model
-    from decodekit.llm import LLM
-
-    return LLM.load(model)

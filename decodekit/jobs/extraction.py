@@ -14,13 +14,11 @@ from decodekit.constraints.matching.compiler import CompiledElsewhere
 from decodekit.decoding.request.settings import FastForward
 from decodekit.decoding.search.search import Search, SearchCall
 from decodekit.errors import ConstraintError, OptionError, UselessOptionError, raise_faults
-from decodekit.jobs.document_prompt import choose_prompt
+from decodekit.jobs.document_prompt import choose_prompt, read_template
 from decodekit.jobs.documents.documents import DocumentRef
 from decodekit.jobs.documents.files import needed
-from decodekit.jobs.executors import LocalExecutor
-from decodekit.jobs.folder.job_folder import JobFolder
-from decodekit.jobs.folder.job_settings import JobSettings
-from decodekit.jobs.job_runner import JobRunner, Observer, RunSummary
+from decodekit.jobs.folder.job_folder import JobFolder, JobSettings
+from decodekit.jobs.job_runner import Executor, JobRunner, LocalExecutor, Observer, RunSummary
 from decodekit.jobs.job_schema import JobSchema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
@@ -30,12 +28,17 @@ from decodekit.strategy.several import OverSamples
 from decodekit.strategy.strategy_programs import programs_of
 
 if TYPE_CHECKING:
-    from decodekit.jobs.ray import RayExecutor
     from decodekit.llm import LLM
 
 
 ExecutorName: TypeAlias = Literal["local", "ray"]
 """Where documents are decoded."""
+
+_SETTINGS = ("model", "max_new_tokens", "on_length", "seed", "chat_template_kwargs")
+"""The options that are settings of a job as they are."""
+
+_CALL = ("max_new_tokens", "on_length", "fast_forward", "max_rollbacks", "max_retries")
+"""The options that those of `LLM.generate` are."""
 
 SPECULATE = ("grammar", "prompt-lookup")
 """The proposers of an extraction, unless the user says otherwise.
@@ -47,13 +50,10 @@ model. The grammar comes first: where it guesses at all, it is nearly always rig
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """The options that a user chooses for an extraction.
+    """The options that a user chooses for an extraction; `check` refuses all that can be wrong without a model.
 
     Attributes:
-        schema: what to extract.
-        model: name of the model, as for `LLM.load`.
-        strategy: name of the decoding strategy, possibly with options, such as ``"sample:temperature=0.7"``.
-        strategy_options: its options, such as ``{"temperature": 0.7}``.
+        strategy: a name, possibly with options, such as ``"sample:temperature=0.7"``.
         prompt: template, ``@FILE``, or None for the default of the model.
         is_raw: do not use the model's chat template.
         max_new_tokens: budget per document.
@@ -62,10 +62,11 @@ class ExtractionOptions:
         seed: base of the documents' seeds.
         speculate: names of proposers, in order; empty for none. None is `SPECULATE`, where the model and the
             strategy can. Results do not depend on it, so it is not one of the job's settings.
-        fast_forward: as in `LLM.generate`. ``"canonical"`` changes the distribution, so it is one of the settings.
-        max_rollbacks: as in `LLM.generate`: how often a text is taken back because a guard refuses it.
-        max_retries: as in `LLM.generate`: how often a document is tried again whose value a validator refuses.
-        chat_template_kwargs: as in `LLM.generate`: variables of the chat template.
+        fast_forward, max_rollbacks, max_retries, chat_template_kwargs: as in `LLM.generate`.
+        batch_size: documents decoded at a time; None leaves it to the device. This and what follows decides no result.
+        max_failures: the number of failures after which no more documents are taken up; None for no limit.
+        executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
+        alternatives: find the probabilities of all values of fields that have few; see `jobs.reports.alternatives`.
     """
 
     schema: JobSchema
@@ -82,6 +83,11 @@ class ExtractionOptions:
     max_rollbacks: int | None = None
     max_retries: int = 0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int | None = None
+    max_failures: int | None = None
+    executor: ExecutorName = "local"
+    num_workers: int | None = None
+    alternatives: bool = False
 
     @property
     def strategy_settings(self) -> dict[str, Any]:
@@ -91,7 +97,7 @@ class ExtractionOptions:
         guesses = options.pop("speculate", None) or self.speculate
         if options.get("verify") == "rejection" and guesses:  # then the text depends on the proposers
             options["speculate"] = guesses if isinstance(guesses, str) else list(guesses)
-        if self.fast_forward == "canonical":
+        if self.fast_forward == "canonical":  # it changes the distribution
             options["fast_forward"] = self.fast_forward
         if self.max_rollbacks is not None:  # it decides who fails
             options["max_rollbacks"] = self.max_rollbacks
@@ -100,7 +106,7 @@ class ExtractionOptions:
         return {"name": name, **options}
 
     def check(self, tokenizer: Any = None) -> tuple[Strategy, Constraint, OutputValidator]:
-        """Check strategy and schema, which needs no model.
+        """Check executor, prompt, strategy and schema, which needs no model; a cluster that there is already is asked.
 
         Args:
             tokenizer: of the model, whose chat template tells how tools are called; until it is there they are checked
@@ -110,10 +116,13 @@ class ExtractionOptions:
             The strategy, the constraint to decode with, and the validator of outputs.
 
         Raises:
-            OptionError: options that the strategy does not have, out of range, in conflict or without effect.
-            UnknownNameError: no such strategy.
+            OptionError, UnknownNameError: of the strategy, the prompt or the executor, or without effect.
             ConstraintError: the schema is malformed, not supported or not satisfiable.
+            JobError: Ray is not installed, or its cluster cannot be reached.
         """
+        self._check_executor()
+        if self.prompt is not None:
+            read_template(self.prompt)
         guesses = {"speculate": self.speculate} if self.speculate else {}
         strategy = resolve_strategy(self.strategy, {**self.strategy_options, **guesses})
         num_texts = getattr(strategy, "num_return_sequences", 1)
@@ -131,85 +140,78 @@ class ExtractionOptions:
         if self.max_rollbacks is not None and constraint.guard() is None:
             cause = f"max_rollbacks={self.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
             raise UselessOptionError(cause, at="max_rollbacks")
+        if self.alternatives and not self.schema.is_json:
+            cause = "the texts of this job are no JSON, so that they have no fields"
+            raise UselessOptionError(cause, at="alternatives")
         validator = OutputValidator(self.schema.schema, constraint, is_json=self.schema.is_json)
         return strategy, constraint, validator
 
+    def _check_executor(self) -> None:
+        if self.executor == "local":
+            if self.num_workers is not None:
+                cause = f"num_workers={self.num_workers} has no effect without Ray"
+                raise UselessOptionError(cause, at="--workers")
+            return
+        if self.max_failures is not None:
+            cause = f"max_failures={self.max_failures} has no effect on Ray, which takes all documents at once"
+            raise UselessOptionError(cause, at="--max-failures", hint="--limit for a trial")
+        needed("ray.data", "ray", "the executor ray was asked for")
+        from decodekit.jobs.ray import check_pool
+
+        check_pool(self.num_workers)
+
     @classmethod
     def of_settings(cls, settings: JobSettings, **changes: Any) -> ExtractionOptions:
-        """The options that a job folder was made with, some of them changed.
-
-        Raises:
-            JobError: the schema was a Python class and is no longer what it was when the job was made.
-        """
+        """The options that a job folder was made with, some of them changed; raises JobError if the schema was a Python
+        class and is no longer what it was."""
         schema = reload_schema(settings.schema_source, settings.schema, settings.constraint, settings.reading)
         strategy = dict(settings.strategy)
-        given: dict[str, Any] = {
-            "model": settings.model,
+        given: dict[str, Any] = {name: getattr(settings, name) for name in (*_SETTINGS, "prompt")} | {
             "strategy": strategy.pop("name"),
             "fast_forward": strategy.pop("fast_forward", "exact"),
             "max_rollbacks": strategy.pop("max_rollbacks", None),
             "max_retries": strategy.pop("max_retries", 0),
             "strategy_options": strategy,
-            "prompt": settings.prompt,
             "is_raw": not settings.is_chat,
-            "max_new_tokens": settings.max_new_tokens,
-            "on_length": settings.on_length,
-            "seed": settings.seed,
-            "chat_template_kwargs": settings.chat_template_kwargs,
         }
         return cls(schema, **(given | {name: value for name, value in changes.items() if value is not None}))
 
 
 class Extraction:
-    """An extraction with its model loaded and all options checked.
-
-    Args:
-        llm: the model.
-        options: what to do.
+    """An extraction with its model loaded and all options checked; raises the error of what cannot be used.
 
     Attributes:
         settings: what decides the results; compared when a folder is resumed.
-
-    Raises:
-        DecodekitError: an option, the schema or the template cannot be used.
     """
 
     def __init__(self, llm: LLM, options: ExtractionOptions) -> None:
-        self._llm = llm
         # What the model recommends becomes one of the settings: another config would give other results.
         taken = recommended_for(options.strategy, options.strategy_options, getattr(llm, "recommended", {}))
         options = replace(options, strategy_options={**taken, **options.strategy_options})
-        strategy, self._constraint, self._validator = options.check(llm.tokenizer)
+        strategy, constraint, self._validator = options.check(llm.tokenizer)
+        self._llm, self._options = llm, options
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
         schema = options.schema
-        self._prompt = choose_prompt(
-            options.prompt,
-            model=options.model,
-            has_chat_template=has_chat_template(llm.tokenizer),
-            is_raw=options.is_raw,
-            schema=schema.schema if schema.is_json else schema.beyond,
-            is_json=schema.is_json,
-        )
+        is_chat = has_chat_template(llm.tokenizer) and not options.is_raw
+        self._prompt = choose_prompt(options.prompt, options.model, schema, is_chat=is_chat)
         self._call: dict[str, Any] = {
-            "constraint": self._constraint,
+            "constraint": constraint,
             "strategy": strategy,
-            "max_new_tokens": options.max_new_tokens,
-            "on_length": options.on_length,
             "logprobs": True,
-            "fast_forward": options.fast_forward,
-            "max_rollbacks": options.max_rollbacks,
-            "max_retries": options.max_retries,
             "chat_template_kwargs": options.chat_template_kwargs or None,
+            **{name: getattr(options, name) for name in _CALL},
         }
         if options.chat_template_kwargs and not self._prompt.is_chat:
             cause = "chat_template_kwargs has no effect: the prompts of this job go through no chat template"
             raise UselessOptionError(cause, at="chat_template_kwargs", hint="a chat model, without --raw")
         # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
-        _check_budget(self._constraint, llm, options)
+        _check_budget(constraint, llm, options)
+        # Of a template that is a text; a program belongs to its tokenizer.
+        template = getattr(llm.tokenizer, "chat_template", None) if self._prompt.is_chat else None
         self.settings = JobSettings(
-            model=options.model,
+            **{name: getattr(options, name) for name in _SETTINGS},
             weights=weights_fingerprint(llm.model),
             dtype=str(llm.model.dtype).removeprefix("torch."),
             tokenizer=tokenizer_fingerprint(llm),
@@ -218,77 +220,35 @@ class Extraction:
             prompt=self._prompt.template,
             is_chat=self._prompt.is_chat,
             strategy=options.strategy_settings,
-            max_new_tokens=options.max_new_tokens,
-            on_length=options.on_length,
-            seed=options.seed,
-            chat_template_kwargs=dict(options.chat_template_kwargs),
             version=__version__,
             constraint=schema.beyond,
             reading=schema.reading,
             programs=programs_of(strategy),
-            chat_template=self._template_fingerprint(),
+            chat_template=digest(template, length=16) if template else "",
         )
-
-    def _template_fingerprint(self) -> str:
-        """Of the chat template, where prompts go through one that is a text; a program belongs to its tokenizer."""
-        template = getattr(self._llm.tokenizer, "chat_template", None)
-        return digest(template, length=16) if self._prompt.is_chat and template else ""
 
     def run(
         self,
         folder: JobFolder,
         entries: Sequence[DocumentRef],
         *,
-        batch_size: int | None = None,
-        max_failures: int | None = None,
         shard: tuple[int, int] | None = None,
         limit: int | None = None,
         retries: bool = False,
         observer: Observer | None = None,
-        executor: ExecutorName = "local",
-        num_workers: int | None = None,
-        alternatives: bool = False,
     ) -> RunSummary:
-        """Do the documents that are not done in an open folder; see `JobRunner`. Without a `batch_size` the device
-        says how many are decoded at a time.
+        """Do the documents that are not done in an open folder; see `JobRunner`."""
+        options = self._options
+        if options.executor == "local":
+            executor: Executor = LocalExecutor(self._llm, options.batch_size, self._call, options.alternatives)
+        else:
+            from decodekit.jobs.ray import ModelOnWorker, RayExecutor
 
-        Args:
-            folder: the job folder.
-            entries: the documents.
-            batch_size, max_failures, shard, limit, retries, observer: see `JobRunner`.
-            executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
-            num_workers: for ``"ray"``.
-            alternatives: find the probabilities of all values of fields that have few; see `jobs.reports.alternatives`.
-
-        Raises:
-            OptionError: options that the executor cannot have.
-            JobError: Ray is not installed, or its workers cannot start.
-        """
-        runner = JobRunner(
-            folder, self._prompt, self._validator, self._llm.vocabulary, max_failures, observer or Observer()
-        )
-        if alternatives and not self._validator.is_json:
-            cause = "the texts of this job are no JSON, so that they have no fields"
-            raise UselessOptionError(cause, at="alternatives")
-        chosen = self._executor(executor, batch_size, num_workers, max_failures, alternatives)
-        return runner.run(entries, chosen, shard=shard, limit=limit, retries=retries)
-
-    def _executor(
-        self,
-        name: ExecutorName,
-        batch_size: int | None,
-        num_workers: int | None,
-        max_failures: int | None,
-        alternatives: bool,
-    ) -> LocalExecutor | RayExecutor:
-        check_executor(name, num_workers, max_failures)
-        if name == "local":
-            return LocalExecutor(self._llm, batch_size, self._call, alternatives)
-        from decodekit.jobs.ray import ModelOnWorker, RayExecutor
-
-        settings = self.settings
-        load = ModelOnWorker(settings.model, settings.dtype, settings.weights)
-        return RayExecutor(load, self._call, batch_size, num_workers, alternatives)
+            load = ModelOnWorker(self.settings.model, self.settings.dtype, self.settings.weights)
+            executor = RayExecutor(load, self._call, options.batch_size, options.num_workers, options.alternatives)
+        vocabulary, observer = self._llm.vocabulary, observer or Observer()
+        runner = JobRunner(folder, self._prompt, self._validator, vocabulary, options.max_failures, observer)
+        return runner.run(entries, executor, shard=shard, limit=limit, retries=retries)
 
 
 def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) -> None:
@@ -296,9 +256,6 @@ def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) 
 
     Looking for the smallest text also makes what a constraint needs first, which takes seconds where no kernel is kept
     yet. So these are not in the time of the first document.
-
-    Raises:
-        OptionError: with both numbers.
     """
     grammar = compile(constraint, llm.vocabulary)
     try:
@@ -313,26 +270,6 @@ def _check_budget(constraint: Constraint, llm: LLM, options: ExtractionOptions) 
         )
 
 
-def check_executor(name: ExecutorName, num_workers: int | None, max_failures: int | None) -> None:
-    """Check options of an executor, which needs no model; a cluster that there is already is asked.
-
-    Raises:
-        OptionError: in conflict or without effect, or more workers than there is room for.
-        JobError: Ray is not installed, or its cluster cannot be reached.
-    """
-    if name == "local":
-        if num_workers is not None:
-            raise UselessOptionError(f"num_workers={num_workers} has no effect without Ray", at="--workers")
-        return
-    if max_failures is not None:
-        cause = f"max_failures={max_failures} has no effect on Ray, which takes all documents at once"
-        raise UselessOptionError(cause, at="--max-failures", hint="--limit for a trial")
-    needed("ray.data", "ray", "the executor ray was asked for")
-    from decodekit.jobs.ray import check_pool
-
-    check_pool(num_workers)
-
-
 def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
     """The strategy with the proposers of `SPECULATE`, if it or that of its samples takes proposers and has none.
 
@@ -343,8 +280,7 @@ def with_guesses(strategy: Strategy, fast_forward: FastForward) -> Strategy:
         return strategy
     if isinstance(strategy, OverSamples):
         return replace(strategy, strategy=with_guesses(strategy.strategy, fast_forward))  # type: ignore[type-var]
-    takes_proposers = "speculate" in getattr(strategy, "__dataclass_fields__", {})
-    if not takes_proposers or strategy.speculate is not None:
+    if "speculate" not in getattr(strategy, "__dataclass_fields__", {}) or strategy.speculate is not None:
         return strategy
     # What the grammar would guess is taken unasked by a canonical fast-forward.
     names = tuple(name for name in SPECULATE if (name, fast_forward) != ("grammar", "canonical"))

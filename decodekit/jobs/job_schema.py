@@ -12,9 +12,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from decodekit.constraints import Constraint, Grammar, Guarded, JsonSchema, as_constraint
@@ -68,6 +67,11 @@ class JobSchema:
     is_json: bool = True
 
     @property
+    def told(self) -> Mapping[str, Any] | bool:
+        """The schema for a prompt; of a constraint that is not about JSON its description."""
+        return self.schema if self.is_json else self.beyond
+
+    @property
     def reading(self) -> dict[str, Any]:
         """The options of reading the schema and writing its texts, as a JSON value: all else that decides on the texts.
 
@@ -100,9 +104,7 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
         options: those of `JsonSchema` that were given: format, whitespace, order, escapes, numbers.
 
     Raises:
-        NameNotFoundError: the file, the class or the name does not exist.
-        InvalidConstraintError: the file or the name holds no JSON Schema, or the fields cannot be read.
-        PluginError: what has the name cannot be loaded.
+        ConstraintError, PluginError: there is none, or it cannot be read or loaded.
         OptionError: an option that is none of `JsonSchema`, or that has no effect on what the source is.
     """
     source = source.strip()
@@ -120,9 +122,6 @@ def schema_of(value: Any) -> JobSchema:
     """The schema of a Python program: what `load_schema` reads, a JSON Schema, a type or a constraint.
 
     A type or a constraint of a module is known by ``module:NAME`` or ``file.py:NAME``, so that `retry` finds it again.
-
-    Raises:
-        ConstraintError: it is none, or as `load_schema`.
     """
     if isinstance(value, JobSchema):
         return value
@@ -194,10 +193,8 @@ def reload_schema(
     """The schema of an existing job: a file is not read again; a class, a constraint and fields are made again.
 
     The arguments are what `JobSchema` said when the job was made; `reading` is empty for jobs that do not say it.
-
-    Raises:
-        JobError: the class or the constraint is another one now, or has gone; or a program made it and no name leads
-            to it.
+    Raises JobError if the class or the constraint is another one now, or has gone; or a program made it and no name
+    leads to it.
     """
     options = {name: reading[name] for name in OPTIONS if name in reading}
     if options.get("format") == "python":
@@ -276,11 +273,7 @@ def _from_constraint(source: str, constraint: Constraint, options: Mapping[str, 
 
 
 def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constraint:
-    """A JSON Schema, or one with a guard, with other options.
-
-    Raises:
-        OptionError: the constraint has none, or an option has no effect on it.
-    """
+    """A JSON Schema, or one with a guard, with other options; raises OptionError where they have no effect."""
     if isinstance(constraint, Guarded):
         return replace(constraint, constraint=with_options(as_constraint(constraint.constraint), options))
     schema = json_schema_in(constraint)
@@ -314,25 +307,8 @@ def _from_module(source: str, module_name: str, name: str, options: Mapping[str,
         raise InvalidConstraintError(f"{name} has no JSON Schema: {message}", at=source) from error
 
 
-class _AsItIs(SourceFileLoader):
-    """Reads the source of a module, never bytecode beside it.
-
-    Python takes bytecode for current while the size of the source and the second of its last change are the same.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        """The source, compiled."""
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
 def load_module(name: str) -> ModuleType:
-    """A module by its file or its name.
-
-    Raises:
-        NameNotFoundError: there is none.
-        InvalidConstraintError: it cannot be imported.
-    """
+    """A module by its file or its name; raises the ConstraintError of one that is not there or cannot be imported."""
     try:
         if not name.endswith(".py"):
             return importlib.import_module(name)
@@ -341,11 +317,12 @@ def load_module(name: str) -> ModuleType:
             raise NameNotFoundError(f"there is no file {name!r}.")
         # A name of its own per file, registered before it runs: pydantic looks annotations up in sys.modules.
         module_name = f"_decodekit_schema_{path.stem}"
-        spec = importlib.util.spec_from_file_location(module_name, path, loader=_AsItIs(module_name, str(path)))
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        spec.loader.exec_module(module)
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+        # From its source: bytecode beside it is taken for current while the size of the source and the second of its
+        # last change are the same.
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
         return module
     except ModuleNotFoundError as error:
         raise NameNotFoundError(f"{name} cannot be imported: no module named {error.name!r}.") from error

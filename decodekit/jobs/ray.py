@@ -24,16 +24,15 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from decodekit import collector
 from decodekit.decoding.prefixes.row_memory import FEW_ROWS
-from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.faults import fault_of
-from decodekit.decoding.request.stats import Stats
 from decodekit.errors import DecodekitError, DecodingError, JobError, OptionError
 from decodekit.jobs.documents.files import needed
-from decodekit.jobs.executors import Decoded, DocumentTask, LocalExecutor
+from decodekit.jobs.job_runner import Decoded, DocumentTask, LocalExecutor, failed
 from decodekit.records.fingerprints import weights_fingerprint
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 4  # times the batch size: a block is what a killed worker has to do again
 _NUM_RETRIES: Final = 2  # of a block whose worker died
+_package: Final = partial(needed, extra="ray", why="--executor ray")
 _REACHED: Final = (
     "`ray status` with the same RAY_ADDRESS and the same Ray as the cluster's. A cluster that asks for a token wants "
     "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too; one without, RAY_AUTH_MODE=disabled. Or --executor local"
@@ -49,23 +49,18 @@ _REACHED: Final = (
 
 @dataclass(frozen=True)
 class ModelOnWorker:
-    """The model of a job as a worker loads it.
-
-    Args:
-        name, dtype, device_map: as for `LLM.load`; the number type is that of the driver's model.
-        weights: fingerprint of the driver's model.
-    """
+    """The model of a job as a worker loads it, by the arguments of `LLM.load`; `weights` is the fingerprint of the
+    driver's model, `dtype` its number type."""
 
     name: str
     dtype: str
     weights: str
-    device_map: Any = None
 
     def __call__(self) -> LLM:
         """Load it; raises JobError if the machine of the worker has another model of this name."""
         from decodekit.llm import LLM
 
-        llm = LLM.load(self.name, dtype=self.dtype, device_map=self.device_map)
+        llm = LLM.load(self.name, dtype=self.dtype)
         found = weights_fingerprint(llm.model)
         if found != self.weights:
             cause = f"the model {self.name!r} has the weights {found} on a worker, and {self.weights} on the driver"
@@ -74,14 +69,7 @@ class ModelOnWorker:
 
 
 class Worker:
-    """The work of an actor: a block of pickled tasks in, their pickled outcomes out.
-
-    Args:
-        load: makes the model.
-        options: for `LLM.as_completed`.
-        batch_size: most documents decoded at a time; None leaves it to the device.
-        alternatives: as of `LocalExecutor`.
-    """
+    """The work of an actor: a block of pickled tasks in, their pickled outcomes out, decoded by a `LocalExecutor`."""
 
     def __init__(
         self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None, alternatives: bool = False
@@ -98,7 +86,7 @@ class Worker:
         """Decode a block; an exception is the error of the one document that raises it."""
         if self._refusal is not None:
             return {"outcome": [pickle.dumps(self._refusal)]}
-        tasks: list[DocumentTask] = [pickle.loads(data) for data in block["task"]]
+        tasks: list[DocumentTask] = list(map(pickle.loads, block["task"]))
         return {"outcome": [_pickled(outcome) for outcome in self._outcomes(tasks)]}
 
     def _outcomes(self, tasks: list[DocumentTask]) -> Iterator[Decoded]:
@@ -109,7 +97,7 @@ class Worker:
                 yield outcome
         except Exception as error:
             if len(tasks) == 1:
-                yield _failed(tasks[0], fault_of(error, "decoding"))
+                yield failed(tasks[0], fault_of(error, "decoding"))
                 return
             for task in left.values():
                 yield from self._outcomes([task])
@@ -118,26 +106,19 @@ class Worker:
 class Actor(Worker):
     """A worker in a process of its own, in which no garbage collector holds up its texts."""
 
-    def __init__(
-        self, load: Callable[[], LLM], options: Mapping[str, Any], batch_size: int | None, alternatives: bool = False
-    ) -> None:
+    def __init__(self, *args: Any) -> None:
         collector.take_over()
-        super().__init__(load, options, batch_size, alternatives)
+        super().__init__(*args)
         collector.settle()
 
 
 def _pickled(outcome: Decoded) -> bytes:
     """An outcome without what the driver makes anew: the value, which may be of a class of the user's."""
+    completion = replace(outcome.completion, value=None, others=(), prompt=None)
     try:
-        return pickle.dumps(
-            replace(outcome, completion=replace(outcome.completion, value=None, others=(), prompt=None))
-        )
+        return pickle.dumps(replace(outcome, completion=completion))
     except Exception as error:
-        return pickle.dumps(_failed(outcome.task, fault_of(error, "decoding")))
-
-
-def _failed(task: DocumentTask, error: DecodekitError) -> Decoded:
-    return Decoded(task, Completion("", (), None, "error", error, None, Stats(0, 0, 0, None, 0.0)), 0.0)
+        return pickle.dumps(failed(outcome.task, fault_of(error, "decoding")))
 
 
 @dataclass
@@ -149,10 +130,8 @@ class RayExecutor:
 
     Args:
         load: makes the model, on a worker; see `ModelOnWorker`. It is pickled.
-        options: for `LLM.as_completed`.
-        batch_size: most documents that a worker decodes at a time; None leaves it to the device.
+        options, batch_size, alternatives: as of `LocalExecutor`.
         num_workers: actors. By default as many as the cluster has GPUs; without any, a CPU less than it has.
-        alternatives: as of `LocalExecutor`.
     """
 
     load: Callable[[], LLM]
@@ -187,11 +166,11 @@ class RayExecutor:
                 f"the worker that decodes the document dies, or cannot be reached: {_NUM_RETRIES + 1} tries",
                 hint="its memory, the log of Ray, or --max-new-tokens; then `decodekit retry`",
             )
-            yield _failed(_task_in(block, name), error)
+            yield failed(_task_in(block, name), error)
 
     def _decode(self, blocks: Iterable[Any], left: dict[str, Any], pool: Mapping[str, Any]) -> Iterator[Decoded]:
-        data: Any = needed("ray.data", "ray", "--executor ray")
-        exceptions: Any = needed("ray.exceptions", "ray", "--executor ray")
+        data: Any = _package("ray.data")
+        exceptions: Any = _package("ray.exceptions")
         dataset = data.from_arrow_refs(list(blocks)).map_batches(
             Actor,
             fn_constructor_args=(self.load, self.options, self.batch_size, self.alternatives),
@@ -214,16 +193,16 @@ class RayExecutor:
                         yield outcome
         except exceptions.RayError as error:
             if len(left) == num_before:
-                raise _start_error(error) from error
+                said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
+                cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
+                hint = "the log of Ray, in its session's folder; --executor local to see it here"
+                raise JobError(f"{cause:.600}", hint=hint) from error
 
 
 def check_pool(num_workers: int | None) -> None:
-    """Refuse a pool that cannot be, before a model is loaded.
+    """Refuse a pool that cannot be, before a model is loaded, with the errors of `RayExecutor.run`.
 
     A cluster that there is already is asked; of one that would be started on this machine its processors tell enough.
-
-    Raises:
-        OptionError, JobError: as `RayExecutor.run`.
     """
     ray: Any = sys.modules.get("ray")
     if os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
@@ -235,7 +214,7 @@ def check_pool(num_workers: int | None) -> None:
 
 def pool_of(num_workers: int | None) -> dict[str, Any]:
     """Size and GPUs of the pool on the cluster that is connected; raises OptionError if it cannot be."""
-    ray = needed("ray", "ray", "--executor ray")
+    ray = _package("ray")
     resources = ray.cluster_resources()
     num_cpus, num_gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     number = num_workers or num_gpus or max(1, num_cpus - 1)
@@ -253,28 +232,21 @@ def _check_cpus(num_workers: int, num_cpus: int, where: str) -> None:
         raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
 
 
-def _start_error(error: Exception) -> JobError:
-    """That no worker has decoded anything, with the last of Ray's own words."""
-    said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
-    cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
-    return JobError(f"{cause:.600}", hint="the log of Ray, in its session's folder; --executor local to see it here")
-
-
 def _block(tasks: list[DocumentTask]) -> Any:
     """Tasks in the object store."""
-    ray, arrow = needed("ray", "ray", "--executor ray"), needed("pyarrow", "ray", "--executor ray")
+    ray, arrow = _package("ray"), _package("pyarrow")
     return ray.put(arrow.table({"task": [pickle.dumps(task) for task in tasks]}))
 
 
 def _task_in(block: Any, name: str) -> DocumentTask:
-    ray = needed("ray", "ray", "--executor ray")
-    tasks: Iterator[DocumentTask] = (pickle.loads(data) for data in ray.get(block)["task"].to_pylist())
+    ray = _package("ray")
+    tasks: Iterator[DocumentTask] = map(pickle.loads, ray.get(block)["task"].to_pylist())
     return next(task for task in tasks if task.id == name)
 
 
 def _connect() -> None:
     """Connect to the cluster, or start one; classes of the user's own files go to the workers by value."""
-    ray = needed("ray", "ray", "--executor ray")
+    ray = _package("ray")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS") or "local"

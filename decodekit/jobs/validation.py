@@ -20,7 +20,6 @@ class OutputValidator:
     Formats are annotations, as the specification has it. References are resolved inside the schema only.
 
     Args:
-        schema: the JSON Schema; True for any value.
         constraint: reads each output, too, so that guards and the validators of Python types have their say.
         is_json: whether the value of an output is its JSON; otherwise it is what the constraint makes of it.
 

@@ -43,10 +43,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr
 def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of a file of a folder that may have come from elsewhere: a file, never a link or a pipe.
 
-    A link would have what is read or written be chosen by whoever made the folder.
-
-    Raises:
-        OSError: as `os.open`; or what is there is no file.
+    A link would have what is read or written be chosen by whoever made the folder. Raises OSError for these, too.
     """
     try:
         descriptor = os.open(path, flags | _NO_LINK, 0o666)
@@ -72,12 +69,7 @@ def encode_line(row: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that is not a row.
-
-    Attributes:
-        number: of the line, from 1.
-        why: what is wrong with it.
-    """
+    """A line that is not a row: its number, from 1, and what is wrong with it."""
 
     number: int
     why: str
@@ -88,25 +80,17 @@ Check: TypeAlias = Callable[[Record], str | None]
 
 
 def read_rows(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[Record]:
-    """The complete rows of a ledger that another process may be writing; a torn tail is left out.
+    """The complete rows of a ledger that another process may be writing; a torn tail is left out. A missing file has
+    none.
 
-    Args:
-        path: the file; one that is missing has no rows.
-        check: what is a row, besides being a JSON object.
-        damaged: gets the lines that are none, which are left out then.
-
-    Raises:
-        JobError: the file cannot be read; or, without `damaged`, a line that is not a JSON object is followed by one
-            that is, so this is not a torn tail.
+    `check` says what is a row, besides being a JSON object. Lines that are not are left out and told to `damaged`;
+    without it they are a JobError, but for a tail that no good line follows.
     """
-    for _, _, row in _scan(path, check, damaged):
-        yield row
+    return (row for _, row in _scan(path, check, damaged))
 
 
-def _scan(
-    path: Path, check: Check | None = None, damaged: list[Damage] | None = None
-) -> Iterator[tuple[int, int, Record]]:
-    """(offset after the line, line number, row) of every good line. Blank lines are passed over."""
+def _scan(path: Path, check: Check | None = None, damaged: list[Damage] | None = None) -> Iterator[tuple[int, Record]]:
+    """(offset after the line, row) of every good line. Blank lines are passed over."""
     bad_lines: list[Damage] = []  # they are a torn tail, unless something good follows
     offset = 0
     try:
@@ -132,7 +116,7 @@ def _scan(
                 bad_lines = []
             why = None if check is None else check(row)
             if why is None:
-                yield offset, number, row
+                yield offset, row
             elif damaged is None:
                 cause = f"line {number} is no row: {why}."
                 raise JobError(cause, at=f"{path}:{number}", hint="remove or mend that line.")
@@ -151,21 +135,16 @@ def _decode_line(line: bytes) -> Record | None:
 
 
 class Ledger:
-    """An open JSONL file for appending. One process at a time (the job folder's lock sees to it).
+    """An open JSONL file for appending, made when missing. One process at a time (the job folder's lock sees to it).
 
     Args:
-        path: the file; made when missing.
         sync_interval_s: how long lines wait for `fsync` while rows keep coming; infinity: until `close`.
-        new_check: makes a `Check` for a reading of the file, if lines may be damaged.
+        new_check: makes a `Check` for a reading of the file, if lines may be damaged; else they are a JobError.
         damaged_path: where damaged lines are moved on opening, with `new_check`.
 
     Attributes:
         num_torn_bytes: how many bytes of a torn tail were cut off on opening.
         damaged: the lines that were moved away on opening.
-
-    Raises:
-        OutputError: the file cannot be opened, repaired or written.
-        JobError: a bad line in the middle of the file, without `new_check`.
     """
 
     def __init__(
@@ -189,7 +168,7 @@ class Ledger:
         """Cut off what is torn, move away what is damaged; how many bytes were cut off."""
         self._size = 0
         found: list[Damage] = []
-        for offset, _, _ in self._scanned(found):
+        for offset, _ in self._scanned(found):
             self._size = offset  # of the end of the last good line
         if found:
             self._move_away({one.number for one in found})
@@ -205,7 +184,7 @@ class Ledger:
             raise output_error(self.path, error) from error
         return num_torn_bytes
 
-    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, int, Record]]:
+    def _scanned(self, damaged: list[Damage]) -> Iterator[tuple[int, Record]]:
         return _scan(self.path) if self._new_check is None else _scan(self.path, self._new_check(), damaged)
 
     def _move_away(self, numbers: set[int]) -> None:
@@ -223,11 +202,7 @@ class Ledger:
             replace_file(self.path, (line for number, line in enumerate(old, start=1) if number not in numbers))
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Write one row. Either the whole line is in the file, or none of it and an error is raised.
-
-        Raises:
-            OutputError: the disk is full or the file cannot be written; the lines before stay intact.
-        """
+        """Write one row. Either the whole line is in the file, or none of it and an OutputError is raised."""
         line = encode_line(row)
         try:
             written = 0
@@ -246,7 +221,7 @@ class Ledger:
 
     def rows(self) -> Iterator[Record]:
         """All rows, in the order in which they were appended."""
-        return (row for _, _, row in self._scanned([]))
+        return (row for _, row in self._scanned([]))
 
     def rewrite(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Replace all rows in one step; a kill leaves either the old file or the new one."""
@@ -256,11 +231,8 @@ class Ledger:
         self._is_dirty = False
 
     def sync(self) -> None:
-        """Make every appended line safe against a power cut.
-
-        Raises:
-            OutputError: the disk does not take them, or the file is no longer where it was, so that they are lost.
-        """
+        """Make every appended line safe against a power cut; OutputError if the file has gone or the disk does not take
+        them."""
         if not self._is_dirty:
             return
         started = time.monotonic()
@@ -290,11 +262,8 @@ def _write(descriptor: int, data: bytes) -> int:
 
 
 def replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file in one step: a new file beside it, synced, then renamed over it.
-
-    Raises:
-        OutputError: the folder cannot be written, or the path is one; the old file is untouched.
-    """
+    """Write a file in one step: a new file beside it, synced, then renamed over it. On an OutputError the old file is
+    untouched."""
     if path.name in ("", ".."):
         raise OutputError(f"{str(path)!r} is a folder, not a file.", at=str(path), hint="the path of a file.")
     temporary = new_file(path)
@@ -304,7 +273,12 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        if os.name == "posix":  # Windows cannot open a folder; there the rename itself is journalled
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     except OSError as error:
         with suppress(OSError):  # on a disk that cannot be written, nothing can be removed either
             temporary.unlink(missing_ok=True)
@@ -312,11 +286,7 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file with the folders above it; a link or a device stays what it is, unlike with `replace_file`.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a file with the folders above it; a link or a device stays what it is, unlike with `replace_file`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -329,25 +299,13 @@ def new_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open a folder; there the rename itself is journalled.
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def output_error(path: Path, error: OSError) -> OutputError:
     """The typed error for an operating system error on an output path."""
+    cause, why = f"{path.name} cannot be written", error.strerror or error
+    hint = "check the path given with -o, then run the same command again."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        cause = f"no space left for {path.name} ({error.strerror})."
+        cause = f"no space left for {path.name}"
         hint = "make room and run the same command again: everything written so far is kept and is not done twice."
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        cause = f"{path.name} cannot be written ({error.strerror})."
         hint = "choose a folder with -o that you may write to."
-    else:
-        cause = f"{path.name} cannot be written ({error.strerror or error})."
-        hint = "check the path given with -o, then run the same command again."
-    return OutputError(cause, at=str(path), hint=hint)
+    return OutputError(f"{cause} ({why}).", at=str(path), hint=hint)

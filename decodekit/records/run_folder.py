@@ -18,10 +18,7 @@ _URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
 
 
 def lock_folder(path: Path) -> IO[str]:
-    """Make a folder, if need be, and lock it. However the process ends, the operating system lets go of the lock.
-
-    Returns:
-        What holds the lock until it is closed.
+    """Make a folder, if need be, and lock it until what is returned is closed, or the process ends in whatever way.
 
     Raises:
         JobError: another process has locked it, or it is a URL.
@@ -61,12 +58,9 @@ def lock_folder(path: Path) -> IO[str]:
 
 
 def check_free(path: Path) -> None:
-    """Say beforehand that a folder cannot be had: another process works in it, or it is a file, or read-only.
+    """Say beforehand, by the errors of `lock_folder`, that another process works in a folder, or it cannot be written.
 
     A folder that there is not yet is not made; the one that it would be made in must be writable.
-
-    Raises:
-        JobError, OutputError: as `lock_folder`.
     """
     _refuse_url(path)
     if os.path.lexists(path):
@@ -87,11 +81,7 @@ def _refuse_url(path: Path) -> None:
 
 
 def remove_files(path: Path, names: list[str]) -> None:
-    """Remove those of the files that there are, in this order.
-
-    Raises:
-        OutputError: one cannot be removed.
-    """
+    """Remove those of the files that there are, in this order."""
     for name in names:
         try:
             (path / name).unlink(missing_ok=True)

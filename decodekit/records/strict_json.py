@@ -12,12 +12,8 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a text.
-
-    Raises:
-        ValueError: it is not JSON; NaN and the infinities are not, nor is a number that is read as one.
-        RecursionError: it is nested too deeply.
-    """
+    """The value of a text; ValueError if it is not JSON, as NaN, the infinities and numbers read as one are not,
+    RecursionError if it is nested too deeply."""
     return json.loads(text, parse_constant=_refuse, parse_float=_finite)
 
 
@@ -35,8 +31,7 @@ def _finite(text: str) -> float:
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, tuple[str, Any]]]:
     """The scalars of a JSON value with their paths, in order; an empty object or array is a leaf, too.
 
-    Returns:
-        Pairs of a path and (kind, value). The kind keeps apart what Python takes as equal: true and 1.
+    Each leaf is (kind, value). The kind keeps apart what Python takes as equal: true and 1.
     """
     if isinstance(value, dict) and value:
         for key, item in value.items():
@@ -80,14 +75,7 @@ def validator_of(schema: Mapping[str, Any] | bool, documents: Iterable[tuple[str
     """The validator of the package `jsonschema`, in the draft that ``$schema`` names (2020-12 when it names none).
 
     Formats are annotations, as the specification has it. References are resolved inside the schema, in the metaschemas
-    and in `documents`; nothing is fetched.
-
-    Args:
-        schema: a JSON Schema.
-        documents: further ones, by their URIs.
-
-    Raises:
-        jsonschema.SchemaError: the schema is malformed.
+    and in `documents`, by their URIs; nothing is fetched. A malformed schema raises jsonschema.SchemaError.
     """
     from jsonschema import FormatChecker
     from jsonschema.validators import Draft202012Validator, validator_for

@@ -23,10 +23,8 @@ from decodekit.errors import DeadEndError, LengthError
 from decodekit.jobs.document_prompt import Prompt
 from decodekit.jobs.documents.documents import scan
 from decodekit.jobs.documents.inputs import Input
-from decodekit.jobs.executors import LocalExecutor
-from decodekit.jobs.folder.job_folder import JobFolder
-from decodekit.jobs.folder.job_settings import JobSettings
-from decodekit.jobs.job_runner import JobRunner, RunSummary
+from decodekit.jobs.folder.job_folder import JobFolder, JobSettings
+from decodekit.jobs.job_runner import JobRunner, LocalExecutor, RunSummary
 from decodekit.jobs.validation import OutputValidator
 from decodekit.llm import LLM, Completion
 from decodekit.vocabulary import Vocabulary

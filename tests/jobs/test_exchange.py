@@ -12,7 +12,7 @@ import pytest
 import decodekit as dk
 from decodekit.cli.parts.console import CRASH, DONE, SOME_FAILED, USAGE
 from decodekit.errors import OptionError, UnsupportedSchemaError
-from decodekit.jobs.folder.batch_requests import BatchRequests
+from decodekit.jobs.folder.exchange import BatchRequests
 from decodekit.jobs.job_schema import JobSchema
 from tests.commands import Result
 from tests.jobs.fakes import SCHEMA, FakeLLM, answer, make_settings, read_jsonl, write_jsonl

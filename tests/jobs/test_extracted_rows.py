@@ -26,9 +26,9 @@ from decodekit.errors import (
     ResourceLimitError,
     UnsupportedSchemaError,
 )
+from decodekit.jobs.documents.documents import document_seed
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.extracted_rows import error_of
-from decodekit.jobs.folder.job_settings import document_seed
 from decodekit.jobs.job_runner import Observer
 from decodekit.jobs.job_schema import reload_schema
 from tests.commands import Result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,8 @@ from decodekit.constraints.fingerprint import code_digest, described
 from decodekit.errors import ConstraintError, InvalidOutputError, JobError, NameNotFoundError
 from decodekit.jobs.document_prompt import choose_prompt
 from decodekit.jobs.extraction import ExtractionOptions, with_guesses
-from decodekit.jobs.folder.job_settings import JobSettings
-from decodekit.jobs.job_schema import load_schema, reload_schema
+from decodekit.jobs.folder.job_folder import JobSettings
+from decodekit.jobs.job_schema import load_schema, reload_schema, schema_of
 from decodekit.jobs.validation import OutputValidator
 from tests.commands import Result
 from tests.jobs.fakes import BYTES, FakeLLM, make_settings, read_jsonl, run_job, write_jsonl
@@ -175,7 +176,7 @@ def test_programs_without_source_and_of_several_kinds() -> None:
 
 def test_jobs_without_a_constraint_of_their_own_keep_their_fingerprint() -> None:
     """Of a folder that was made before jobs had constraints: it is the same job."""
-    data = make_settings().to_json()
+    data = asdict(make_settings())
     del data["constraint"]
     assert JobSettings.from_json(data) == make_settings()
     assert make_settings().fingerprint == "2e415472"
@@ -211,7 +212,7 @@ def test_a_job_with_a_guard(tmp_path: Path, llm: FakeLLM, module: Path) -> None:
     assert Result("retry", out).code == console.DONE
 
 
-def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
+def test_options_without_effect_or_sense_are_refused_before_the_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*arguments: Any) -> None:
@@ -221,6 +222,8 @@ def test_rollbacks_without_a_guard_are_refused_before_the_model_is_loaded(
     (tmp_path / "a.txt").write_text("one")
     command = ("extract", tmp_path / "a.txt", "-o", tmp_path / "out", "--schema", "first")
     for options, said in [
+        (("--prompt", "Read it"), "the template has no {text}"),
+        (("--workers", "2"), "num_workers=2 has no effect without Ray"),
         (("--max-rollbacks", "5"), "has no effect: only a constraint with a guard"),
         (("--strategy", "beam", "--speculate", "grammar"), "beam search cannot speculate"),
         (("--strategy", "contrastive", "--speculate", "prompt-lookup"), "contrastive search cannot speculate"),
@@ -278,8 +281,7 @@ def test_a_text_that_was_cut_and_is_kept_has_no_probabilities(tmp_path: Path) ->
 
 
 def test_other_models_are_told_the_form() -> None:
-    options: dict[str, Any] = {"model": "m", "has_chat_template": False, "is_raw": False, "is_json": False}
-    prompt = choose_prompt(None, schema=described(dk.Choices(["yes", "no"])), **options).fill("Paid?")
+    prompt = choose_prompt(None, "m", schema_of(dk.Choices(["yes", "no"])), is_chat=False).fill("Paid?")
     assert isinstance(prompt, str)
     assert '"yes","no"' in prompt and "JSON" not in prompt and prompt.endswith("Answer:\n")
 

@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents.documents import scan, select, text_digest
+from decodekit.jobs.documents.documents import (
+    document_seed,
+    read_stdin,
+    scan,
+    select,
+    shard_of,
+    stdin_input,
+    text_digest,
+)
 from decodekit.jobs.documents.inputs import Input
-from decodekit.jobs.folder.job_settings import document_seed, shard_of
-from decodekit.jobs.folder.spool import read_stdin, spool
 from tests.jobs.fakes import write_jsonl
 
 
@@ -144,9 +150,9 @@ def test_inputs_that_hold_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_stdin_is_lines_or_one_text_by_its_first_line(tmp_path: Path) -> None:
-    lines = spool(b'\n{"id": "a", "text": "x"}\n', tmp_path)
+    lines = stdin_input(b'\n{"id": "a", "text": "x"}\n', tmp_path, Input("")).location
     assert lines.suffix == ".jsonl"
-    text = spool(b"Invoice 7\n{}\n", tmp_path)
+    text = stdin_input(b"Invoice 7\n{}\n", tmp_path, Input("")).location
     assert text.suffix == ".txt"
     (entry,) = scan([Input(text.name, folder=str(tmp_path), name="stdin")]).entries
     assert (entry.id, entry.read()) == ("stdin", "Invoice 7\n{}\n")

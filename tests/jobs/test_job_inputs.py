@@ -19,10 +19,9 @@ import pytest
 from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, DocumentError, JobError
-from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.documents import read_stdin, scan
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.documents.refused_formats import delimiter_of
-from decodekit.jobs.folder.spool import read_stdin
 from tests.commands import Result
 from tests.jobs.fakes import FakeLLM, read_jsonl, write_jsonl
 

@@ -145,9 +145,8 @@ def test_a_response_format_is_unwrapped(tmp_path: Path) -> None:
     assert load_schema('{"type": "json_object"}').schema == {"type": "object"}
 
 
-def choose(template: str | None, **changes: Any) -> Prompt:
-    options: dict[str, Any] = {"model": "m", "has_chat_template": False, "is_raw": False, "schema": {"type": "null"}}
-    return choose_prompt(template, **(options | changes))
+def choose(template: str | None, model: str = "m", *, has_chat_template: bool = False, is_raw: bool = False) -> Prompt:
+    return choose_prompt(template, model, load_schema('{"type": "null"}'), is_chat=has_chat_template and not is_raw)
 
 
 def test_the_bundled_models_read_the_bare_document() -> None:

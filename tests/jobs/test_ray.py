@@ -23,12 +23,10 @@ from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.errors import DecodekitError, JobError, OptionError
 from decodekit.jobs.document_prompt import Prompt
-from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.documents import document_seed, scan
 from decodekit.jobs.documents.inputs import Input
-from decodekit.jobs.executors import DocumentTask, LocalExecutor
 from decodekit.jobs.folder.job_folder import JobFolder
-from decodekit.jobs.folder.job_settings import document_seed
-from decodekit.jobs.job_runner import JobRunner, Observer
+from decodekit.jobs.job_runner import DocumentTask, JobRunner, LocalExecutor, Observer
 from decodekit.jobs.ray import ModelOnWorker, RayExecutor, Worker
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import weights_fingerprint

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from decodekit.constraints.json_schema.document.pointers import pointer as pointer_of_what_is_open
 from decodekit.errors import DecodekitError, InvalidOutputError, JobError, JobSettingsError, OutputError
-from decodekit.jobs.documents.documents import scan
+from decodekit.jobs.documents.documents import document_seed, scan
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.folder.job_folder import JobFile, JobFolder, read_failures
-from decodekit.jobs.folder.job_settings import document_seed
 from decodekit.jobs.validation import OutputValidator
 from decodekit.llm import LLM
 from decodekit.records import ledger

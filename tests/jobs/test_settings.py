@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from decodekit.cli import app
 from decodekit.cli.jobs import extract as extract_module
 from decodekit.cli.parts import console
 from decodekit.jobs.extraction import Extraction, ExtractionOptions
-from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.jobs.folder.job_folder import JobSettings
 from decodekit.jobs.job_schema import load_schema
 from decodekit.records.fingerprints import tokenizer_fingerprint
 from decodekit.strategy.strategy_programs import programs_of
@@ -280,5 +281,5 @@ def test_further_models_and_programs_of_a_strategy_decide_where_the_law_depends_
 
 def test_jobs_of_earlier_versions_can_be_read() -> None:
     settings = make_settings()
-    old = {name: value for name, value in settings.to_json().items() if name not in settings._LATER}
+    old = {name: value for name, value in asdict(settings).items() if name not in settings._LATER}
     assert JobSettings.from_json(old) == settings and JobSettings.from_json(old).fingerprint == settings.fingerprint

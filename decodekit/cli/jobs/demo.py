@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
-from decodekit.cli.parts.console import DONE, INTERRUPTED, note, print_table
+from decodekit.cli.parts.console import DONE, note, print_table
 from decodekit.errors import JobError
 from decodekit.jobs.documents.documents import scan
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.folder.file_names import REPORT
 from decodekit.jobs.folder.job_folder import JobFolder
-
-if TYPE_CHECKING:
-    from decodekit.jobs.reports.job_view import JobView
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView, total_fields
+from decodekit.jobs.reports.progress import JobProgress
 
 
 @command
@@ -36,9 +36,6 @@ def demo(
     from decodekit.cli.jobs.extract import load_model
     from decodekit.jobs.extraction import Extraction, ExtractionOptions
     from decodekit.jobs.job_schema import load_schema
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.progress import make_observer
 
     folder = find_examples(examples)
     kinds = sorted(path.parent.name for path in folder.glob("*/schema.json"))
@@ -52,11 +49,7 @@ def demo(
         note(f"{kind}:")
         with job:
             job.add_inputs([source])
-            try:
-                extraction.run(job, scan([source]).entries, observer=make_observer())
-            except KeyboardInterrupt:
-                note("interrupted")
-                return INTERRUPTED
+            extraction.run(job, scan([source]).entries, observer=JobProgress())
         views.append(JobView.read(output / kind, expected=_expected(folder / kind)))
         write_report(output / kind / REPORT, views[-1:], title=f"Sample documents: {kind}")
     report = output / REPORT
@@ -66,11 +59,7 @@ def demo(
 
 
 def find_examples(given: Path | None) -> Path:
-    """The folder of the sample documents.
-
-    Raises:
-        JobError: there is none; an installed package does not bring it along.
-    """
+    """The folder of the sample documents; an installed package does not bring it along."""
     import decodekit
 
     places = [given] if given else [Path("examples"), Path(decodekit.__file__).resolve().parents[1] / "examples"]
@@ -87,30 +76,21 @@ def find_examples(given: Path | None) -> Path:
 def _expected(folder: Path) -> dict[str, Any]:
     """The right values of one kind, by the ids that its text files get: the name of the file under that of the kind."""
     path = folder / "expected.jsonl"
-    if not path.exists():
-        return {}
-    values: dict[str, Any] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            row = json.loads(line)
-            values[f"{folder.name}/{row['id'].rpartition('/')[2]}.txt"] = row["value"]
-    return values
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = (json.loads(line) for line in lines if line.strip())
+    return {f"{folder.name}/{row['id'].rpartition('/')[2]}.txt": row["value"] for row in rows}
 
 
 def _print_summary(views: list[JobView], report: Path) -> None:
-    from decodekit.jobs.reports.job_view import total_fields
-
     rows = [(view.title, _line(len(view.done), len(view.failed), view.fields())) for view in views]
     num_done, num_failed = sum(len(view.done) for view in views), sum(len(view.failed) for view in views)
     rows.append(("all", _line(num_done, num_failed, total_fields(views))))
     seconds = sum(view.working_seconds for view in views)
     if seconds:
         num_tokens = sum(view.num_tokens for view in views)
-        rows.append(
-            ("rate", f"{(num_done + num_failed) / seconds:.1f} documents/s, {num_tokens / seconds:,.0f} tokens/s")
-        )
-    rows.append(("report", str(report)))
-    print_table(rows)
+        rate = f"{(num_done + num_failed) / seconds:.1f} documents/s, {num_tokens / seconds:,.0f} tokens/s"
+        rows.append(("rate", rate))
+    print_table([*rows, ("report", str(report))])
 
 
 def _line(num_done: int, num_failed: int, fields: tuple[int, int] | None) -> str:

@@ -10,13 +10,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from decodekit.cli.jobs.job_commands import print_damage, tell_program
+from decodekit.cli.jobs.extract import tell_end
+from decodekit.cli.jobs.job_commands import MAX_NAMED, named, print_damage, tell_program
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, SOME_FAILED, note
-from decodekit.terminal import one_line
+from decodekit.jobs.document_prompt import Prompt
+from decodekit.jobs.documents.documents import counted, scan
+from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, read_failures, read_results
+from decodekit.jobs.job_runner import JobRunner, open_documents
+from decodekit.jobs.reports.progress import JobProgress
+from decodekit.records.ledger import encode_line, replace_file
 
-_MAX_NAMED = 8
 _OPENAI_REQUESTS = 50_000
 
 
@@ -43,12 +48,8 @@ def export(
     `vllm run-batch -i requests.jsonl -o answers.jsonl --model M` runs it, and `decodekit import DIR answers.jsonl`
     takes the answers back.
     """
-    from decodekit.jobs.documents.documents import counted, scan
     from decodekit.jobs.extraction import ExtractionOptions
-    from decodekit.jobs.folder.batch_requests import BatchRequests
-    from decodekit.jobs.folder.job_folder import Damaged, JobFile, read_failures, read_results
-    from decodekit.jobs.job_runner import open_documents
-    from decodekit.records.ledger import encode_line, replace_file
+    from decodekit.jobs.folder.exchange import BatchRequests
 
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -72,7 +73,7 @@ def export(
         sys.stdout.buffer.writelines(lines())
     else:
         replace_file(output, lines())
-    for error in requests.left_out[:_MAX_NAMED]:
+    for error in requests.left_out[:MAX_NAMED]:
         note(f"left out: {error}")
     if to == "openai-batch" and count > _OPENAI_REQUESTS:
         note(f"note: OpenAI takes {_OPENAI_REQUESTS:,} requests in a file; --limit makes smaller ones")
@@ -92,14 +93,8 @@ def take_back(
 
     The same command again changes nothing. Documents without an answer stay open: `extract` and `export` do them.
     """
-    from decodekit.cli.jobs.extract import tell_end
-    from decodekit.jobs.document_prompt import Prompt
-    from decodekit.jobs.documents.documents import scan
     from decodekit.jobs.extraction import ExtractionOptions
-    from decodekit.jobs.folder.batch_answers import AnswerExecutor, Answers
-    from decodekit.jobs.folder.job_folder import JobFile, JobFolder
-    from decodekit.jobs.job_runner import JobRunner, open_documents
-    from decodekit.jobs.reports.progress import make_observer
+    from decodekit.jobs.folder.exchange import AnswerExecutor, Answers
 
     job = JobFile.read(directory)
     settings = job.settings
@@ -112,17 +107,16 @@ def take_back(
         waiting = open_documents(entries, folder.done, folder.failures, retries=retry)
         missing = [entry.id for entry in waiting if entry.id not in found.found]
         prompt = Prompt(settings.prompt, settings.is_chat, settings.schema)
-        runner = JobRunner(folder, prompt, validator, observer=make_observer())
+        runner = JobRunner(folder, prompt, validator, observer=JobProgress())
         executor = AnswerExecutor(found.found, settings.on_length)
         answered = [entry for entry in entries if entry.id in found.found]
         origin = {"answers": [str(path) for path in answers], "models": found.models}
         summary = runner.run(answered, executor, retries=retry, origin=origin)
         code = tell_end(summary, folder)
-    for fault in found.faults[:_MAX_NAMED]:
+    for fault in found.faults[:MAX_NAMED]:
         note(str(fault))
-    if len(found.faults) > _MAX_NAMED:
-        note(f"and {len(found.faults) - _MAX_NAMED} more lines that are no answers to open documents")
+    if len(found.faults) > MAX_NAMED:
+        note(f"and {len(found.faults) - MAX_NAMED} more lines that are no answers to open documents")
     if missing:
-        named = ", ".join(map(one_line, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
-        note(f"{len(missing):,} open documents have no answer: {named}")
+        note(f"{len(missing):,} open documents have no answer: {named(missing)}")
     return SOME_FAILED if found.faults or missing else code

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from decodekit import collector
-from decodekit.cli.jobs.job_commands import print_damage, tell_program
+from decodekit.cli.jobs.job_commands import named, print_damage, tell_program, write_pages
 from decodekit.cli.parts import shared_options as o
 from decodekit.cli.parts.command import command
 from decodekit.cli.parts.console import DONE, INTERRUPTED, SOME_FAILED, note, typed_text
 from decodekit.errors import DecodekitError, InvalidValueError, LengthError, OptionError, OutputError
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
-from decodekit.jobs.documents.documents import DocumentRef, Scan, counted, scan
-from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, check_max_document, needed
+from decodekit.jobs.documents.documents import DocumentRef, Scan, counted, read_stdin, scan, stdin_input
+from decodekit.jobs.documents.files import MAX_DOCUMENT_MB, needed
 from decodekit.jobs.documents.inputs import Input, without_own
 from decodekit.jobs.folder.file_names import JOB, REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile, JobFolder, known_inputs, read_failures
-from decodekit.jobs.folder.spool import read_stdin, stdin_input
+from decodekit.jobs.reports.progress import JobProgress
 from decodekit.records.run_folder import check_free
 from decodekit.terminal import one_line
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from decodekit.jobs.reports.result_tables import TableFormat
     from decodekit.llm import LLM
 
-
-_MAX_NAMED = 8
 
 ExecutorOption: TypeAlias = Annotated[
     Literal["local", "ray"],
@@ -171,7 +169,7 @@ def extract(
 
     if fresh and force:
         raise OptionError("--fresh and --force cannot be combined: one deletes what the other keeps.", at="--force")
-    part, rows = o.parse_shard(documents.shard), o.parse_batch_size(batch_size)
+    shard = o.parse_shard(documents.shard)
     chosen = ExtractionOptions(
         load_schema(schema, layout.given()),
         model=model.model,
@@ -182,23 +180,20 @@ def extract(
         max_new_tokens=max_new_tokens,
         on_length=on_length,
         seed=sampling.seed,
-        speculate=speed.proposers(),
+        speculate=o.parse_speculate(speed.speculate),
         fast_forward=speed.fast_forward,
         max_rollbacks=max_rollbacks,
         max_retries=max_retries,
         chat_template_kwargs=o.parse_chat_template_kwargs(prompt.chat_template_kwargs),
+        batch_size=o.parse_batch_size(batch_size),
+        max_failures=documents.max_failures,
+        executor=documents.executor,
+        num_workers=documents.workers,
+        alternatives=documents.alternatives,
     )
-    selection: dict[str, Any] = {
-        "max_failures": documents.max_failures,
-        "limit": documents.limit,
-        "shard": part,
-        "batch_size": rows,
-        "executor": documents.executor,
-        "num_workers": documents.workers,
-        "alternatives": documents.alternatives,
-    }
     if output_format == "parquet":
         needed("pyarrow", "tables", "--output-format parquet")
+    selection: dict[str, Any] = {"shard": shard, "limit": documents.limit}
     selection["tables"] = [] if output_format == "jsonl" else [output_format]
     return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
 
@@ -215,16 +210,14 @@ def _extract(
     force: bool,
 ) -> int:
     """Read the inputs, then load the model and run the job; their faults are reported before it loads."""
-    from decodekit.jobs.extraction import Extraction, check_executor
+    from decodekit.jobs.extraction import Extraction
     from decodekit.jobs.job_schema import warnings_of
 
-    check_max_document(documents.max_document_mb)
-    check_executor(documents.executor, documents.workers, documents.max_failures)
+    chosen.check()
     check_free(output)
     sources, own = without_own([documents.input(path, Path.cwd()) for path in inputs if path != "-"], output)
     known = [] if fresh else known_inputs(output)
     found = scan(sources, known=known)
-    chosen.check()
     piped = read_stdin(sys.stdin.buffer, documents.input("", output)) if "-" in inputs else None
     for warning in warnings_of(chosen.schema):
         note(f"schema: {warning}")
@@ -258,9 +251,8 @@ def retry(
 
     Settings are the job's own, but for the options given here; each row names the settings it was made with.
     """
-    from decodekit.jobs.extraction import Extraction, ExtractionOptions, check_executor
+    from decodekit.jobs.extraction import Extraction, ExtractionOptions
 
-    check_executor(executor, workers, None)
     rows = o.parse_batch_size(batch_size)
     job = JobFile.read(directory)
     damaged: Damaged = defaultdict(list)
@@ -273,29 +265,24 @@ def retry(
     gone: list[DecodekitError] = []
     entries = scan(job.inputs, is_lookup=True, gone=gone).entries
     found = {entry.id: entry for entry in entries if entry.id in failures}
-    _print_missing([document_id for document_id in failures if document_id not in found], gone, directory)
+    for error in gone:
+        note(f"an input of {directory / JOB} cannot be used: {error.cause}")
+    missing = [document_id for document_id in failures if document_id not in found]
+    if missing:
+        text = "document stays failed: it is" if len(missing) == 1 else "documents stay failed: they are"
+        note(f"{len(missing):,} {text} no longer in the inputs: {named(missing)}")
     if not found:
         return SOME_FAILED
     tell_program(job, directory)
-    changes = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
-    chosen = ExtractionOptions.of_settings(
-        job.settings, **changes, max_rollbacks=max_rollbacks, max_retries=max_retries
-    )
+    changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
+    changes |= {"max_rollbacks": max_rollbacks, "max_retries": max_retries}
+    changes |= {"batch_size": rows, "executor": executor, "num_workers": workers}
+    chosen = ExtractionOptions.of_settings(job.settings, **changes)
+    chosen.check()
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
     # The settings may differ: every line names its own, and the job keeps those of `extract`.
     with JobFolder.create_or_resume(directory, extraction.settings, retries=True)[0] as folder:
-        selection: dict[str, Any] = {"batch_size": rows, "executor": executor, "num_workers": workers}
-        return run(extraction, folder, list(found.values()), retries=True, **selection)
-
-
-def _print_missing(missing: list[str], gone: Sequence[DecodekitError], directory: Path) -> None:
-    """Name the failed documents that are not tried, because they are no longer where they were."""
-    for error in gone:
-        note(f"an input of {directory / JOB} cannot be used: {error.cause}")
-    if missing:
-        named = ", ".join(map(one_line, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
-        text = "document stays failed: it is" if len(missing) == 1 else "documents stay failed: they are"
-        note(f"{len(missing):,} {text} no longer in the inputs: {named}")
+        return run(extraction, folder, list(found.values()), retries=True)
 
 
 def load_model(name: str, dtype: str, device_map: str | None) -> LLM:
@@ -319,8 +306,6 @@ def run(
     **selection: Any,
 ) -> int:
     """Run a job on stderr, write its report and tables, those that it had by default, and return the exit code."""
-    from decodekit.jobs.reports.progress import make_observer
-
     for name, lines in folder.damaged.items():
         if lines:
             where = f"line {lines[0].number}: {lines[0].why}"
@@ -329,7 +314,7 @@ def run(
     if folder.num_torn_bytes:
         note(f"cut {counted(folder.num_torn_bytes, 'byte')} of torn lines off; their documents are done again")
     try:
-        summary = extraction.run(folder, entries, observer=make_observer(), **selection)
+        summary = extraction.run(folder, entries, observer=JobProgress(), **selection)
     except KeyboardInterrupt:
         note(
             f"interrupted: {len(folder.done)} done and {len(folder.failures)} failed are in {folder.path}; "
@@ -352,13 +337,7 @@ def tell_end(summary: RunSummary, folder: JobFolder, tables: Sequence[TableForma
 
 
 def _write_pages(folder: JobFolder, tables: Sequence[TableFormat]) -> None:
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.result_tables import tables_of, write_tables
-
-    view = JobView.read(folder.path)
-    write_report(folder.path / REPORT, [view], title=view.title)
-    for path in write_tables(folder.path, tables or tables_of(folder.path), folder.job.settings.schema):
+    for path in write_pages(folder.path, tables):
         note(f"results as a table: {path}")
 
 
@@ -377,9 +356,8 @@ def _print_left_out(found: Scan, own: Sequence[str]) -> None:
     if own:
         note(f"left out {counted(len(own), 'input')} that the job itself has written, such as {one_line(own[0])}")
     if found.outside:
-        links = "link" if len(found.outside) == 1 else "links"
         note(
-            f"left out {len(found.outside):,} {links} out of their folders or to nothing, "
+            f"left out {counted(len(found.outside), 'link')} out of their folders or to nothing, "
             f"such as {one_line(found.outside[0])}; what a link leads to is read where it is named itself"
         )
     if found.repeated:
@@ -404,14 +382,12 @@ def _print_summary(summary: RunSummary, folder: JobFolder) -> None:
     if summary.is_stopped:
         note("stopped at the limit of failures; run the same command again to go on")
     if folder.failures:
-        cut = (
-            "; a larger --max-new-tokens has room for those that were cut"
-            if LengthError.code in summary.failures
-            else ""
-        )
-        # A greedy text is the same again, unless the model reads what was refused.
-        told = " --max-retries 2" if InvalidValueError.code in summary.failures else ""
-        reason = "" if not told else ", and asks again with the reason what a validator has refused"
-        retry = f"`decodekit retry {folder.path}{told}` runs them again{reason}{cut}"
-        note(f"see {folder.path / 'failed.jsonl'}; {retry}")
+        again = f"`decodekit retry {folder.path}` runs them again"
+        if InvalidValueError.code in summary.failures:
+            # A greedy text is the same again, unless the model reads what was refused.
+            again = f"`decodekit retry {folder.path} --max-retries 2` runs them again, and asks again with the reason "
+            again += "what a validator has refused"
+        if LengthError.code in summary.failures:
+            again += "; a larger --max-new-tokens has room for those that were cut"
+        note(f"see {folder.path / 'failed.jsonl'}; {again}")
     note(f"report: {folder.path / 'report.html'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +15,19 @@ from decodekit.errors import JobError, OptionError
 from decodekit.jobs.documents.documents import counted
 from decodekit.jobs.folder.file_names import REPORT
 from decodekit.jobs.folder.job_folder import Damaged, JobFile
+from decodekit.jobs.folder.shards import merge_jobs
+from decodekit.jobs.reports.job_report import write_report
+from decodekit.jobs.reports.job_view import JobView
+from decodekit.jobs.reports.result_tables import TableFormat, tables_of, write_tables
+from decodekit.terminal import one_line
+
+MAX_NAMED = 8
+"""Of many documents or lines, so many are named."""
 
 
 @command
 def status(directory: o.JobDirectory, as_json: o.Json = False) -> None:
     """Count what is done, failed and left; also while the job runs."""
-    from decodekit.jobs.reports.job_view import JobView
 
     view = JobView.read(directory)
     print_damage(view.damaged)
@@ -52,8 +60,6 @@ def report(
     documents: Annotated[int, typer.Option(min=0, help="How many documents are shown with their text.")] = 2000,
 ) -> None:
     """Build report.html again: one file, with every document beside its JSON."""
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
 
     path = output or directory / REPORT
     if path.is_dir():
@@ -75,15 +81,9 @@ def merge(
 
     Nothing outside of the folders is read: `decodekit report` shows the texts of the documents.
     """
-    from decodekit.jobs.folder.shards import merge_jobs
-    from decodekit.jobs.reports.job_report import write_report
-    from decodekit.jobs.reports.job_view import JobView
-    from decodekit.jobs.reports.result_tables import tables_of, write_tables
 
     summary = merge_jobs(directories, output)
-    view = JobView.read(output, is_closed=True)
-    write_report(output / REPORT, [view], title=view.title)
-    write_tables(output, tables_of(output), view.job.settings.schema)
+    write_pages(output, is_closed=True)
     repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
     note(f"{summary.num_done} done and {summary.num_failed} failed in {output}{repeated}")
     if summary.num_missing or summary.missing_shards:
@@ -93,12 +93,17 @@ def merge(
     return SOME_FAILED if summary.num_failed else DONE
 
 
-def tell_program(job: JobFile, directory: Path) -> None:
-    """Say on stderr that a program is run to have the schema of a job again.
+def write_pages(folder: Path, tables: Sequence[TableFormat] = (), *, is_closed: bool = False) -> list[Path]:
+    """Write the report of a job, and its tables: those that it had, by default. The paths of these."""
 
-    Raises:
-        JobError: the program lies in the folder of the job, so whoever made the folder would choose what is run.
-    """
+    view = JobView.read(folder, is_closed=is_closed)
+    write_report(folder / REPORT, [view], title=view.title)
+    return write_tables(folder, tables or tables_of(folder), view.job.settings.schema)
+
+
+def tell_program(job: JobFile, directory: Path) -> None:
+    """Say on stderr that a program is run to have the schema of a job again. One in the folder of the job is a
+    JobError: whoever made the folder would choose what is run."""
     from decodekit.jobs.job_schema import is_reference
 
     source = job.settings.schema_source
@@ -108,6 +113,11 @@ def tell_program(job: JobFile, directory: Path) -> None:
             cause = f"the schema of the job is the program {source}, which lies in the folder of the job."
             raise JobError(cause, at=str(directory), hint="a copy of it outside, if it is yours, and extract with that")
         note(f"loading {source}: its module is run")
+
+
+def named(ids: Sequence[str]) -> str:
+    """The first of many ids, on a line."""
+    return ", ".join(map(one_line, ids[:MAX_NAMED])) + (", ..." if len(ids) > MAX_NAMED else "")
 
 
 def print_damage(damaged: Damaged) -> None:

@@ -93,14 +93,8 @@ def _word(value: Any) -> str:
 
 
 def unknown(option: str, typed: Sequence[str], names: Sequence[str], command: str) -> OptionError:
-    """The fault of an option that a command does not have.
-
-    Args:
-        option: as it was typed, ``--num-beams``.
-        typed: all words of the command line.
-        names: the options that the command has.
-        command: how it was called.
-    """
+    """The fault of an option, as it was typed among all words, that a command with these `names` of options does not
+    have."""
     name = option.lstrip("-").replace("-", "_")
     cause = f"no option {option}."
     if name in _ELSEWHERE:

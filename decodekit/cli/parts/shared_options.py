@@ -71,16 +71,12 @@ class SchemaOptions:
         _of_schema(help="declared (the default): properties in the order of the schema; any: in every order."),
     ] = None
 
-    def given(self) -> Mapping[str, Any]:
-        """The options that were given, as `JsonSchema` takes them.
-
-        Raises:
-            OptionError: `whitespace` is none.
-        """
-        whitespace = None if self.whitespace is None else parse_whitespace(self.whitespace)
-        return given(
-            whitespace=whitespace, escapes=self.escapes, numbers=self.numbers, format=self.format, order=self.order
-        )
+    def given(self) -> dict[str, Any]:
+        """The options that were given, as `JsonSchema` takes them."""
+        options = given(**asdict(self))
+        if self.whitespace is not None:
+            options["whitespace"] = parse_whitespace(self.whitespace)
+        return options
 
     def refuse_without_schema(self) -> None:
         """Raise the OptionError of options of a schema where there is none."""
@@ -154,10 +150,6 @@ class SpeedOptions:
         ),
     ] = "exact"
 
-    def proposers(self) -> tuple[str, ...] | None:
-        """The proposers that `speculate` names, in order; see `parse_speculate`."""
-        return parse_speculate(self.speculate)
-
 
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Budget of tokens per text.")]
 BatchSize = Annotated[str, typer.Option(metavar="auto|N", help="Documents decoded at a time.")]
@@ -179,10 +171,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the folder hol
 
 
 def output_path(text: str | Path) -> Path:
-    """The path that ``-o`` names.
-
-    ``-o ""``, which an unset variable of the shell leaves, would be the present folder, and is refused.
-    """
+    """The path that ``-o`` names. ``-o ""``, which an unset variable of the shell leaves, would be the present
+    folder."""
     if not str(text):
         raise typer.BadParameter("the empty text is no path; . is the present folder.")
     return Path(text)
@@ -205,17 +195,14 @@ def parse_whitespace(text: str) -> str | int:
     raise OptionError(cause, at="--whitespace")
 
 
-def given(**options: Any) -> Mapping[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """The options that were given, by name."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def parse_speculate(text: str | None) -> tuple[str, ...] | None:
-    """``"grammar,prompt-lookup"`` as names in order, ``"none"`` as no name, None where nothing was said.
-
-    Raises:
-        OptionError: there is no name, ``none`` stands beside others, or an option has no name before it.
-    """
+    """``"grammar,prompt-lookup"`` as names in order, ``"none"`` as no name, None where nothing was said; else
+    OptionError."""
     if text is None:
         return None
     names = tuple(split_calls(text)) if all(split(text, ",")) else ()

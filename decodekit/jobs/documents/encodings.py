@@ -31,25 +31,22 @@ _HINT: Final = "its encoding, such as --encoding cp1252 (auto:cp1252 where other
 
 
 def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: bool = False) -> str:
-    """Bytes as text; the mark at the beginning is not part of it.
+    """Bytes as text, in an encoding as above; the mark at the beginning is not part of it.
 
-    Args:
-        data: the bytes.
-        place: of the document, for its error.
-        encoding: a name, ``auto`` or ``auto:NAME``, as above.
-        is_line: they are a line of a file that was divided at bytes 10, which UTF-16 cannot be.
-
-    Raises:
-        DocumentError: they are of another encoding.
+    A line (`is_line`) is of a file that was divided at bytes 10, which UTF-16 cannot be. Raises DocumentError for bytes
+    that are not of the encoding, with their `place`.
     """
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     rule, _, other = encoding.partition(":")
     names = [encoding] if rule != _AUTO else [mark or "utf-8", *([other] if other and not mark else [])]
     if is_line and '\n,"'.encode(names[-1]) != b'\n,"':
         raise DocumentError(f"lines and rows cannot be divided in {names[-1]}.", at=place, hint=_TO_UTF_8)
-    if mark and ((is_line and mark != "utf-8") or not _are_one(mark, codecs.lookup(names[0]).name)):
-        hint = _TO_UTF_8 if is_line else f"--encoding auto, or {_TO_UTF_8}"
-        raise DocumentError(f"the text is {mark.upper()}, not {names[-1].upper()}.", at=place, hint=hint)
+    if mark:
+        known = codecs.lookup(names[0]).name
+        is_one = mark.startswith(known) or known.startswith(mark)  # ``utf-16-le`` is ``utf-16``
+        if not is_one or (is_line and mark != "utf-8"):
+            hint = _TO_UTF_8 if is_line else f"--encoding auto, or {_TO_UTF_8}"
+            raise DocumentError(f"the text is {mark.upper()}, not {names[-1].upper()}.", at=place, hint=hint)
     for name in names:
         try:
             text = data.decode(name).removeprefix("\ufeff")
@@ -65,11 +62,6 @@ def plain_text(data: bytes, place: str, encoding: str = "utf-8", *, is_line: boo
         cause = f"the file has NUL bytes, so it is no {name.upper()} text but UTF-16 or data of a program."
         raise DocumentError(cause, at=place, hint=_TO_UTF_8)
     return text
-
-
-def _are_one(mark: str, name: str) -> bool:
-    """Whether a text with this mark is one of the named encoding: ``utf-16-le`` is ``utf-16``."""
-    return mark.startswith(name) or name.startswith(mark)
 
 
 def is_encoding(name: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import io
 import os
 import re
 import zlib
@@ -18,13 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, cast
 
-from decodekit.errors import DocumentError, JobError, OptionError
+from decodekit.errors import DocumentError, JobError
 
 GZIP_SUFFIX: Final = ".gz"
 MAX_DOCUMENT_MB: Final = 64.0
 """Mebibytes of a document after it is unpacked, unless the user says otherwise."""
 MAX_DOCUMENT_BYTES: Final = int(MAX_DOCUMENT_MB * (1 << 20))
-_URL: Final = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]+)://")
+_URL: Final = re.compile(r"[A-Za-z][\w+.-]+://")
+_PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+"""The packages that open URLs, by protocol."""
 _BROKEN: Final = (OSError, EOFError, zlib.error)  # gzip raises each of these for a file that is cut or none
 
 
@@ -75,23 +76,15 @@ class File:
         return self.path.lower().endswith(GZIP_SUFFIX)
 
     def open(self) -> BinaryIO:
-        """The bytes, uncompressed, for reading and seeking.
-
-        Raises:
-            OSError: the file cannot be opened.
-            JobError: a package that opens the URL is not installed.
-        """
+        """The bytes, uncompressed, for reading and seeking."""
         if not self.is_remote:
             return cast(BinaryIO, gzip.open(self.path)) if self.is_compressed else Path(self.path).open("rb")
-        raw = _open_url(self.path)
+        fsspec = needed("fsspec", "texts", f"{self.path} is remote")
+        raw = cast(BinaryIO, _asked(self.path, lambda: fsspec.open(self.path, "rb").open()))
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self.is_compressed else raw
 
     def read(self, place: str, offset: int = 0, length: int = -1) -> bytes:
-        """Some of the bytes; by default all of them, as one document.
-
-        Raises:
-            DocumentError: the file has gone, cannot be read, is not gzip, or has more than `max_bytes`.
-        """
+        """Some of the bytes; by default all of them, as one document. Raises DocumentError if that cannot be had."""
         try:
             if length < 0:
                 with self.open() as file:
@@ -126,21 +119,9 @@ def too_large(place: str, max_bytes: int, what: str = "document") -> DocumentErr
     return DocumentError(cause, at=place, hint="parts of it as documents of their own, or a larger --max-document-mb")
 
 
-def check_max_document(max_document_mb: float) -> None:
-    """Raise OptionError for a bound that no document could keep."""
-    if not max_document_mb > 0:
-        cause = f"max_document_mb={max_document_mb:g}, and a document is larger than nothing"
-        raise OptionError(cause, at="max_document_mb", hint="64, or more")
-
-
 def mebibytes(num_bytes: int) -> str:
     """A number of bytes in words: ``"64 MiB"``."""
     return f"{round(num_bytes / (1 << 20), 4):,g} MiB"
-
-
-def _open_url(url: str) -> BinaryIO:
-    fsspec = needed("fsspec", "texts", f"{url} is remote")
-    return cast(BinaryIO, _asked(url, lambda: fsspec.open(url, "rb").open()))
 
 
 def _asked(url: str, call: Any) -> Any:
@@ -150,28 +131,18 @@ def _asked(url: str, call: Any) -> Any:
     except (OSError, JobError):
         raise
     except ImportError as error:
-        raise JobError(f"{url} cannot be opened: {error}.", at=url, hint=f"pip install {_package(url)}") from error
+        protocol = url.partition("://")[0].lower()
+        hint = f"pip install {_PACKAGES.get(protocol, 'the package that it names')}"
+        raise JobError(f"{url} cannot be opened: {error}.", at=url, hint=hint) from error
     except ValueError as error:  # an unknown protocol
         raise JobError(f"{url} cannot be opened: {error}.", at=url, hint="a protocol that fsspec knows") from error
     except Exception as error:
         raise OSError(0, f"{type(error).__name__}: {error}") from error
 
 
-def _package(url: str) -> str:
-    """The package that opens a URL."""
-    match = _URL.match(url)
-    assert match is not None
-    packages = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-    return packages.get(match["protocol"].lower(), "the package that it names")
-
-
 def files_of_url(url: str, outside: list[str]) -> tuple[list[str], bool]:
-    """The files at a URL, sorted, and whether it is a folder, whose links go to `outside`.
-
-    Raises:
-        OSError: there is nothing, or it cannot be asked.
-        JobError: a package that opens the URL is not installed.
-    """
+    """The files at a URL, sorted, and whether it is a folder, whose links go to `outside`; OSError if there is
+    nothing."""
     fsspec = needed("fsspec", "texts", f"{url} is remote")
 
     def find() -> tuple[list[str], bool]:
@@ -187,8 +158,3 @@ def files_of_url(url: str, outside: list[str]) -> tuple[list[str], bool]:
         return [name for name in names.values() if name not in links], True
 
     return cast("tuple[list[str], bool]", _asked(url, find))
-
-
-def in_memory(data: bytes) -> BinaryIO:
-    """Bytes as a file."""
-    return io.BytesIO(data)

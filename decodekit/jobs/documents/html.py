@@ -51,13 +51,10 @@ _LONG_REFERENCE: Final = re.compile(r"&#(?:[0-9]{9,}|[xX][0-9a-fA-F]{9,});?")
 
 
 def html_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
-    """The words of a page.
+    """The words of a page; raises DocumentError if it has none, or cannot be read.
 
     The encoding is that of the byte order mark, else the one that the page declares, else the given one. Scripts,
     styles and comments are not text.
-
-    Raises:
-        DocumentError: the page is not of its encoding, has too many tags, or has no text.
     """
     text = page_words(page_source(data, place, encoding), place)
     if not text:
@@ -212,19 +209,14 @@ class _PageText:
 
     def _end_run(self) -> None:
         if self._run:
-            self._add(_resolved("".join(self._run)))
+            text = "".join(self._run)
             self._run = []
+            # Python does not make integers of very many digits.
+            self._add(unescape(_LONG_REFERENCE.sub("\ufffd", text)) if "&" in text else text)
 
     def _add(self, text: str) -> None:
         if text and self._is_seen and not self._counts["mute"]:
             self.pieces.append(text if self._counts["pre"] else _BLANKS.sub(" ", text))
-
-
-def _resolved(text: str) -> str:
-    """A text with its character references resolved."""
-    if "&" not in text:
-        return text
-    return unescape(_LONG_REFERENCE.sub("\ufffd", text))  # Python does not make integers of very many digits
 
 
 _XML_ENCODING: Final = re.compile(rb"\s*<\?[^>]*?encoding=['\"]([^'\">]*)['\"]")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from decodekit.errors import JobError
+from decodekit.errors import JobError, OptionError
 from decodekit.jobs.documents.encodings import check_encoding
 from decodekit.jobs.documents.files import GZIP_SUFFIX, MAX_DOCUMENT_MB, File, files_of_url, is_url
 from decodekit.jobs.documents.refused_formats import BY_SUFFIX, FOLDER_SUFFIXES
@@ -43,7 +43,7 @@ class Input:
         encoding: of texts that declare none: a name, ``auto`` or ``auto:NAME``; see `encodings`.
 
     Raises:
-        OptionError: there is no such encoding.
+        OptionError: there is no such encoding, or no document could be so small.
     """
 
     path: str
@@ -58,17 +58,15 @@ class Input:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
+        if not self.max_document_mb > 0:
+            cause = f"max_document_mb={self.max_document_mb:g}, and a document is larger than nothing"
+            raise OptionError(cause, at="max_document_mb", hint="64, or more")
         for name in ("include", "exclude"):  # a list, where they were read from a file
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
-    @property
-    def max_bytes(self) -> int:
-        """`max_document_mb` in bytes."""
-        return int(self.max_document_mb * (1 << 20))
-
     def file(self, path: str) -> File:
         """One of its files."""
-        return File(path, self.max_bytes, self.encoding)
+        return File(path, int(self.max_document_mb * (1 << 20)), self.encoding)
 
     @property
     def location(self) -> Path:
@@ -127,10 +125,8 @@ class LeftOut:
 def without_own(inputs: Sequence[Input], output: Path) -> tuple[list[Input], list[str]]:
     """The inputs but for what the job has written into its own folder, and the names of that.
 
-    With ``-o letters``, ``letters/*`` names the files of the job, too, when the command is run again.
-
-    Raises:
-        JobError: there is nothing else, or a document has the name of a file that the job would write.
+    With ``-o letters``, ``letters/*`` names the files of the job, too, when the command is run again. Raises JobError
+    if there is nothing else, or a document has the name of a file that the job would write.
     """
     place, is_job = os.path.realpath(output), (output / JOB).exists()
     kept: list[Input] = []
@@ -140,18 +136,22 @@ def without_own(inputs: Sequence[Input], output: Path) -> tuple[list[Input], lis
             kept.append(source)
             continue
         location = Path(os.path.realpath(source.location))
-        names = [location.name] if str(location.parent) == place else []
-        if location.is_dir():
+        is_folder = location.is_dir()
+        if is_folder:
             is_around = Path(place).is_relative_to(location) and os.path.isdir(place)
             names = os.listdir(place) if is_around else []
+        else:
+            names = [location.name] if str(location.parent) == place else []
         taken = sorted(filter(is_own, names))
         if taken and not is_job:
-            cause = f"{output / taken[0]} is a file of the inputs, and the job would write its own in its place."
-            raise JobError(
-                cause, at=str(output / taken[0]), hint="another folder with -o, or another name for this file"
-            )
-        is_job_folder = location.is_dir() and (location / JOB).exists()
-        if not _files_of(source, LeftOut()) if is_job_folder else bool(taken) and not location.is_dir():
+            at = str(output / taken[0])
+            cause = f"{at} is a file of the inputs, and the job would write its own in its place."
+            raise JobError(cause, at=at, hint="another folder with -o, or another name for this file")
+        if is_folder:
+            is_written = (location / JOB).exists() and not _files_of(source, LeftOut())
+        else:
+            is_written = bool(taken)
+        if is_written:
             own.append(source.label)
         else:
             kept.append(source)
@@ -199,9 +199,8 @@ def _files_of(source: Input, found: LeftOut) -> list[Path]:
         if not _takes(source, relative, found):
             continue
         if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
-            found.outside.append(
-                f"{source.label}/{relative}"
-            )  # whoever fills the folder would choose what else is read
+            # Whoever fills the folder would choose what else is read.
+            found.outside.append(f"{source.label}/{relative}")
         elif not path.is_file():
             found.skipped.append(f"{source.label}/{relative}")
         else:

@@ -42,6 +42,9 @@ _WORD: Final = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([qQbB])\?([^?\s]*)\?="
 _BETWEEN_WORDS: Final = re.compile(r"(?<=\?=)\s+(?==\?)")
 
 
+_TAKE_PART: Final = "the part of it that matters, as a .txt file"
+
+
 class _Part(NamedTuple):
     """A part of a mail: its fields by their names in small letters, and its bytes as they were sent."""
 
@@ -60,16 +63,8 @@ class _PartKind(NamedTuple):
 
 
 def mail_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
-    """The text of a mail. What does not begin with a field of a mail is a text as it is.
-
-    Args:
-        data: the mail as it was sent.
-        place: of the document, for its error.
-        encoding: of what declares none, as for `plain_text`.
-
-    Raises:
-        DocumentError: a part is not of the encoding that it declares, or there are more parts than are read.
-    """
+    """The text of a mail; what does not begin with a field of a mail is a text as it is. Raises DocumentError for a
+    part that is not of the encoding that it declares, and for more parts than are read."""
     mail = data.removeprefix(b"\xef\xbb\xbf")
     if mail.startswith(b"From "):  # a line of a mailbox
         mail = mail.partition(b"\n")[2]
@@ -99,7 +94,7 @@ class _Reader:
         self.num_left -= head.end()
         if self.num_left < 0:
             cause = f"the fields of the mail have more than {MAX_HEAD:,} bytes."
-            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file")
+            raise DocumentError(cause, at=self.place, hint=_TAKE_PART)
         fields: dict[str, str] = {}
         for line in _FOLD.sub("", plain_text(head[0], self.place, self.encoding)).splitlines():
             if name := _FIELD.match(line):
@@ -113,9 +108,8 @@ class _Reader:
         family = kind.name.partition("/")[0]
         if kind.is_attached or family not in ("text", "multipart", "message"):
             return f"[attachment: {_words(kind.file or kind.name)}]"
-        inner = (
-            [self.divided(one) for one in self._parts(part.body, kind.boundary, depth)] if family == "multipart" else []
-        )
+        bodies = self._parts(part.body, kind.boundary, depth) if family == "multipart" else ()
+        inner = [self.divided(one) for one in bodies]
         if inner and kind.name == "multipart/alternative":
             inner.sort(key=lambda one: _RANKS.get(self._kind(one).name, 2))
             return next((text for one in inner if (text := self._text(one, depth + 1)).strip()), "")
@@ -143,26 +137,28 @@ class _Reader:
             charset, boundary, file = told.get_content_charset(), told.get_boundary(), told.get_filename()
         except Exception as error:  # odd parameters, such as both of name*0 and name*, are too much for it
             cause = f"the type of a part cannot be read: {value!r:.80}."
-            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file") from error
+            raise DocumentError(cause, at=self.place, hint=_TAKE_PART) from error
         return _PartKind(told.get_content_type(), is_attached, charset, boundary, file)
 
     def _count(self, depth: int) -> None:
         self.num_parts += 1
         if self.num_parts > MAX_PARTS or depth >= MAX_DEPTH:
             cause = f"the mail has more than {MAX_PARTS:,} parts, or more than {MAX_DEPTH} in one another."
-            raise DocumentError(cause, at=self.place, hint="the part of it that matters, as a .txt file")
+            raise DocumentError(cause, at=self.place, hint=_TAKE_PART)
 
     def _parts(self, body: bytes, boundary: str | None, depth: int) -> Iterator[bytes]:
         """The parts between the boundaries; the last one may have lost its end."""
+        if not boundary:
+            return
         line = re.escape(f"--{boundary}".encode("utf-8", "surrogateescape"))
         begin = None
-        for found in re.finditer(rb"(?m)^" + line + rb"(--)?[ \t]*\r?(?:\n|\Z)", body) if boundary else ():
+        for found in re.finditer(rb"(?m)^" + line + rb"(--)?[ \t]*\r?(?:\n|\Z)", body):
             if begin is not None:
                 self._count(depth)
                 yield body[begin : found.start()].removesuffix(b"\n").removesuffix(b"\r")
-            begin = None if found[1] else found.end()
-            if begin is None:
+            if found[1]:
                 return
+            begin = found.end()
         if begin is not None:
             self._count(depth)
             yield body[begin:]
@@ -170,12 +166,10 @@ class _Reader:
     def _transferred(self, part: _Part) -> bytes:
         """The bytes of a part before they were written for the way."""
         way = part.fields.get("content-transfer-encoding", "").strip().lower()
-        if way == "quoted-printable":
-            return quopri.decodestring(part.body)
-        if way != "base64":
-            return part.body
         try:
-            return binascii.a2b_base64(part.body)
+            if way == "quoted-printable":
+                return quopri.decodestring(part.body)
+            return binascii.a2b_base64(part.body) if way == "base64" else part.body
         except binascii.Error as error:
             raise DocumentError(f"a part of the mail is no base64: {error}.", at=self.place) from error
 

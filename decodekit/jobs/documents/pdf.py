@@ -13,6 +13,7 @@ The process starts with the first PDF, reads one after the other, and ends with 
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Final, cast
 
 from decodekit.errors import DocumentError
-from decodekit.jobs.documents.files import MAX_DOCUMENT_BYTES, in_memory, mebibytes
+from decodekit.jobs.documents.files import MAX_DOCUMENT_BYTES, mebibytes
 
 MAX_SECONDS: Final = 60.0
 """Of processor time for a PDF; a page of a book takes about a hundredth of a second."""
@@ -40,12 +41,8 @@ _processes: dict[int, subprocess.Popen[bytes]] = {}  # by the process that has s
 
 
 def pdf_text(data: bytes, place: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> str:
-    """The text of the pages of a PDF, with a blank line between them, as `pypdf` finds it.
-
-    Raises:
-        DocumentError: the file is broken or protected, a page is a picture without text (a scan), its text is larger
-            than that, or to read it takes too long.
-    """
+    """The text of the pages of a PDF, with a blank line between them, as `pypdf` finds it. Raises DocumentError if it
+    is broken or protected, a scan, larger than `max_bytes`, or takes too long to read."""
     with _lock:
         process = _processes.get(os.getpid())
         if process is None or process.poll() is not None:
@@ -133,7 +130,7 @@ def _read(data: bytes, max_bytes: int) -> dict[str, Any]:
     texts: list[str] = []
     pictures: list[int] = []
     try:
-        reader = pypdf.PdfReader(in_memory(data))
+        reader = pypdf.PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
             hint = "a copy without it: qpdf --decrypt --password=... IN.pdf OUT.pdf."
             return {"fault": ["the PDF is protected by a password.", None, hint]}

@@ -25,11 +25,12 @@ from typing import Final
 from decodekit.errors import DocumentError, JobError
 from decodekit.jobs.documents.encodings import plain_text
 from decodekit.jobs.documents.files import File
-from decodekit.jobs.documents.plain_texts import HTML_SUFFIXES, MAIL_SUFFIXES, PDF_SUFFIXES
 from decodekit.jobs.documents.rows import kind_of_rows
 
-TEXT_SUFFIXES: Final = (".txt", ".md", ".text")
-FOLDER_SUFFIXES: Final = (*TEXT_SUFFIXES, *HTML_SUFFIXES, *PDF_SUFFIXES)
+HTML_SUFFIXES: Final = (".html", ".htm", ".xhtml")
+PDF_SUFFIXES: Final = (".pdf",)
+MAIL_SUFFIXES: Final = (".eml",)
+FOLDER_SUFFIXES: Final = (".txt", ".md", ".text", *HTML_SUFFIXES, *PDF_SUFFIXES)
 """What is taken of a folder: files that are one document each."""
 
 _NUM_BYTES_SNIFFED: Final = 1 << 16  # of a text, to tell rows of cells and lines of JSON
@@ -113,13 +114,8 @@ _WIDE: Final = 3  # columns; two may be names and values of one document
 
 
 def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError | None:
-    """The error of a file that was named as an input and is not a document; None if it may be one.
-
-    `fields` are names of fields of documents, which the heading of a narrow table may have.
-
-    Raises:
-        JobError: the package that opens the file is not installed.
-    """
+    """The error of a file that was named as an input and is not a document; None if it may be one. `fields` are names
+    of fields of documents, which the heading of a narrow table may have."""
     suffix = file.suffix
     if suffix in (*FOLDER_SUFFIXES, *MAIL_SUFFIXES) or kind_of_rows(suffix) is not None:
         return None
@@ -130,17 +126,15 @@ def refusal_of_file(file: File, name: str, fields: Collection[str]) -> JobError 
             data = opened.read(file.max_bytes)
     except (OSError, EOFError, zlib.error):
         return None  # told when it is read
-    return _refusal(_kind_of(data, fields, file.encoding), name)
+    return refusal_of_bytes(data, name, fields, file.encoding)
 
 
-def refusal_of_lines(data: bytes, name: str) -> JobError | None:
-    """The error of a JSONL file of which no line is an object, seen to be something else; None if that is not seen."""
-    return _refusal(_kind_of(data, ()), name)
-
-
-def refusal_of_stdin(data: bytes, fields: Collection[str]) -> JobError | None:
-    """The error of standard input that is neither one text nor lines of JSON; None if it may be one of them."""
-    return None if is_json_lines(data) else _refusal(_kind_of(data, fields), "standard input", "/dev/stdin")
+def refusal_of_bytes(
+    data: bytes, name: str, fields: Collection[str] = (), encoding: str = "utf-8", file: str | None = None
+) -> JobError | None:
+    """The error of what is not a text but something else; None if that is not seen. `file`: its path, if not `name`."""
+    kind = _kind_of(data, fields, encoding)
+    return None if kind is None else _refusal(kind, name, file)
 
 
 def is_json_lines(data: bytes) -> bool:
@@ -149,16 +143,14 @@ def is_json_lines(data: bytes) -> bool:
     return _is_object(first.decode("utf-8-sig", errors="replace"))
 
 
-def _refusal(kind: tuple[str, str] | None, name: str, file: str | None = None) -> JobError | None:
-    if kind is None:
-        return None
+def _refusal(kind: tuple[str, str], name: str, file: str | None = None) -> JobError:
     what, way = kind
     stem = PurePath(name).stem.partition(".")[0] if file is None else "documents"
     cause = f"{name} is {what}, and would be read as one document."
     return JobError(cause, at=name, hint=way.format(file=shlex.quote(file or name), stem=shlex.quote(stem)))
 
 
-def _kind_of(data: bytes, fields: Collection[str], encoding: str = "utf-8") -> tuple[str, str] | None:
+def _kind_of(data: bytes, fields: Collection[str], encoding: str) -> tuple[str, str] | None:
     """The kind of some bytes, if they are not plain text."""
     for beginning, kind in _BY_BEGINNING.items():
         if data.startswith(beginning):
@@ -168,23 +160,18 @@ def _kind_of(data: bytes, fields: Collection[str], encoding: str = "utf-8") -> t
     except DocumentError:
         return None  # told when it is read, with the place
     if text.lstrip()[:1] in ("[", "{"):
-        return _kind_of_json(text)
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return _JSON_LINES if all(_is_object(line) for line in text.splitlines() if line.strip()) else None
+        if isinstance(value, dict):
+            return _OBJECT
+        # A line such as "[2024]" is a text as well.
+        return _ARRAY if len(value) > 1 or any(isinstance(item, dict | list) for item in value) else None
     whole = len(data) <= _NUM_BYTES_SNIFFED
     lines = text[:_NUM_BYTES_SNIFFED].splitlines(keepends=True)
     delimiter = delimiter_of(lines if whole else lines[:-1], fields)
     return None if delimiter is None else _TABLES[delimiter]
-
-
-def _kind_of_json(text: str) -> tuple[str, str] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        lines = (line for line in text.splitlines() if line.strip())
-        return _JSON_LINES if all(_is_object(line) for line in lines) else None
-    # A line such as "[2024]" is a text as well.
-    if isinstance(value, list):
-        return _ARRAY if len(value) > 1 or any(isinstance(item, dict | list) for item in value) else None
-    return _OBJECT
 
 
 def _is_object(line: str) -> bool:

@@ -1,7 +1,7 @@
 """Files of many documents: JSON lines, tables with delimiters, Parquet. A row is found again by where it begins.
 
-    for place, offset, length, row in rows.scan(columns): ...      # once, before the work starts
-    rows.row(offset, length, place, "text")                        # each again, when its turn comes
+    for place, offset, length, row in rows.scan(name, columns): ...     # once, before the work starts
+    rows.row(offset, length, place, "text")                             # each again, when its turn comes
 
 So a job over a file of any size needs memory for the ids only. A row that is broken is a `DocumentError` in its place,
 and the others go on.
@@ -16,45 +16,18 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from decodekit.errors import DocumentError, JobError
 from decodekit.jobs.documents.encodings import plain_text
 from decodekit.jobs.documents.files import File, mebibytes, needed, too_large
 
-JSONL_SUFFIXES: Final = (".jsonl", ".ndjson")
-DELIMITED_SUFFIXES: Final = (".csv", ".tsv", ".tab", ".psv")
-PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _PIECE: Final = 1 << 20  # of a line that is passed over
 
 Row: TypeAlias = Mapping[str, Any]
 Scanned: TypeAlias = tuple[str, int, int, Row | DocumentError]
 """Place behind the name of the file (a number), offset and length, and the row, or why it is none."""
-
-
-class RowReader(Protocol):
-    """The rows of a file."""
-
-    def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
-        """All rows in order, at least with these columns of theirs.
-
-        Raises:
-            OSError, EOFError: the file cannot be read.
-            JobError: it is no such file.
-        """
-
-    def row(self, offset: int, length: int, place: str, column: str) -> Row:
-        """One row, at least with this column; raises DocumentError if it has gone or cannot be read."""
-
-
-def kind_of_rows(suffix: str) -> type[JsonLines] | type[Cells] | type[ParquetRows] | None:
-    """The class for the rows of files of this ending; None if such a file is one document."""
-    if suffix in JSONL_SUFFIXES:
-        return JsonLines
-    if suffix in DELIMITED_SUFFIXES:
-        return Cells
-    return ParquetRows if suffix in PARQUET_SUFFIXES else None
 
 
 @dataclass(frozen=True)
@@ -64,7 +37,7 @@ class JsonLines:
     file: File
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
-        """As `RowReader.scan`."""
+        """All rows in order, at least with these columns of theirs; raises OSError or EOFError."""
         offset, most = 0, self.file.max_bytes
         with self.file.open() as lines:
             for number in itertools.count(1):
@@ -79,28 +52,25 @@ class JsonLines:
                     yield place, offset, length, too_large(place, most, "line")
                 elif line.strip(b" \t\r\n\xef\xbb\xbf"):
                     try:
-                        yield place, offset, length, parse_line(line, place, self.file.encoding)
+                        yield place, offset, length, self._parsed(line, place)
                     except DocumentError as error:
                         yield place, offset, length, error.with_traceback(None)
                 offset += length
 
     def row(self, offset: int, length: int, place: str, column: str) -> Row:
-        """As `RowReader.row`."""
-        return parse_line(self.file.read(place, offset, length), place, self.file.encoding)
+        """One row, at least with this column; raises DocumentError if it has gone or cannot be read."""
+        return self._parsed(self.file.read(place, offset, length), place)
 
-
-def parse_line(data: bytes, place: str, encoding: str = "utf-8") -> dict[str, Any]:
-    """A line of JSON as a row; raises DocumentError."""
-    text = plain_text(data, place, encoding, is_line=True)
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DocumentError(f"the line is not JSON: {error}.", at=place) from error
-    if not isinstance(row, dict):
-        raise DocumentError(
-            f"the line is not a JSON object but {'a text' if isinstance(row, str) else kind_name(row)}.", at=place
-        )
-    return row
+    def _parsed(self, data: bytes, place: str) -> Row:
+        text = plain_text(data, place, self.file.encoding, is_line=True)
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DocumentError(f"the line is not JSON: {error}.", at=place) from error
+        if isinstance(row, dict):
+            return row
+        kind = "a text" if isinstance(row, str) else kind_name(row)
+        raise DocumentError(f"the line is not a JSON object but {kind}.", at=place)
 
 
 def kind_name(value: object) -> str:
@@ -124,42 +94,53 @@ class Cells:
     delimiter: str = ","
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
-        """As `RowReader.scan`."""
+        """As `JsonLines.scan`; raises JobError, too, for a file that is not a table."""
         most = self.file.max_bytes
         with self.file.open() as lines, _long_cells():
             first = lines.readline(most + 1)
             if len(first) > most:
                 raise JobError(f"the heading of {name} is larger than {mebibytes(most)}.", at=f"{name}:1")
             self._read_heading(first, name, columns)
-            counted = _Counted(lines, len(first), most)
-            records = csv.reader(counted, delimiter=self.delimiter)
+            begin = offset = len(first)  # of the row, and of the next line
+            next_number, is_over = 2, False
+
+            def texts() -> Iterator[str]:
+                nonlocal offset, next_number, is_over
+                while line := lines.readline(most + 1):
+                    if offset + len(line) - begin > most:
+                        raise OverflowError
+                    offset += len(line)
+                    next_number += 1
+                    yield str(line, "latin-1")
+                is_over = True
+
+            records = csv.reader(texts(), delimiter=self.delimiter)
             while True:
-                begin, number = counted.offset, counted.number
-                counted.begin = begin
+                begin, number = offset, next_number
+                place = f"{name}:{number}"
                 try:
                     cells = next(records, None)
                 except OverflowError:  # where the next row begins cannot be told, for this one may be inside of quotes
                     cause = f"the row is larger than {mebibytes(most)}; the rest of the table is not read."
                     hint = "the table without it, or a larger --max-document-mb"
-                    yield f"{name}:{number}", begin, 0, DocumentError(cause, at=f"{name}:{number}", hint=hint)
+                    yield place, begin, 0, DocumentError(cause, at=place, hint=hint)
                     return
                 except csv.Error as error:
-                    raise JobError(f"{name} cannot be read as a table: {error}.", at=f"{name}:{number}") from error
+                    raise JobError(f"{name} cannot be read as a table: {error}.", at=place) from error
                 if cells is None:
                     return
                 if not cells:
                     continue
-                place, length = f"{name}:{number}", counted.offset - begin
                 try:
-                    if counted.is_over:  # the reader asked for more lines, so it is inside of quotation marks
+                    if is_over:  # the reader asked for more lines, so it is inside of quotation marks
                         cause = f"a quotation mark of line {number} is never closed; the rest of the file is in it."
                         raise DocumentError(cause, at=place)
-                    yield place, begin, length, self._as_row(cells, place)
+                    yield place, begin, offset - begin, self._as_row(cells, place)
                 except DocumentError as error:
-                    yield place, begin, length, error.with_traceback(None)
+                    yield place, begin, offset - begin, error.with_traceback(None)
 
     def row(self, offset: int, length: int, place: str, column: str) -> Row:
-        """As `RowReader.row`."""
+        """As `JsonLines.row`."""
         text = self.file.read(place, offset, length).decode("latin-1")
         with _long_cells():
             records = list(csv.reader([text], delimiter=self.delimiter))
@@ -186,29 +167,6 @@ class Cells:
         return dict(zip(self.heading, texts, strict=True))
 
 
-class _Counted:
-    """Lines of a file as text of its bytes, with the offset and the number of the next one."""
-
-    def __init__(self, lines: Any, offset: int, max_bytes: int) -> None:
-        self._lines, self._max_bytes, self.offset, self.number = lines, max_bytes, offset, 2
-        self.begin = offset  # of the row
-        self.is_over = False
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._lines.readline(self._max_bytes + 1)
-        if not line:
-            self.is_over = True
-            raise StopIteration
-        if self.offset + len(line) - self.begin > self._max_bytes:
-            raise OverflowError
-        self.offset += len(line)
-        self.number += 1
-        return str(line, "latin-1")
-
-
 @contextmanager
 def _long_cells() -> Iterator[None]:
     """No limit on the length of a cell while a table is read; the limit of `csv` is one for the process."""
@@ -228,7 +186,7 @@ class ParquetRows:
     _kept: tuple[int, str, Any] | None = field(default=None, compare=False, repr=False)
 
     def scan(self, name: str, columns: Collection[str]) -> Iterator[Scanned]:
-        """As `RowReader.scan`. Of a table without one of the columns, the rows have all others as None."""
+        """As `Cells.scan`. Of a table without one of the columns, the rows have all others as None."""
         table = self._table(name)
         names = table.schema_arrow.names
         chosen = [column for column in names if column in columns]
@@ -242,7 +200,7 @@ class ParquetRows:
                 yield place, number - 1, 1, too_large(place, most, "row") if is_large else others | row
 
     def row(self, offset: int, length: int, place: str, column: str) -> Row:
-        """As `RowReader.row`."""
+        """As `JsonLines.row`."""
         try:
             table = self._table(place)
             sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
@@ -265,3 +223,18 @@ class ParquetRows:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"file": self.file, "_open": [], "_kept": None}
+
+
+RowReader: TypeAlias = JsonLines | Cells | ParquetRows
+"""The rows of a file."""
+
+_KINDS: Final[Mapping[str, type[RowReader]]] = {
+    **dict.fromkeys((".jsonl", ".ndjson"), JsonLines),
+    **dict.fromkeys((".csv", ".tsv", ".tab", ".psv"), Cells),
+    **dict.fromkeys((".parquet", ".pq"), ParquetRows),
+}
+
+
+def kind_of_rows(suffix: str) -> type[RowReader] | None:
+    """The class for the rows of files of this ending; None if such a file is one document."""
+    return _KINDS.get(suffix)

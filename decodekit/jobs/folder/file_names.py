@@ -25,7 +25,6 @@ SPOOLED: Final = re.compile(r"input-[0-9a-f]{8}\.(?:jsonl|txt)")
 """What a job was given that is no file; there are no others that `job.json` may name as saved in its folder."""
 
 _OWN: Final = frozenset({JOB, RESULTS, FAILED, METRICS, REPORT, DAMAGED, *TABLES.values()})
-_UP = ("", ".", "..")
 
 
 def is_own(name: str) -> bool:
@@ -33,28 +32,19 @@ def is_own(name: str) -> bool:
     return name in _OWN or SPOOLED.fullmatch(name) is not None
 
 
-def place_of(path: Path) -> str:
-    """The place of a file or folder: equal for all spellings of its path."""
-    if path.name in _UP or os.path.isdir(path):
-        return os.path.realpath(path)
-    return os.path.join(os.path.realpath(path.parent), path.name)
-
-
 class Names:
-    """The names of files, from the inputs of a job in the order in which it met them.
-
-    Args:
-        inputs: where each is, and the name that it was given.
-    """
+    """The names of files, from the inputs of a job in the order in which it met them: where each is, and the name that
+    it was given."""
 
     def __init__(self, inputs: Iterable[tuple[Path, str]]) -> None:
         self._roots: dict[str, tuple[int, str]] = {}
         self._folders: dict[Path, str] = {}
-        for number, (location, label) in enumerate(inputs):
-            self._roots.setdefault(place_of(location), (number, label))
+        for number, (path, label) in enumerate(inputs):
+            is_whole = path.name in ("", ".", "..") or os.path.isdir(path)  # else its folder's links are resolved alone
+            self._roots.setdefault(os.path.realpath(path) if is_whole else self.place(path), (number, label))
 
     def place(self, path: Path) -> str:
-        """`place_of` a file, where many of one folder are asked about."""
+        """The place of a file, equal for all spellings of its path; many of one folder are asked about."""
         folder = self._folders.get(path.parent)
         if folder is None:
             folder = self._folders[path.parent] = os.path.realpath(path.parent)
@@ -62,14 +52,11 @@ class Names:
 
     def name(self, place: str, default: str) -> str:
         """The name of what is at a place; `default` if no input brought it along."""
-        best: tuple[int, str] | None = None
-        above = place
-        while True:
-            root = self._roots.get(above)
-            if root is not None and (best is None or root[0] < best[0]):
-                rest = os.path.relpath(place, above).replace(os.sep, "/") if above != place else ""
-                best = (root[0], f"{root[1]}/{rest}" if rest else root[1])
-            parent = os.path.dirname(above)
-            if parent == above:
-                return default if best is None else best[1]
-            above = parent
+        above = [place]
+        while (parent := os.path.dirname(above[-1])) != above[-1]:
+            above.append(parent)
+        found = [(*self._roots[one], one) for one in above if one in self._roots]
+        if not found:
+            return default
+        _, label, root = min(found)  # the one that the job met first
+        return label if root == place else f"{label}/{os.path.relpath(place, root).replace(os.sep, '/')}"

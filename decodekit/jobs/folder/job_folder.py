@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,7 @@ from typing import IO, Any, Final, Self, TypeAlias
 from decodekit.errors import JobError, JobSettingsError, OptionError, OutputError
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.folder.file_names import DAMAGED, FAILED, JOB, METRICS, REPORT, RESULTS, SPOOLED, TABLES, is_own
-from decodekit.jobs.folder.job_settings import JobSettings
+from decodekit.records.fingerprints import differences, digest
 from decodekit.records.ledger import Check, Damage, Ledger, Record, new_file, open_own, read_rows, replace_file
 from decodekit.records.run_folder import lock_folder, remove_files
 
@@ -60,10 +60,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
 
 
 def row_check(name: str) -> Check:
-    """Says what is wrong with a row of one of the files of a job.
-
-    In `results.jsonl`, an id that stands twice is wrong the second time.
-    """
+    """Says what is wrong with a row of one of the files of a job; in `results.jsonl`, an id stands but once."""
     seen: set[str] = set()
 
     def wrong(row: Record) -> str | None:
@@ -74,15 +71,12 @@ def row_check(name: str) -> Check:
                 return f"field {field_name!r} is {row[field_name]!r:.40}"
         if not isinstance(row.get("text", ""), str):
             return f"field 'text' is {row['text']!r:.40}"
-        probabilities = row.get("probabilities", {})
-        if not isinstance(probabilities, dict) or not all(_is_number(one) for one in probabilities.values()):
-            return f"field 'probabilities' is {probabilities!r:.40}"
+        if not _are_numbers(row.get("probabilities", {})):
+            return f"field 'probabilities' is {row['probabilities']!r:.40}"
         if "key" in row and (type(row["key"]) is not int or str(row["key"]) != row["id"]):
             return f"field 'key' is {row['key']!r:.40}"
         alternatives = row.get("alternatives", {})
-        if not isinstance(alternatives, dict) or not all(
-            isinstance(each, dict) and all(_is_number(one) for one in each.values()) for each in alternatives.values()
-        ):
+        if not isinstance(alternatives, dict) or not all(map(_are_numbers, alternatives.values())):
             return f"field 'alternatives' is {alternatives!r:.40}"
         if name == RESULTS and row["id"] in seen:
             return f"it repeats id {row['id']!r:.60}"
@@ -99,6 +93,84 @@ def no_metrics(document_id: str) -> Record:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Everything that the value of a result depends on, besides the document.
+
+    Batch size, sharding, limits and the inputs are not part of it: they decide which documents are done and how fast,
+    never what a document's result is.
+
+    Attributes:
+        weights: fingerprint of configuration and parameters.
+        dtype: number type of the parameters, such as ``"float32"``.
+        tokenizer: fingerprint of the tokenizer: what its tokens are, and how it divides a text.
+        schema_source: what was given as schema: a file, ``module.py:Class``, or fields.
+        constraint: what is asked for beyond the schema, such as a guard; see `JobSchema.beyond`.
+        programs: what the strategy brings along that its options do not say; see `programs_of`.
+        chat_template: fingerprint of the template of the tokenizer, where the prompt is a chat; else empty.
+        reading: how the schema is read and its texts are written; see `JobSchema.reading`.
+        prompt: the template, with ``{text}`` and perhaps ``{schema}``.
+        is_chat: whether the filled template is sent as a user's message through the chat template.
+        strategy: ``{"name": "sample", "temperature": 0.7}``: the decoding strategy and the options that were given.
+        seed: base of the per-document seeds.
+        version: version of decodekit.
+    """
+
+    model: str
+    weights: str
+    dtype: str
+    tokenizer: str
+    schema_source: str
+    schema: Mapping[str, Any] | bool
+    prompt: str
+    is_chat: bool
+    strategy: Mapping[str, Any]
+    max_new_tokens: int
+    on_length: str
+    seed: int
+    version: str
+    constraint: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str = ""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    # Where the schema and the model came from is for people; what they are is in the other fields. So a folder that
+    # was moved, or a schema file given by another path, is still the same job.
+    _NOT_COMPARED = ("schema_source", "model")
+    _LATER = ("constraint", "reading", "programs", "chat_template", "chat_template_kwargs")
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits over all compared fields."""
+        return digest(self._compared(), length=8)
+
+    def _compared(self) -> dict[str, object]:
+        # Jobs that were made before there were the later ones have none.
+        left_out = {*self._NOT_COMPARED, *(name for name in self._LATER if not getattr(self, name))}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def differences(self, other: JobSettings) -> list[str]:
+        """The compared fields that differ, each as ``"name was A, now B"`` with `other` as the newer one."""
+        return differences(self._compared(), other._compared())
+
+    @property
+    def strategy_text(self) -> str:
+        """The strategy on one line, such as ``sample(temperature=0.7)``."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.strategy.items() if name != "name")
+        return f"{self.strategy['name']}({options})"
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobSettings:
+        """The settings in `job.json`; raises KeyError for a missing field."""
+        names = (one.name for one in fields(cls))
+        return cls(**{name: data[name] for name in names if name in data or name not in cls._LATER})
 
 
 @dataclass
@@ -139,23 +211,13 @@ class JobFile:
 
     def write(self, folder: Path) -> None:
         """Replace `job.json` in one step."""
-        data = {
-            "format": FORMAT,
-            "fingerprint": self.settings.fingerprint,
-            "settings": self.settings.to_json(),
-            "earlier": {fingerprint: settings.to_json() for fingerprint, settings in self.earlier.items()},
-            "inputs": [asdict(source) for source in self.inputs],
-            "runs": self.runs,
-        }
+        data = {"format": FORMAT, "fingerprint": self.settings.fingerprint, **asdict(self)}
         replace_file(folder / JOB, [(json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode("ascii")])
 
     @classmethod
     def read(cls, folder: Path) -> JobFile:
-        """Read `job.json`.
-
-        Raises:
-            JobError: the folder is not a job folder, or the file was made by another version of the format.
-        """
+        """Read `job.json`; raises JobError if the folder is not a job folder, or another version of the format made
+        it."""
         path = folder / JOB
         try:
             with os.fdopen(open_own(path), "rb") as file:
@@ -171,14 +233,12 @@ class JobFile:
             if data["format"] != FORMAT:
                 raise JobError(f"{path} has format {data['format']}, this version reads {FORMAT}.", at=str(path))
             _check_job(data)
+            # What was saved in the job folder lies there, wherever that has been moved to.
+            here = {"folder": str(folder.resolve())}
             return cls(
                 JobSettings.from_json(data["settings"]),
                 {key: JobSettings.from_json(value) for key, value in data["earlier"].items()},
-                # What was saved in the job folder lies there, wherever that has been moved to.
-                [
-                    replace(source, folder=str(folder.resolve())) if source.name else source
-                    for source in (Input(**one) for one in data["inputs"])
-                ],
+                [Input(**(one | here if one.get("name") else one)) for one in data["inputs"]],
                 data["runs"],
             )
         except (KeyError, TypeError, AttributeError, OptionError) as error:
@@ -227,11 +287,7 @@ def _check_job(data: Mapping[str, Any]) -> None:
 
 
 def known_inputs(folder: Path) -> list[Input]:
-    """The inputs that a job has met so far; none where there is no job yet.
-
-    Raises:
-        JobError: `job.json` cannot be read.
-    """
+    """The inputs that a job has met so far; none where there is no job yet."""
     return JobFile.read(folder).inputs if os.path.isfile(folder / JOB) else []
 
 
@@ -263,7 +319,6 @@ class JobFolder:
     """A job folder that this process has locked and writes to. Use it as a context manager.
 
     Attributes:
-        job: the contents of `job.json`.
         settings: of this run.
         done: digest of the text of every document that is done, by id.
         failures: the last failure of every document that is not done, by id.
@@ -302,8 +357,6 @@ class JobFolder:
         """Open a folder for a job with these settings, and say whether it resumes an earlier run.
 
         Args:
-            path: the folder; made when missing.
-            settings: of this run.
             fresh: delete what an earlier job left in the folder.
             force: go on in a folder made with other settings; each line names the settings that it was made with.
             retries: other settings are those of this run alone; the job keeps its own.
@@ -315,10 +368,8 @@ class JobFolder:
         """
         lock = lock_folder(path)
         try:
-            # left over by a kill
-            remove_files(
-                path, [new_file(path / name).name for name in (JOB, RESULTS, FAILED, METRICS, REPORT, *TABLES.values())]
-            )
+            names = (JOB, RESULTS, FAILED, METRICS, REPORT, *TABLES.values())
+            remove_files(path, [new_file(path / name).name for name in names])  # left over by a kill
             resumes = (path / JOB).exists() and not fresh
             if fresh:
                 # job.json goes last: killed before, the folder is still a job's and can be made fresh again.
@@ -345,9 +396,8 @@ class JobFolder:
     def add_inputs(self, inputs: Sequence[Input]) -> None:
         """Remember where documents come from, for `retry` and `report`."""
         # By all that names it: an input that an earlier run named already stays in its place, and is read as today.
-        named = {
-            replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in [*self.job.inputs, *inputs]
-        }
+        every = [*self.job.inputs, *inputs]
+        named = {replace(one, max_document_mb=1, encoding="utf-8", exclude=()): one for one in every}
         self.job.inputs = list(named.values())
         self.job.write(self.path)
 

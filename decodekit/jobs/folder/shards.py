@@ -16,14 +16,8 @@ from decodekit.records.ledger import open_own, replace_file
 
 @dataclass
 class MergeSummary:
-    """The counts of a merge.
-
-    Attributes:
-        num_done, num_failed: documents in the merged folder.
-        num_repeated: results of documents that an earlier folder has, too.
-        num_missing: documents of the inputs that no folder has done or failed; None if no folder tells.
-        missing_shards: what `JobFile.missing_shards` says of the merged job.
-    """
+    """The counts of a merge: documents in the merged folder, results that an earlier folder has, too, documents of the
+    inputs that no folder has (None if no folder tells), and `JobFile.missing_shards`."""
 
     num_done: int = 0
     num_failed: int = 0
@@ -41,7 +35,6 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
     Raises:
         JobSettingsError: the folders were made with different settings, or `output` with others.
         JobError: one is not a job folder, or two have results of one id and different texts.
-        OutputError: `output` cannot be written.
     """
     if output.resolve() in [folder.resolve() for folder in folders]:
         raise JobError(f"{output} is one of the folders that are merged.", at="-o", hint="another folder")

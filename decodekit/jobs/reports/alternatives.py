@@ -56,15 +56,7 @@ class _Field(NamedTuple):
 
 
 class FieldAlternatives:
-    """Finds the probabilities of all values of fields.
-
-    Args:
-        llm: the model.
-        options: of `LLM.as_completed`, with a constraint.
-
-    Raises:
-        OptionError: the masks are those of another engine.
-    """
+    """Finds the probabilities of all values of fields. Raises OptionError if the masks are those of another engine."""
 
     def __init__(self, llm: LLM, options: Mapping[str, Any]) -> None:
         self._llm = llm

@@ -41,13 +41,11 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
         is_told = document.is_failed and error.cause == row["message"]  # it has no text, and failed for it
         missing = f'<p class="none">{"no text" if is_told else escape(error.cause)}</p>'
     if document.is_failed:
-        place = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
-        hint = f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
+        right = f'<p class="at">at {escape(row["at"])}</p>' if row["at"] else ""
+        right += f'<p class="at">try {escape(row["hint"])}</p>' if row["hint"] else ""
+        if row["text"]:
+            right += f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>'
         attempts = f" · {row['attempts']} attempts" if row["attempts"] > 1 else ""
-        output = (
-            f'<p class="at">the output as far as it came:</p><pre>{escape(row["text"])}</pre>' if row["text"] else ""
-        )
-        right = f"{place}{hint}{output}"
         left = missing or _text_html(text, {}, {}, anchor)
         note = f'<span class="fault">{escape(row["code"])}</span> {escape(row["message"])}{attempts}'
     else:
@@ -56,8 +54,7 @@ def _document_html(document: DocumentView, anchor: str, *, is_open: bool) -> str
         partial = f'<p class="fault">cut at the limit</p><pre>{escape(row["text"])}</pre>' if "text" in row else ""
         left = missing or _text_html(text, spans, colors, anchor, is_linked=not partial)
         ends = {} if missing or partial else {pointer: f"{anchor}v{n}" for n, pointer in enumerate(spans)}
-        value = _value_html(row["value"], ends, colors, document.probabilities, document.wrong(), document.alternatives)
-        right = partial or f"<pre>{value}</pre>"
+        right = partial or f"<pre>{_value_html(document, ends, colors)}</pre>"
         note = _note(document)
     return (
         f'<details id="{anchor}"{" open" if is_open else ""}><summary><b>{escape(document.id)}</b> <span>{note}</span>'
@@ -109,18 +106,10 @@ def _text_html(
     return f'<pre class="text">{"".join(parts)}</pre>'
 
 
-def _value_html(
-    value: Any,
-    ends: Mapping[str, str],
-    colors: Mapping[str, int],
-    probabilities: Mapping[str, float],
-    wrong: Mapping[str, Any],
-    alternatives: Mapping[str, Mapping[str, float]],
-) -> str:
-    """Indented JSON; a value that stands in the text has the colour it has there, and every value its probability.
-
-    `ends` are the anchors of the values that stand in the text.
-    """
+def _value_html(document: DocumentView, ends: Mapping[str, str], colors: Mapping[str, int]) -> str:
+    """Indented JSON; a value that stands in the text (`ends` are their anchors) has the colour it has there, and every
+    value its probability."""
+    probabilities, alternatives, wrong = document.probabilities, document.alternatives, document.wrong()
 
     def expected(pointer: str) -> str:
         return f' <span class="fault">≠ {_json(wrong[pointer])}</span>' if pointer in wrong else ""
@@ -154,7 +143,7 @@ def _value_html(
             shown = f'<a id="{ends[pointer]}" href="#{place}">{shown}</a>'
         return f'<span{css} title="{escape(title)}">{shown}</span>{weak}'
 
-    return render(value, "", "") + expected("")
+    return render(document.row["value"], "", "") + expected("")
 
 
 def _json(value: Any) -> str:
@@ -162,13 +151,11 @@ def _json(value: Any) -> str:
 
 
 def find_spans(text: str, value: Any) -> dict[str, tuple[int, int]]:
-    """For each scalar of `value` that stands verbatim in `text`: its first place that no longer value has taken.
+    """The first place of each scalar of `value` that stands verbatim in `text` and that no longer value has taken, as
+    (first character, one past the last) by JSON Pointer.
 
     Texts are found as words (not inside other words), first with their case and then without; numbers in the spellings
     ``40.2``, ``40.20``, ``1,040.20``. true, false and null are not looked for.
-
-    Returns:
-        (first character, one past the last) by JSON Pointer.
     """
     wanted = [(pointer_of(path), spellings) for path, leaf in leaves(value) if (spellings := _spellings(*leaf))]
     wanted.sort(key=lambda item: -max(map(len, item[1])))

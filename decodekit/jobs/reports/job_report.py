@@ -31,17 +31,10 @@ _NUM_BINS = 24  # about so many bars
 
 
 def write_report(path: Path, views: Sequence[JobView], *, title: str, max_documents: int = MAX_DOCUMENTS) -> None:
-    """Write the report of one or more jobs.
+    """Write the report of one or more jobs, in one step.
 
-    Args:
-        path: the HTML file, replaced in one step.
-        views: the jobs, in order.
-        title: the heading.
-        max_documents: how many documents are shown with their text, failures first; the page says so when there are
-            more. Counts and pictures are of all documents.
-
-    Raises:
-        OutputError: the file cannot be written.
+    At most `max_documents` are shown with their text, failures first; the page says so when there are more. Counts and
+    pictures are of all documents.
     """
     replace_file(path, [page_bytes(report_html(views, title=title, max_documents=max_documents))])
 
@@ -179,13 +172,8 @@ def _documents(view: JobView, anchors: dict[int, str], max_documents: int, *, is
 
 
 def histogram(values: Sequence[float], *, unit: str, bounds: tuple[float, float] | None = None) -> str:
-    """An SVG histogram with the ends of the axis, the tallest bar and the median written on it.
-
-    Args:
-        values: what to count.
-        unit: written after the numbers.
-        bounds: ends of the axis; by default those of the values.
-    """
+    """An SVG histogram with the ends of the axis (by default those of the values), the tallest bar and the median
+    written on it."""
     if not values:
         return '<p class="none">nothing to show</p>'
     low, high = bounds or (min(values), max(values))

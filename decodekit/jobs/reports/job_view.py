@@ -6,11 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from decodekit.errors import DecodekitError, DocumentError
 from decodekit.jobs.documents.documents import DocumentRef, scan, select, text_digest
-from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.folder.job_folder import Damaged, JobFile, read_failures, read_metrics, read_results
 from decodekit.records.ledger import Record
 from decodekit.records.strict_json import is_equal, pointer_of
@@ -24,7 +23,6 @@ class DocumentView:
     """One document of a job.
 
     Attributes:
-        id: its id.
         row: its line in `results.jsonl` or `failed.jsonl`.
         metrics: its line in `metrics.jsonl`, empty if there is none.
         entry: where its text is, or another one that has its id now; None if the input has gone.
@@ -52,14 +50,12 @@ class DocumentView:
     @property
     def probabilities(self) -> Mapping[str, float]:
         """Lowest token probability of every value, by JSON Pointer."""
-        probabilities: Mapping[str, float] = self.metrics.get("probabilities", {})
-        return probabilities
+        return cast("Mapping[str, float]", self.metrics.get("probabilities", {}))
 
     @property
     def alternatives(self) -> Mapping[str, Mapping[str, float]]:
         """The probability of every value that a field may have, in JSON, by JSON Pointer."""
-        alternatives: Mapping[str, Mapping[str, float]] = self.metrics.get("alternatives", {})
-        return alternatives
+        return cast("Mapping[str, Mapping[str, float]]", self.metrics.get("alternatives", {}))
 
     @property
     def weakest(self) -> tuple[float, str] | None:
@@ -72,11 +68,7 @@ class DocumentView:
         return int(self.row.get("num_generated_tokens", 0))
 
     def text(self) -> str:
-        """The text of the document.
-
-        Raises:
-            DocumentError: its input has gone or changed.
-        """
+        """The text of the document; raises DocumentError if its input has gone or changed."""
         if self.entry is None:
             raise DocumentError(self.missing)
         if self.entry.digest == self.row["document"]:
@@ -87,15 +79,11 @@ class DocumentView:
 
     def fields(self) -> tuple[int, int] | None:
         """The number of fields that are exactly right, and that of all; None if the right ones are not known."""
-        if self.expected is MISSING:
-            return None
-        return compare_fields(self.row.get("value"), self.expected)
+        return None if self.expected is MISSING else compare_fields(self.row.get("value"), self.expected)
 
     def wrong(self) -> dict[str, Any]:
         """The expected values of the fields that are wrong, by JSON Pointer."""
-        if self.expected is MISSING:
-            return {}
-        return wrong_fields(self.row.get("value"), self.expected)
+        return {} if self.expected is MISSING else wrong_fields(self.row.get("value"), self.expected)
 
 
 def compare_fields(value: Any, expected: Any) -> tuple[int, int]:
@@ -121,8 +109,6 @@ class JobView:
     """A job as it stands.
 
     Attributes:
-        title: the name of its folder.
-        job: contents of `job.json`.
         documents: the failed ones first, else in the order in which they were done.
         num_left: documents of the newest run's shard and limit that are neither done nor failed; None if an input
             has gone.
@@ -140,18 +126,15 @@ class JobView:
         """Read a job folder; a run may be writing to it.
 
         Args:
-            folder: the job folder.
             expected: right values by id, where they are known.
             is_closed: read nothing outside of the folder; its inputs then are those that were saved in it.
-
-        Raises:
-            JobError: not a job folder.
         """
         job = JobFile.read(folder)
         view = cls(folder.resolve().name, job)
         metrics = read_metrics(folder, view.damaged)
         inputs = [source for source in job.inputs if source.name or not is_closed]
-        entries, is_complete = _entries(inputs, is_complete=len(inputs) == len(job.inputs) > 0)
+        gone: list[DecodekitError] = []
+        entries = scan(inputs, is_lookup=True, gone=gone).entries
         missing = _NOT_READ if is_closed else DocumentView.missing
         by_id = {entry.id: entry for entry in entries}
         # A name of long ago may not be that of today, but an equal digest is an equal text.
@@ -165,7 +148,7 @@ class JobView:
             right = MISSING if expected is None else expected.get(row["id"], MISSING)
             view.documents.append(DocumentView(row["id"], row, metrics.get(row["id"], {}), entry, right, missing))
         newest = job.selection
-        if is_complete and newest:
+        if newest and len(inputs) == len(job.inputs) > 0 and not gone:
             shard, limit = newest["shard"], newest.get("limit")
             selected = {entry.id for entry in select(entries, shard, limit)}
             view.num_left = len(selected - {document.id for document in view.documents})
@@ -197,13 +180,10 @@ class JobView:
     def working_seconds(self) -> float:
         """Wall time of all runs; a run that was killed counts up to its last result."""
         last: dict[int, float] = {}
-        for metrics in (document.metrics for document in self.documents if "run" in document.metrics):
+        for metrics in (document.metrics for document in self.documents if document.metrics):
             last[metrics["run"]] = max(last.get(metrics["run"], 0.0), metrics["at"])
-        total = 0.0
-        for number, run in enumerate(self.job.runs, start=1):
-            end = run.get("ended", last.get(number))
-            total += end - run["started"] if end is not None else 0.0
-        return total
+        ends = ((run, run.get("ended", last.get(number))) for number, run in enumerate(self.job.runs, start=1))
+        return sum((end - run["started"] for run, end in ends if end is not None), start=0.0)
 
     @property
     def num_tokens(self) -> int:
@@ -234,13 +214,6 @@ class JobView:
             "strategy": self.job.settings.strategy_text,
             "runs": self.job.runs,
         }
-
-
-def _entries(inputs: Sequence[Input], *, is_complete: bool) -> tuple[list[DocumentRef], bool]:
-    """The documents of all inputs that are still there, and whether these are all inputs of a job."""
-    gone: list[DecodekitError] = []
-    entries = scan(inputs, is_lookup=True, gone=gone).entries
-    return entries, is_complete and not gone
 
 
 def total_fields(views: Sequence[JobView | DocumentView]) -> tuple[int, int] | None:

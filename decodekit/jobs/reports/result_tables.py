@@ -15,13 +15,13 @@ what counts: a table is made of it, in one step, whenever a run ends.
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -40,30 +40,18 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 def write_tables(folder: Path, formats: Iterable[TableFormat], schema: Mapping[str, Any] | bool = True) -> list[Path]:
-    """Write the results of a job as tables: ``results.csv``, ``results.excel.csv``, ``results.parquet``.
-
-    Args:
-        folder: of the job.
-        formats: which tables.
-        schema: of the job; its properties are columns even where no row has them.
-
-    Raises:
-        OutputError: the folder cannot be written.
-        JobError: pyarrow is not installed, or the folder cannot be read.
-    """
+    """Write the results of a job as tables of these formats; the properties of its schema are columns even where no row
+    has them."""
     paths = []
     for name in formats:
-        columns = _columns(_flat_rows(folder), schema)
-        path = folder / TABLES[name]
-        _WRITERS[name](path, columns, folder)
-        paths.append(path)
+        paths.append(folder / TABLES[name])
+        _WRITERS[name](paths[-1], _columns(_flat_rows(folder), schema), folder)
     return paths
 
 
 def tables_of(folder: Path) -> list[TableFormat]:
     """The formats in which a job has a table already."""
-    names: tuple[TableFormat, ...] = ("csv", "excel", "parquet")
-    return [name for name in names if (folder / TABLES[name]).exists()]
+    return [name for name in _WRITERS if (folder / TABLES[name]).exists()]
 
 
 def _flat_rows(folder: Path) -> Iterator[dict[str, Any]]:
@@ -112,17 +100,8 @@ def _columns(rows: Iterable[Mapping[str, Any]], schema: Mapping[str, Any] | bool
     kinds = dict.fromkeys(["id", *names], "null")
     for row in rows:
         for name, value in row.items():
-            before, now = kinds.get(name, "null"), _kind_of(value)
-            both = {before, now}
-            kinds[name] = (
-                now
-                if before in (now, "null")
-                else before
-                if now == "null"
-                else "float"
-                if both == {"int", "float"}
-                else "json"
-            )
+            both = {kinds.get(name, "null"), _kind_of(value)} - {"null"} or {"null"}
+            kinds[name] = both.pop() if len(both) == 1 else "float" if both == {"int", "float"} else "json"
     if kinds["id"] == "json":  # integers beside texts
         kinds["id"] = "str"
     return kinds
@@ -140,17 +119,13 @@ def _as_json(value: Any) -> str:
 
 
 def _write_csv(
-    path: Path, columns: Mapping[str, str], folder: Path, cell: Callable[[Any], str] | None = None, mark: bytes = b""
+    path: Path, columns: Mapping[str, str], folder: Path, *, cell: Callable[[Any], str], mark: bytes = b""
 ) -> None:
     def lines() -> Iterator[bytes]:
         yield mark
-        line = io.StringIO(newline="")
-        writer = csv.writer(line)
+        writer: Any = csv.writer(SimpleNamespace(write=str))  # a row is what `write` returns
         for cells in itertools.chain([list(columns)], (map(row.get, columns) for row in _flat_rows(folder))):
-            writer.writerow(map(cell or _cell, cells))
-            yield line.getvalue().encode("utf-8", errors="backslashreplace")
-            line.seek(0)
-            line.truncate()
+            yield writer.writerow(map(cell, cells)).encode("utf-8", errors="backslashreplace")
 
     replace_file(path, lines())
 
@@ -197,7 +172,7 @@ def _typed(value: Any, kind: str) -> Any:
 
 
 _WRITERS: Final[Mapping[TableFormat, Callable[[Path, Mapping[str, str], Path], None]]] = {
-    "csv": _write_csv,
+    "csv": partial(_write_csv, cell=_cell),
     "excel": partial(_write_csv, cell=_inert, mark=b"\xef\xbb\xbf"),
     "parquet": _write_parquet,
 }
