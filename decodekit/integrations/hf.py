@@ -89,13 +89,7 @@ def hf(
 
 @dataclass(frozen=True)
 class Decoding:
-    """The function that `hf` makes: called by ``generate`` in place of a loop of its own.
-
-    Args:
-        tokenizer, streamer, assistant_model: as in `hf`.
-        options: of decodekit.
-        given: the names of those that were given.
-    """
+    """The function that `hf` makes: called by ``generate`` in place of a loop of its own; `given` names the options."""
 
     tokenizer: Any
     streamer: Any
@@ -125,14 +119,6 @@ class Decoding:
             int64 [N', S + T], or a `GenerateDecoderOnlyOutput` or `GenerateBeamDecoderOnlyOutput`.
         """
         call = TheirCall.of(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs)
-        return self._decoded(call)
-
-    @property
-    def __name__(self) -> str:
-        """The name by which `generate` may call it."""
-        return "decodekit"
-
-    def _decoded(self, call: TheirCall) -> Any:
         faults = list(call.faults())
         lm = HuggingFaceLM(call.model)
         needs_text = self.options.constraint is not None or bool(self.options.stop)
@@ -142,41 +128,41 @@ class Decoding:
         vocabulary, canonical = _vocabulary_of(self.tokenizer, lm, call.eos_token_ids)
         assistant = self.assistant_model if self.assistant_model is not None else call.caller.assistant_model
         translation = Translation(call, self.options, self.given, assistant)
-        options, rules = translation.options(faults), translation.stop_rules(faults)
+        options, rules = translation.options(faults), translation.stop_rules()
         streamer = self.streamer if self.streamer is not None else call.caller.streamer
         faults += seeds_fit(options.seed, len(call.rows.tokens))
         plan = Plan.of(lm, vocabulary, lambda: canonical, options, faults, self.tokenizer)
         plan = replace(plan, settings=replace(plan.settings, stop_rules=(*plan.settings.stop_rules, *rules)))
         is_bound, is_batch_given = self.streamer is not None, "batch_size" in self.given
         run_of_call = _Run(call, plan, streamer, self.tokenizer, is_bound, is_batch_given)
-        output = run_of_call.output()
-        if run_of_call.cut and "on_length" not in self.given:
-            _warn_of_cut(run_of_call.cut)
+        output, cut = run_of_call.output(), run_of_call.cut
+        if (
+            cut and "on_length" not in self.given
+        ):  # `generate` returns tokens, and has no place for an error beside them
+            _, first = min(cut, key=itemgetter(0))
+            what = "a text does" if len(cut) == 1 else f"{len(cut):,} texts do"
+            warn(f"{what} not satisfy the constraint: {first}", _FRAMEWORKS)
         return output
+
+    @property
+    def __name__(self) -> str:
+        """The name by which `generate` may call it."""
+        return "decodekit"
 
 
 @dataclass
 class _Run:
-    """One call, checked and ready.
-
-    Args:
-        call: of `generate`.
-        plan: of decodekit.
-        streamer: of transformers, or None.
-        tokenizer: or None.
-        is_bound: whether `generate` knows nothing of the streamer, and has not shown it the prompts.
-        is_batch_given: whether the plan says how many prompts decode at a time; otherwise all do.
-        cut: the returned texts that were cut before their constraint was satisfied, in the order in which they ended:
-            the number of the prompt, and what `LLM.generate` would say.
-    """
+    """One call, checked and ready."""
 
     call: TheirCall
     plan: Plan
     streamer: Any
     tokenizer: Any
-    is_bound: bool
-    is_batch_given: bool
+    is_bound: bool  # `generate` knows nothing of the streamer, and has not shown it the prompts
+    is_batch_given: bool  # the plan says how many prompts decode at a time; otherwise all do
     cut: list[tuple[int, LengthError]] = field(default_factory=list)
+    """Of the returned texts that were cut before their constraint was satisfied, in the order in which they ended, the
+    number of the prompt, and what `LLM.generate` would say."""
 
     def output(self) -> Any:
         """Decode, and return what `generate` returns."""
@@ -194,10 +180,8 @@ class _Run:
         plan.check_memory(min(num_rows, num_prompts), min(num_rows, num_prompts))
         taps, watched = None, None
         if wants_rows:
-            pipeline = plan.settings.pipeline
-            if not is_beam:
-                taps = Taps()
-                pipeline = taps.along(pipeline)
+            taps = None if is_beam else Taps()
+            pipeline = plan.settings.pipeline if taps is None else taps.along(plan.settings.pipeline)
             self.plan = plan = replace(plan, settings=replace(plan.settings, pipeline=pipeline, masks="always"))
         if is_beam and call.config.return_dict_in_generate:
             assert isinstance(plan.strategy, Beam)
@@ -305,22 +289,11 @@ class _Run:
         return result
 
 
-def _warn_of_cut(cut: Sequence[tuple[int, LengthError]]) -> None:
-    """Say what the texts cannot: `generate` returns tokens, and has no place for an error beside them."""
-    _, first = min(cut, key=itemgetter(0))
-    what = "a text does" if len(cut) == 1 else f"{len(cut):,} texts do"
-    warn(f"{what} not satisfy the constraint: {first}", _FRAMEWORKS)
-
-
 _vocabularies: weakref.WeakKeyDictionary[Any, dict[object, Vocabulary]] = weakref.WeakKeyDictionary()
 
 
 def _vocabulary_of(tokenizer: Any, model: CausalLM, eos_token_ids: Sequence[int]) -> tuple[Vocabulary, Canonical]:
-    """The tokens of the model, of which those end a text that `generate` says end one.
-
-    Raises:
-        VocabularyMismatchError, TokenizerError: as of an `LLM`.
-    """
+    """The tokens of the model, of which those end a text that `generate` says end one; errors are as of an `LLM`."""
     if tokenizer is None:
         vocabulary = _nameless(tuple(eos_token_ids), model.vocab_size)
         return vocabulary, Canonical(_encode_nothing, vocabulary)

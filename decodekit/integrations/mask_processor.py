@@ -1,18 +1,26 @@
-"""A constraint as a logits processor of transformers' own loop.
+"""A constraint as a logits processor of other people's loops: transformers', llama-cpp-python's and mlx-lm's.
 
     model.generate(**inputs, logits_processor=[dk.processor(constraint=Invoice, tokenizer=tokenizer)])
+    llama(prompt, logits_processor=LogitsProcessorList([dk.processor(schema, tokenizer, framework="numpy")]))
+    generate(model, tokenizer, prompt, logits_processors=[dk.processor(schema, tokenizer, framework="mlx")])
 
-Their loop hands over whole rows of tokens; `prefix_matchers` finds where each stands in its text. It may be greedy,
-sampled, with beams, with an assistant or prompt look-up, in batches with padding on the left.
+The loop of transformers hands over whole rows of tokens; `prefix_matchers` finds where each stands in its text. It may
+be greedy, sampled, with beams, with an assistant or prompt look-up, in batches with padding on the left.
+
+The others hand over the tokens of one sequence, prompt included (mlx-lm: from the last token of the prompt on), and a
+row of logits. Their signatures are those of llama-cpp-python 0.3 (``llama_cpp.llama.LogitsProcessor``) and mlx-lm 0.32
+(``generate_step``, ``speculative_generate_step``, ``GenerationBatch``).
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,19 +38,7 @@ Framework: TypeAlias = Literal["torch", "numpy", "mlx"]
 
 
 def grammar_of(constraint: object, tokenizer: Any, eos_token_id: int | Sequence[int] | None = None) -> CompiledGrammar:
-    """The compiled constraint of a processor.
-
-    Args:
-        constraint: as `LLM.generate` takes it.
-        tokenizer: a tokenizer, or a `Vocabulary`.
-        eos_token_id: the tokens that end a text in the loop; None for those of the tokenizer.
-
-    Raises:
-        OptionError: there is no constraint, or no tokenizer.
-        ConstraintError: the constraint cannot be used.
-        ChatTemplateError: the chat template does not tell how tools are called.
-        TokenizerError: the bytes of the tokens cannot be known.
-    """
+    """The compiled constraint of a processor; arguments and errors are those of `processor`."""
     if constraint is None:
         raise OptionError("there is no constraint, so nothing to allow or forbid", at="constraint")
     if tokenizer is None:
@@ -56,7 +52,26 @@ def grammar_of(constraint: object, tokenizer: Any, eos_token_id: int | Sequence[
     return compile(taken if tokenizer is vocabulary else in_format_of(taken, tokenizer), vocabulary)
 
 
-class ConstraintProcessor:
+def words_for(
+    matchers: PrefixMatchers, rows: TokenRows, width: int, prompt_lengths: Sequence[int] | None = None
+) -> Int32Array:
+    """The masks of rows of scores with `width` columns, int32 [N, ceil(width / 32)]; see `PrefixMatchers.masks`."""
+    vocabulary = matchers.grammar.vocabulary
+    if width < vocabulary.size and _last_used(vocabulary) >= width:
+        cause = f"the tokenizer has {vocabulary.size:,} ids, the logits {width:,} columns: they are not a pair"
+        raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
+    num_words = -(-width // 32)
+    words = np.zeros((len(rows), max(num_words, matchers.num_words)), np.int32)
+    return matchers.masks(rows, prompt_lengths, words)[:, :num_words]
+
+
+def _last_used(vocabulary: Vocabulary) -> int:
+    """The largest id that a text may have."""
+    used = (token for token, data in enumerate(vocabulary.token_bytes) if data is not None)
+    return max([*used, *vocabulary.eos_token_ids], default=-1)
+
+
+class RowProcessor:
     """Masks the scores of the tokens that a constraint does not allow: ``processor(input_ids, scores)``.
 
     The first rows that it sees are prompts, and rows that continue those of the call before are texts, however they
@@ -65,22 +80,26 @@ class ConstraintProcessor:
     new text begins.
 
     A row whose text has ended may have end-of-sequence tokens alone, so that its scores stay a distribution.
-
-    Args:
-        grammar: of the constraint.
     """
-
-    supports_continuous_batching = False
 
     def __init__(self, grammar: CompiledGrammar) -> None:
         self.matchers: Final = PrefixMatchers(grammar)
 
     def __repr__(self) -> str:
-        return f"processor({self.matchers.grammar.constraint!r:.60})"
+        return f"{type(self).__name__}({self.matchers.grammar.constraint!r:.60})"
 
     def reset(self) -> None:
         """Take the rows of the next call for prompts."""
         self.matchers.reset()
+
+
+class ConstraintProcessor(RowProcessor):
+    """Masks tensors of torch, as transformers has them."""
+
+    supports_continuous_batching = False
+
+    def __repr__(self) -> str:
+        return f"processor({self.matchers.grammar.constraint!r:.60})"
 
     def __call__(self, input_ids: Tensor | Sequence[int], scores: Tensor) -> Tensor:
         """The scores with -inf for what may not follow.
@@ -101,40 +120,66 @@ class ConstraintProcessor:
         return apply_bitmask(scores[None], torch.from_numpy(words).to(scores.device))[0]
 
 
-def words_for(
-    matchers: PrefixMatchers, rows: TokenRows, width: int, prompt_lengths: Sequence[int] | None = None
-) -> Int32Array:
-    """The masks of rows of scores: int32 [N, ceil(width / 32)].
+class NumpyProcessor(RowProcessor):
+    """Masks logits of numpy, as llama-cpp-python has them."""
 
-    Args:
-        matchers, rows, prompt_lengths: as `PrefixMatchers.masks` takes them.
-        width: of a row of scores.
+    def __call__(self, input_ids: npt.NDArray[Any], scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The scores with -inf for what may not follow; those given stay as they are.
 
-    Raises:
-        VocabularyMismatchError: the scores are narrower than the tokenizer.
-        DeadEndError: a text may not end, and no token is allowed.
+        Args:
+            input_ids: integers [S] or [N, S], prompts included.
+            scores: floats [V] or [N, V], as many rows; V is at least the size of the tokenizer.
+
+        Raises:
+            OptionError: other shapes.
+            VocabularyMismatchError: the scores are narrower than the tokenizer.
+            DeadEndError: a text may not end, and no token is allowed.
+        """
+        masked = np.where(self._allowed(np.asarray(input_ids), scores.shape), scores, -np.inf)
+        return masked.astype(scores.dtype, copy=False)
+
+    def _allowed(self, tokens: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """bool of the shape of the scores."""
+        rows, width = np.atleast_2d(tokens), shape[-1]
+        if len(shape) not in (1, 2) or rows.ndim != 2 or len(rows) != math.prod(shape[:-1]):
+            cause = f"token ids of shape {tokens.shape} for scores of shape {shape}"
+            raise OptionError(cause, at="input_ids", hint="[S] and [V], or [N, S] and [N, V]")
+        words = words_for(self.matchers, rows, width)
+        octets = np.ascontiguousarray(words, dtype="<i4").view(np.uint8)
+        return np.unpackbits(octets, axis=1, count=width, bitorder="little").view(np.bool_).reshape(shape)
+
+
+class MlxProcessor(NumpyProcessor):
+    """Masks the logits of mlx-lm: ``processor(tokens, logits)`` with ``mx.array`` in and out.
+
+    Needs the package mlx, which mlx-lm brings along. Reading the tokens waits for what computes them.
     """
-    vocabulary = matchers.grammar.vocabulary
-    if width < vocabulary.size and _last_used(vocabulary) >= width:
-        cause = f"the tokenizer has {vocabulary.size:,} ids, the logits {width:,} columns: they are not a pair"
-        raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
-    num_words = -(-width // 32)
-    words = np.zeros((len(rows), max(num_words, matchers.num_words)), np.int32)
-    return matchers.masks(rows, prompt_lengths, words)[:, :num_words]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """The logits with -inf for what may not follow, of the same type.
+
+        Args:
+            input_ids: ``mx.array`` of integers [S]; its first call's are the end of the prompt.
+            scores: ``mx.array`` [1, V] or [V].
+
+        Raises:
+            OptionError: mlx is not installed, or other shapes.
+            VocabularyMismatchError: the logits are narrower than the tokenizer.
+            DeadEndError: a text may not end, and no token is allowed.
+        """
+        try:
+            mx = importlib.import_module("mlx.core")
+        except ImportError as error:
+            cause = f'framework="mlx" needs the package mlx: {error}'
+            raise OptionError(cause, at="framework", hint="pip install mlx-lm, on a Mac with Apple silicon") from error
+        return mx.where(mx.array(self._allowed(np.array(input_ids), tuple(scores.shape))), scores, -math.inf)
 
 
-def _last_used(vocabulary: Vocabulary) -> int:
-    """The largest id that a text may have."""
-    used = [token for token, data in enumerate(vocabulary.token_bytes) if data is not None]
-    return max([*used[-1:], *vocabulary.eos_token_ids], default=-1)
-
-
-MADE_BY: Final[Mapping[Framework, tuple[str, str]]] = {
-    "torch": ("decodekit.integrations.mask_processor", "ConstraintProcessor"),
-    "numpy": ("decodekit.integrations.engines", "NumpyProcessor"),
-    "mlx": ("decodekit.integrations.engines", "MlxProcessor"),
+_KINDS: Final[Mapping[Framework, type[RowProcessor]]] = {
+    "torch": ConstraintProcessor,
+    "numpy": NumpyProcessor,
+    "mlx": MlxProcessor,
 }
-"""Module and class that make the processor of a framework from a `CompiledGrammar`, loaded when asked for."""
 
 
 def processor(
@@ -158,8 +203,8 @@ def processor(
     Raises:
         OptionError: there is no constraint or no tokenizer, or no such framework.
         ConstraintError: the constraint cannot be used.
+        ChatTemplateError: the chat template does not tell how tools are called.
         TokenizerError: the bytes of the tokens cannot be known.
     """
     one_of(*get_args(Framework)).require("framework", framework)
-    module, name = MADE_BY[framework]
-    return getattr(importlib.import_module(module), name)(grammar_of(constraint, tokenizer, eos_token_id))
+    return _KINDS[framework](grammar_of(constraint, tokenizer, eos_token_id))

@@ -34,13 +34,7 @@ _Tokens: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _Known:
-    """A row of the last call.
-
-    Args:
-        tokens: int64 [S], the whole row.
-        prompt_length: how many of them are the prompt.
-        matcher: after those of the others that the constraint allows one after the other.
-    """
+    """A row of the last call, int64 [S]; its matcher stands behind what the constraint allows after the prompt."""
 
     __slots__ = ("matcher", "prompt_length", "tokens")
 
@@ -202,10 +196,10 @@ def _parents(before: list[_Known], rows: list[_Tokens]) -> list[_Known | None]:
     index: dict[tuple[int, bytes], _Known] = {}  # by length and tokens; made only if rows change their places
     parents: list[_Known | None] = []
     for place, row in enumerate(rows):
-        length = len(row) - 1
         if _is_parent(before[place], row):
             parents.append(before[place])
             continue
+        length = len(row) - 1
         if not any(known == length for known, _ in index):
             index |= {(length, one.tokens[:length].tobytes()): one for one in before if len(one.tokens) >= length}
         found = index.get((length, row[:length].tobytes()))
@@ -214,14 +208,10 @@ def _parents(before: list[_Known], rows: list[_Tokens]) -> list[_Known | None]:
 
 
 def _is_parent(known: _Known, row: _Tokens) -> bool:
-    length = len(row) - 1
-    if (
-        len(row) < known.prompt_length
-        or len(known.tokens) < length
-        or not np.array_equal(known.tokens[:length], row[:length])
-    ):
+    length, most = len(row) - 1, known.prompt_length
+    if length + 1 < most or len(known.tokens) < length or not np.array_equal(known.tokens[:length], row[:length]):
         return False
-    return len(row) > known.prompt_length or bool(known.tokens[length] == row[length])
+    return length >= most or bool(known.tokens[length] == row[length])
 
 
 def _nearest(before: list[_Known], row: _Tokens, prompt_length: int) -> _Known | None:

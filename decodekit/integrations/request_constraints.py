@@ -54,9 +54,6 @@ def constraint_in(arguments: object, default: object = None) -> object:
 
     A text that begins with a brace is JSON: extra arguments of an HTTP request are often texts and numbers alone. Any
     other is the name of a grammar of the library, never of a constraint that a package has installed.
-
-    Raises:
-        OptionError: the text is not JSON, too long, or no such name.
     """
     given = arguments.get(KEY) if isinstance(arguments, Mapping) else None
     if not isinstance(given, str):
@@ -69,10 +66,9 @@ def constraint_in(arguments: object, default: object = None) -> object:
             return json.loads(given)
         except (ValueError, RecursionError) as error:
             raise OptionError(f"the constraint of the request is no JSON: {error}", at=KEY) from error
-    if given not in library.names():
-        cause = f"{given!r:.60} is no grammar of the library"
-        hint = f"a JSON Schema, or one of {', '.join(library.names())}"
-        raise OptionError(cause, at=KEY, hint=hint)
+    if given not in (names := library.names()):
+        hint = f"a JSON Schema, or one of {', '.join(names)}"
+        raise OptionError(f"{given!r:.60} is no grammar of the library", at=KEY, hint=hint)
     return given
 
 
@@ -88,10 +84,9 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     """The vocabulary of a tokenizer, read once: that takes about as long as reading its file."""
     if isinstance(tokenizer, Vocabulary):
         return tokenizer
-    found = _vocabularies.get(tokenizer)
-    if found is None:
-        found = _vocabularies[tokenizer] = Vocabulary.from_tokenizer(tokenizer)
-    return found
+    if tokenizer not in _vocabularies:
+        _vocabularies[tokenizer] = Vocabulary.from_tokenizer(tokenizer)
+    return _vocabularies[tokenizer]
 
 
 class EngineRequest:
@@ -110,10 +105,9 @@ class EngineRequest:
     __slots__ = ("_matchers", "_vocabulary", "error", "text")
 
     def __init__(self, arguments: object, default: object, tokenizer: Any, text: Sequence[int]) -> None:
-        self._vocabulary = vocabulary_of(tokenizer)
+        self._vocabulary, self.text = vocabulary_of(tokenizer), text
         self._matchers: PrefixMatchers | None = None
         self.error: DecodekitError | None = None
-        self.text = text
         try:
             self._matchers = PrefixMatchers(_grammar(constraint_in(arguments, default), tokenizer))
         except (ChatTemplateError, ConstraintError, OptionError, UnknownNameError) as error:
@@ -129,30 +123,26 @@ class EngineRequest:
             OptionError: the engine has tokens in the text that it does not know yet.
             VocabularyMismatchError: the logits are narrower than the tokenizer.
         """
-        if self._matchers is None:
-            return self._only_end(row)
-        if any(token < 0 for token in self.text[-8:]):
-            cause = "the text of the request has places that are not filled yet"
-            raise OptionError(cause, at="output token ids", hint="asynchronous scheduling off")
-        try:
-            words = words_for(self._matchers, [self.text], row.shape[-1], [0])
-        except (ConstraintError, DecodingError) as error:
-            self._end(error)
-            return self._only_end(row)
-        row.copy_(apply_bitmask(row[None], torch.from_numpy(words).to(row.device))[0])
-        return None
-
-    def _end(self, error: DecodekitError) -> None:
-        """From now on the text may only end: an engine has no other way to end a request from inside."""
-        self.error, self._matchers = error, None
-        _log.warning("the text of a request is ended: %s", one_line(error))
-
-    def _only_end(self, row: Tensor) -> None:
+        if self._matchers is not None:
+            if any(token < 0 for token in self.text[-8:]):
+                cause = "the text of the request has places that are not filled yet"
+                raise OptionError(cause, at="output token ids", hint="asynchronous scheduling off")
+            try:
+                words = words_for(self._matchers, [self.text], row.shape[-1], [0])
+                row.copy_(apply_bitmask(row[None], torch.from_numpy(words).to(row.device))[0])
+                return
+            except (ConstraintError, DecodingError) as error:
+                self._end(error)
         ends = [token for token in self._vocabulary.eos_token_ids if token < row.shape[-1]]
         kept = row[ends].clone()
         if ends:  # without an end there is none to give, and a row that allows nothing ends the engine
             row.fill_(-torch.inf)
             row[ends] = torch.where(torch.isfinite(kept), kept, torch.zeros_like(kept))
+
+    def _end(self, error: DecodekitError) -> None:
+        """From now on the text may only end: an engine has no other way to end a request from inside."""
+        self.error, self._matchers = error, None
+        _log.warning("the text of a request is ended: %s", one_line(error))
 
 
 def _grammar(constraint: object, tokenizer: Any) -> CompiledGrammar:

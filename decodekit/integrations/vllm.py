@@ -24,6 +24,7 @@ slot, and a row of logits says by its context which slot it is of, and how many 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from torch import Tensor
@@ -57,7 +58,14 @@ class VllmProcessor:
         register(cls)
 
     def __init__(self, vllm_config: Any, device: Any = None, is_pin_memory: bool = False) -> None:
-        self._tokenizer = self.tokenizer if self.tokenizer is not None else _tokenizer_of(vllm_config)
+        self._tokenizer = self.tokenizer
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
+
+            theirs = vllm_config.model_config
+            self._tokenizer = AutoTokenizer.from_pretrained(
+                theirs.tokenizer, trust_remote_code=bool(theirs.trust_remote_code)
+            )
         self._slots = device
         self._requests: dict[int, EngineRequest] = {}  # by place or slot
 
@@ -81,10 +89,7 @@ class VllmProcessor:
         for place in batch_update.removed:
             self._requests.pop(place, None)
         for place, params, _, text in batch_update.added:
-            self._requests.pop(place, None)
-            arguments = getattr(params, "extra_args", None)
-            if is_asked(arguments, self.constraint):
-                self._requests[place] = EngineRequest(arguments, self.constraint, self._tokenizer, text)
+            self._begin(place, params, text)
         for source, target, direction in batch_update.moved:
             moved, other = self._requests.pop(source, None), self._requests.pop(target, None)
             if moved is not None:
@@ -94,11 +99,14 @@ class VllmProcessor:
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take a request into a slot, the one before it out; whether its logits are masked. (Second interface.)"""
-        self._requests.pop(req_idx, None)
-        arguments = getattr(sampling_params, "extra_args", None)
-        if is_asked(arguments, self.constraint):
-            self._requests[req_idx] = EngineRequest(arguments, self.constraint, self._tokenizer, ())
+        self._begin(req_idx, sampling_params, ())
         return req_idx in self._requests
+
+    def _begin(self, place: int, params: Any, text: Sequence[int]) -> None:
+        self._requests.pop(place, None)
+        arguments = getattr(params, "extra_args", None)
+        if is_asked(arguments, self.constraint):
+            self._requests[place] = EngineRequest(arguments, self.constraint, self._tokenizer, text)
 
     def apply_staged_writes(self) -> None:
         """Nothing is staged. (Second interface.)"""
@@ -112,9 +120,9 @@ class VllmProcessor:
         """
         if ctx is not None:
             self._apply_rows(logits, ctx)
-            return logits
-        for place, request in self._requests.items():
-            request.mask(logits[place])
+        else:
+            for place, request in self._requests.items():
+                request.mask(logits[place])
         return logits
 
     def _apply_rows(self, logits: Tensor, ctx: Any) -> None:
@@ -144,13 +152,6 @@ def register(kind: type) -> bool:
         if module is not None:
             module.LogitsProcessor.register(kind)
     return any(modules)
-
-
-def _tokenizer_of(vllm_config: Any) -> Any:
-    from transformers import AutoTokenizer
-
-    model = vllm_config.model_config
-    return AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=bool(model.trust_remote_code))
 
 
 register(VllmProcessor)

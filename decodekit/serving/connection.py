@@ -47,12 +47,7 @@ class Requests(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """One connection.
-
-    Args:
-        limits: of the endpoint.
-        options: of uvicorn's connections.
-    """
+    """One connection, with the limits of the endpoint and the options of uvicorn's connections."""
 
     transport: asyncio.Transport
 
@@ -70,10 +65,6 @@ class Connection(H11Protocol):
             return 0
         return 1 if self.cycle.more_body else 2
 
-    def _use(self) -> tuple[int, bool, float]:
-        """The rank of a connection: if there are too many, the least ends first."""
-        return self._phase, self.transport.get_write_buffer_size() > 0, self._since
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; if there are too many, in place of those that have done nothing for the longest time."""
         super().connection_made(transport)
@@ -83,8 +74,12 @@ class Connection(H11Protocol):
             return
         others = [one for one in self.connections if one is not self and isinstance(one, Connection)]
         waiting = [one for one in others if one._phase < 2]
+
+        def use(one: Connection) -> tuple[int, bool, float]:
+            return one._phase, one.transport.get_write_buffer_size() > 0, one._since
+
         # Several at once, so that a flood is not looked through for each of its connections.
-        for one in nsmallest(1 + most // 32, waiting, key=Connection._use) or [self]:
+        for one in nsmallest(1 + most // 32, waiting, key=use) or [self]:
             self.connections.discard(one)
             one.transport.abort()
 
@@ -129,11 +124,7 @@ class Connection(H11Protocol):
             self.transport.abort()
 
     def check(self, now: float) -> None:
-        """End the connection if its client has done nothing for too long.
-
-        Args:
-            now: a value of `time.monotonic`.
-        """
+        """End the connection if its client has done nothing for too long; `now` is of `time.monotonic`."""
         limits, num_unsent = self._limits, self.transport.get_write_buffer_size()
         is_answered = self._phase == 0
         is_taken = not num_unsent or num_unsent <= self._num_unsent - _PIECE_BYTES

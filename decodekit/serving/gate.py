@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from decodekit.errors import AccessError, DecodekitError
+from decodekit.errors import AccessError, DecodekitError, ShutdownError
 from decodekit.serving.requests.bodies import Bodies
 from decodekit.serving.requests.refusals import CLIENT_CLOSED, refused
 from decodekit.serving.service import Service, ended
@@ -28,13 +28,7 @@ _WRITING: Final = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/res
 class Gate:
     """Refuses requests without the key, and those of pages from other origins; counts all requests.
 
-    Args:
-        app: what lies behind.
-        service: counts, and knows whether the endpoint ends.
-        bodies: of the requests.
-        api_key: the key; None for an endpoint that is open to all who reach it.
-        origins: whose pages may call; ``"*"`` for all.
-        hosts: names by which the endpoint may be called; None for any.
+    Before `app`; what `make_app` says of the key, the origins and the hosts holds.
     """
 
     def __init__(
@@ -91,29 +85,21 @@ class Gate:
 
     def _fault(self, scope: Scope, is_writing: bool) -> DecodekitError | None:
         headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}  # the first one counts
-        fault = self._fault_of_page(headers.get(b"host", "").lower(), headers.get(b"origin"))
-        if fault is not None:
-            return fault
-        if scope["path"] not in OPEN_PATHS and self._key is not None and scope["method"] != "OPTIONS":
-            kind, _, key = headers.get(b"authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(_digest(key.strip()), self._key):
-                return AccessError("the key is missing or wrong", at="Authorization", hint="Authorization: Bearer KEY")
-            scope["decodekit.key"] = self._key.hex()  # see `client_of`
-        if is_writing:
-            try:
-                self._service.check_open()
-            except DecodekitError as error:
-                return error
-        return None
-
-    def _fault_of_page(self, host: str, origin: str | None) -> DecodekitError | None:
-        """Whether a page calls that may not: browsers send its origin, and the name by which it found the endpoint."""
+        # Browsers send the origin of the page that calls, and the name by which it found the endpoint.
+        host, origin = headers.get(b"host", "").lower(), headers.get(b"origin")
         name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
         if name and self._hosts is not None and name not in self._hosts:
             return AccessError(f"the host {name!r:.80} is not this endpoint's", at="Host", hint="--allowed-host")
         is_own = origin in (None, f"http://{host}", f"https://{host}")
         if not is_own and origin not in self._origins and "*" not in self._origins:
             return AccessError(f"pages of {origin!r:.80} may not call", at="Origin", hint="--cors")
+        if scope["path"] not in OPEN_PATHS and self._key is not None and scope["method"] != "OPTIONS":
+            kind, _, key = headers.get(b"authorization", "").partition(" ")
+            if kind.lower() != "bearer" or not hmac.compare_digest(_digest(key.strip()), self._key):
+                return AccessError("the key is missing or wrong", at="Authorization", hint="Authorization: Bearer KEY")
+            scope["decodekit.key"] = self._key.hex()  # see `client_of`
+        if is_writing and self._service.is_draining:
+            return ShutdownError("the endpoint is shutting down", hint="again in a moment, or another endpoint")
         return None
 
 

@@ -13,7 +13,7 @@ MAX_TEXTS: Final = 128
 
 SharedPrefixes: TypeAlias = Literal["all", "client", "none"]
 _COUNTS: Final = ("max_new_tokens", "max_body_bytes", "max_bodies_bytes", "max_constraint_bytes", "max_connections",
-           "max_readings", "max_entries")  # fmt: skip
+           "max_readings", "max_entries", "max_queue", "compile_workers")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         faults: list[DecodekitError] = []
-        for name in (*_COUNTS, "max_queue", "compile_workers"):
-            least = int(name in _COUNTS)
+        for name in _COUNTS:
+            least = int(name not in ("max_queue", "compile_workers"))
             if getattr(self, name) < least:
                 faults.append(OptionError(f"{name}={getattr(self, name)} is less than {least}", at=name))
         faults += (
@@ -85,10 +85,10 @@ class Limits:
             for name in ("header_s", "body_s", "send_s", "timeout_s", "compile_s", "stall_s")
             if not getattr(self, name) > 0
         )
-        if self.shared_prefixes not in get_args(SharedPrefixes):
+        if self.shared_prefixes not in (sharing := get_args(SharedPrefixes)):
             cause = f"shared_prefixes={self.shared_prefixes!r:.40} is unknown"
-            faults.append(OptionError(cause, at="shared_prefixes", hint=", ".join(get_args(SharedPrefixes))))
-        if self.tool_format not in (AUTO.name, *FORMATS):
+            faults.append(OptionError(cause, at="shared_prefixes", hint=", ".join(sharing)))
+        if self.tool_format not in (formats := (AUTO.name, *FORMATS)):
             cause = f"there is no format of tool calls {self.tool_format!r:.60}"
-            faults.append(OptionError(cause, at="tool_format", hint=", ".join((AUTO.name, *FORMATS))))
+            faults.append(OptionError(cause, at="tool_format", hint=", ".join(formats)))
         raise_faults(faults)

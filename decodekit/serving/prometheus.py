@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,34 +17,23 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """The figures of one endpoint; endpoints of one process have their own.
-
-    Args:
-        stats: gives those of the engine.
-    """
+    """The figures of one endpoint, and those of its engine; endpoints of one process have their own."""
 
     def __init__(self, stats: Callable[[], EngineStats]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_OfEngine(stats))
-        one = self.registry
-        self.requests = Counter(
-            "decodekit_requests", "Requests by route and status; 499: the client has gone.", ("route", "status"),
-            registry=one,
-        )  # fmt: skip
-        self.seconds = Histogram(
-            "decodekit_request_seconds", "Seconds of a request.", ("route",), buckets=(*_SECONDS, 300.0), registry=one
-        )
-        self.prompt_tokens = Counter("decodekit_prompt_tokens", "Tokens of prompts.", registry=one)
-        self.generated_tokens = Counter("decodekit_generated_tokens", "Tokens of texts.", registry=one)
-        self.cancelled = Counter("decodekit_requests_cancelled", "Requests whose client has gone.", registry=one)
-        self.ttft = Histogram(
-            "decodekit_time_to_first_token_seconds", "From the arrival of a request to the first token of a text.",
-            buckets=_SECONDS, registry=one,
-        )  # fmt: skip
-        self.tpot = Histogram(
-            "decodekit_time_per_output_token_seconds", "Mean of a text, after its first token.",
-            buckets=_SECONDS, registry=one,
-        )  # fmt: skip
+        count = partial(Counter, namespace="decodekit", registry=self.registry)
+        histogram = partial(Histogram, namespace="decodekit", registry=self.registry)
+        by_status = ("route", "status")
+        self.requests = count("requests", "Requests by route and status; 499: the client has gone.", by_status)
+        self.seconds = histogram("request_seconds", "Seconds of a request.", ("route",), buckets=(*_SECONDS, 300.0))
+        self.prompt_tokens = count("prompt_tokens", "Tokens of prompts.")
+        self.generated_tokens = count("generated_tokens", "Tokens of texts.")
+        self.cancelled = count("requests_cancelled", "Requests whose client has gone.")
+        says = "From the arrival of a request to the first token of a text."
+        self.ttft = histogram("time_to_first_token_seconds", says, buckets=_SECONDS)
+        says = "Mean of a text, after its first token."
+        self.tpot = histogram("time_per_output_token_seconds", says, buckets=_SECONDS)
 
     def text(self) -> bytes:
         """All figures in Prometheus' text format."""
@@ -72,9 +62,8 @@ class _OfEngine(Collector):
             ("preemptions", "Texts that had to leave their row for want of memory.", stats.preemptions),
         ):
             yield CounterMetricFamily(f"decodekit_{name}", says, value=count)
-        finished = CounterMetricFamily(
-            "decodekit_texts_finished", "Texts by the reason of their end.", labels=("reason",)
-        )
+        says = "Texts by the reason of their end."
+        finished = CounterMetricFamily("decodekit_texts_finished", says, labels=("reason",))
         for reason, count in stats.finished.items():
             finished.add_metric((reason,), count)
         yield finished

@@ -45,15 +45,7 @@ _LAST_ANSWERS_S: Final = 2.0
 
 
 class Server(uvicorn.Server):
-    """Serves until a signal, then ends as the module says.
-
-    Args:
-        app: of `make_app`.
-        service: behind it.
-        grace_s: seconds for what runs.
-        ready: called when requests are taken.
-        say: called with a line for whoever has sent a signal.
-    """
+    """Serves until a signal, then ends as the module says; arguments are those of `serve`."""
 
     def __init__(
         self,
@@ -203,9 +195,8 @@ def bound(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except (OSError, OverflowError) as error:
-        raise OptionError(
-            f"cannot listen at {host}:{port}: {error}", at="port", hint="another --port, or 0 for any that is free"
-        ) from error
+        cause, hint = f"cannot listen at {host}:{port}: {error}", "another --port, or 0 for any that is free"
+        raise OptionError(cause, at="port", hint=hint) from error
     return made
 
 
@@ -218,11 +209,7 @@ def hosts_of(listening: socket.socket, allowed: Collection[str] = ()) -> frozens
     """The names by which clients may call a socket; None for any.
 
     A page that a browser has open may let its own name lead to this machine. What listens to this machine alone is
-    therefore called by this machine's names.
-
-    Args:
-        listening: of `bound`.
-        allowed: further names.
+    therefore called by this machine's names, and by those that are `allowed`.
     """
     address = listening.getsockname()[0]
     if "*" in allowed or not (allowed or is_local(listening)):
@@ -242,7 +229,8 @@ def serve(
     """Serve until a signal; whether the engine was well to the end.
 
     Args:
-        app, service: see `Server`.
+        app: of `make_app`.
+        service: behind it.
         listening: of `bound`.
         grace_s: seconds for what runs when the signal comes.
         ready: called when requests are taken.

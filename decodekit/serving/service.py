@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
@@ -61,9 +61,8 @@ class Service:
     """The state that the routes of an endpoint share.
 
     Args:
-        llm: model and tokenizer.
+        llm, limits: of the endpoint.
         name: of the model, as clients call it.
-        limits: of the endpoint.
         batch_size: rows of the engine; by default those of `LLM.engine`.
         speculate: proposers of drafts for all texts; they change no text.
         template: a chat template in place of the tokenizer's own.
@@ -122,11 +121,6 @@ class Service:
             raise self._tool_format
         return self._tool_format.to_dict()
 
-    def check_open(self) -> None:
-        """Raise the `ShutdownError` of an endpoint that takes nothing more."""
-        if self.is_draining:
-            raise ShutdownError("the endpoint is shutting down", hint="again in a moment, or another endpoint")
-
     def check_model(self, name: str | None) -> None:
         """Raise the `NotServedError` of another model than the one that is served."""
         if name is not None and name != self.name:
@@ -141,11 +135,7 @@ class Service:
         return await self._bodies.run(client, partial(turns.uncut, work))
 
     async def aside(self, client: Client, num_characters: int, work: Callable[[], T]) -> T:
-        """The same for work about so many characters; where these are many, when it is the turn of the client.
-
-        Raises:
-            ServerBusyError: too much of the client's is under way.
-        """
+        """The same for work about so many characters; where these are many, when it is the turn of the client."""
         return await (self.in_thread(work) if num_characters <= LONG else self._long.run(client, work))
 
     async def begin(self, asked: Asked, client: Client = Client()) -> Running:
@@ -157,7 +147,15 @@ class Service:
         running = Running(self, asked, client)
         try:
             async with asyncio.timeout(running.seconds_left):
-                await self._begin(running)
+                prompts = await self._prompts(asked, client)
+                submit = partial(running.submit, self.engine, prompts, self._speculate)
+                if asked.structure is None:
+                    await self.in_thread(submit)
+                else:
+                    if not self.compiler.is_known(asked.structure):
+                        await self._read(asked.structure, client)
+                    await self._making.run(client, submit)
+            running.watch()
         except TimeoutError:
             running.cancel()
             raise overdue() from None
@@ -166,8 +164,8 @@ class Service:
             raise
         return running
 
-    async def _begin(self, running: Running) -> None:
-        asked, client = running.asked, running.client
+    async def _prompts(self, asked: Asked, client: Client) -> list[list[int]]:
+        """The tokens of the prompts, of which there are not too many."""
         if asked.num_samples > self.most_samples:
             cause = f"n={asked.num_samples} is more than the {self.most_samples} texts that are written together"
             raise InvalidRequestError(cause, at="n")
@@ -177,21 +175,10 @@ class Service:
             cause = f"{len(prompts)} prompts with n={asked.num_samples}: more than {self.most_texts} texts at once"
             raise InvalidRequestError(cause, at="n")
         asked.check_entries(num_texts, self.limits.max_entries)
-        submit = partial(running.submit, self.engine, prompts, self._speculate)
-        if asked.structure is None:
-            await self.in_thread(submit)
-        else:
-            if not self.compiler.is_known(asked.structure):
-                await self._read(asked.structure, client)
-            await self._making.run(client, submit)
-        running.watch()
+        return prompts
 
     async def _read(self, structure: Structure, client: Client) -> None:
-        """Let a new constraint be read, once for all requests of a client that wait for it.
-
-        Raises:
-            DecodekitError: it cannot be used, or too many of this client are under way.
-        """
+        """Let a new constraint be read, once for all requests of a client that wait for it."""
         key = client, structure.key, structure.field
         if key not in self._readings:
             task = asyncio.create_task(self._reading.run(client, partial(self.compiler.check, structure)))
@@ -249,11 +236,7 @@ class Constraints:
         self.num_bytes = 0
 
     def hold(self, key: str, num_bytes: int) -> None:
-        """Count a request with a constraint.
-
-        Raises:
-            ServerBusyError: the constraints of others take the memory. One constraint is taken in any case.
-        """
+        """Count a request with a constraint; one is taken in any case, others while there is memory for them."""
         most = memory_limit() or DEFAULT_LIMIT
         with self._lock:
             held = self._held.setdefault(key, [0, num_bytes])
@@ -276,20 +259,12 @@ class Constraints:
 
 
 class Running:
-    """The texts of one request. Text i is sample i % n of prompt i // n.
-
-    Args:
-        service: counts them.
-        asked: what was asked for.
-        client: by whom.
-
-    Attributes:
-        constraint: of each text, once they were handed over; None for none.
-    """
+    """The texts of one request. Text i is sample i % n of prompt i // n; `constraint` is that of each."""
 
     def __init__(self, service: Service, asked: Asked, client: Client) -> None:
         self._service, self.asked, self.client = service, asked, client
         self.handles: list[Handle] = []
+        self._ended: dict[int, Completion] = {}
         self.constraint: Constraint | None = None
         self.num_prompt_tokens = 0
         self._lock = threading.Lock()
@@ -302,11 +277,7 @@ class Running:
         return max(0.001, self._service.limits.timeout_s - (monotonic() - self.asked.arrived))
 
     def submit(self, engine: Engine, prompts: list[list[int]], speculate: tuple[str, ...]) -> None:
-        """Hand everything over, or nothing.
-
-        Raises:
-            DecodekitError: a text cannot be begun.
-        """
+        """Hand everything over, or nothing."""
         asked, service = self.asked, self._service
         options = dict(asked.options)
         if asked.structure is not None:
@@ -357,14 +328,10 @@ class Running:
             self._timer.cancel()
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk]]:
-        """The chunks of all texts as they come, with the numbers of the texts.
-
-        Raises:
-            DecodekitError: the error of a text that failed.
-        """
+        """The chunks of all texts as they come, with the numbers of the texts; raises the error of one that failed."""
         if len(self.handles) == 1:
             async for chunk in self.handles[0]:
-                yield 0, self._counted(chunk)
+                yield 0, self._counted(0, chunk)
             return
         arrived: asyncio.Queue[tuple[int, Chunk]] = asyncio.Queue(2 * len(self.handles))
 
@@ -378,46 +345,44 @@ class Running:
             while num_running:
                 number, chunk = await arrived.get()
                 num_running -= chunk.completion is not None
-                yield number, self._counted(chunk)
+                yield number, self._counted(number, chunk)
         finally:
             for task in tasks:
                 task.cancel()
 
     async def completions(self) -> list[Completion]:
-        """The completions of all texts.
+        """The completions of all texts; raises the error of one that failed."""
+        async for _ in self.chunks():
+            pass
+        return self._completions()
 
-        Raises:
-            DecodekitError: the error of a text that failed.
-        """
-        found = {number: chunk.completion async for number, chunk in self.chunks() if chunk.completion is not None}
-        return [found[number] for number in range(len(self.handles))]
+    def _completions(self) -> list[Completion]:
+        return [self._ended[number] for number in range(len(self.handles))]
 
-    def _counted(self, chunk: Chunk) -> Chunk:
+    def _counted(self, number: int, chunk: Chunk) -> Chunk:
         metrics, completion = self._service.metrics, chunk.completion
         metrics.generated_tokens.inc(len(chunk.token_ids))
         if completion is not None:
-            stats = completion.stats
+            self._ended[number], stats = completion, completion.stats
             waited = monotonic() - self.asked.arrived
             if stats.ttft_s is not None:
                 metrics.ttft.observe(max(0.0, waited - (stats.duration_s - stats.ttft_s)))
             if stats.tpot_s is not None:
                 metrics.tpot.observe(max(0.0, stats.tpot_s))
+            if isinstance(completion.error, EngineClosedError) and self._service.is_draining:
+                raise ended()
             if completion.error is not None:
-                raise self._fault(completion.error)
+                raise completion.error
         return chunk
 
-    def _fault(self, error: DecodekitError) -> DecodekitError:
-        if isinstance(error, EngineClosedError) and self._service.is_draining:
-            return ended()
-        return error
-
-    def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """`usage` of ended texts: a prompt counts once, however many texts it has."""
-        each = self.asked.num_samples
-        num_prompt = sum(one.stats.num_prompt_tokens for one in completions[::each])
-        num_new = sum(one.stats.num_generated_tokens for one in completions)
-        num_thought = sum(one.stats.num_reasoning_tokens for one in completions)
-        num_cached = sum(one.stats.num_reused_tokens for one in completions[::each])
+    def usage(self) -> dict[str, Any]:
+        """`usage` of the texts, which have ended: a prompt counts once, however many texts it has."""
+        every = [one.stats for one in self._completions()]
+        of_prompts = every[:: self.asked.num_samples]
+        num_prompt = sum(one.num_prompt_tokens for one in of_prompts)
+        num_new = sum(one.num_generated_tokens for one in every)
+        num_thought = sum(one.num_reasoning_tokens for one in every)
+        num_cached = sum(one.num_reused_tokens for one in of_prompts)
         return {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_new,

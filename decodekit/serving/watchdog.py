@@ -16,18 +16,12 @@ _LOOKS: Final = 4  # while a step becomes too long
 
 
 class Watchdog:
-    """Looks at the step under way, in a thread of its own.
-
-    Args:
-        engine: is watched.
-        stall_s: seconds after which a step is too long.
-    """
+    """Looks at the step under way, in a thread of its own; after `stall_s` seconds it is too long."""
 
     def __init__(self, engine: Engine, stall_s: float) -> None:
         self._engine, self._stall_s = engine, stall_s
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="decodekit-watchdog", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="decodekit-watchdog", daemon=True).start()
 
     @property
     def is_stalled(self) -> bool:

@@ -51,11 +51,7 @@ class Backed(Constraint):
         set_fields(self, constraint=inner.constraint if isinstance(inner, Backed) else inner, peer=peer)
 
     def root(self) -> Frame:
-        """None: masks are the peer's, and a part of a larger constraint would be followed by our own engine.
-
-        Raises:
-            UnsupportedSchemaError: always.
-        """
+        """None, but an error: masks are the peer's, and our own engine would follow a part of a larger constraint."""
         cause = f"the masks of {self.peer.name} are made for whole texts: this cannot be a part of another constraint"
         hint = f"the backend outermost: dk.backend({self.peer.name!r})(the whole constraint)"
         raise UnsupportedSchemaError(cause, at=f"{self.constraint!r:.80}", hint=hint)
@@ -112,9 +108,8 @@ def backend(engine: str | Peer, **options: Any) -> Backend:
     if not isinstance(engine, str):
         if not isinstance(engine, Peer) or options:
             cause = f"{engine!r:.60} is no backend" if not options else f"options are the peer's own: {sorted(options)}"
-            raise OptionError(
-                cause, at="backend", hint=f"one of {', '.join(BACKENDS)}, or a Peer with its options in it"
-            )
+            hint = f"one of {', '.join(BACKENDS)}, or a Peer with its options in it"
+            raise OptionError(cause, at="backend", hint=hint)
         return Backend(engine)
     if engine not in BACKENDS:
         cause = f"no backend {engine!r:.60}.{did_you_mean(engine, BACKENDS)} There are: {', '.join(BACKENDS)}."

@@ -4,8 +4,8 @@ parser, and a walk over the trie of the tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -38,19 +38,16 @@ class LLGuidance:
         """A matcher that is copied for every text; raises what `Peer.compile` raises."""
         lib = load("llguidance", "llguidance")
         form = form_of(constraint, self.name, ("schema", "pattern", "lark", "gbnf"))
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in asdict(self).items() if value is not None}
         try:
             if form.kind == "schema":
                 grammar = lib.LLMatcher.grammar_from_json_schema(form.text, overrides=options or None)
             elif form.kind == "pattern":
                 grammar = lib.LLMatcher.grammar_from_regex(form.text)
             else:
-                text = (
-                    form.text
-                    if form.kind == "lark"
-                    else load("llguidance.gbnf_to_lark", "llguidance").gbnf_to_lark(form.text)
-                )
+                text = form.text
+                if form.kind == "gbnf":
+                    text = load("llguidance.gbnf_to_lark", "llguidance").gbnf_to_lark(text)
                 grammar = lib.LLMatcher.grammar_from_lark(text)
         except ValueError as error:
             raise refused(self.name, error) from error
@@ -66,12 +63,20 @@ class LLGuidance:
 def tokenizer_of(vocabulary: Vocabulary) -> Any:
     """The vocabulary as llguidance has it. Texts are divided greedily, which masks do not depend on."""
     lib = load("llguidance", "llguidance")
-    token_of = token_ids_by_bytes(vocabulary)
-    longest = max(map(len, token_of), default=1)
+    token_of, longest = token_ids_by_bytes(vocabulary)
 
     class Tokens(SimpleNamespace):
         def __call__(self, text: bytes | str) -> list[int]:
-            return _divided(text.encode() if isinstance(text, str) else text, token_of, longest)
+            """The longest tokens first; bytes that no token begins with are left out."""
+            data = text.encode() if isinstance(text, str) else text
+            tokens, position = [], 0
+            while position < len(data):
+                ends = range(min(position + longest, len(data)), position, -1)
+                end = next((end for end in ends if data[position:end] in token_of), None)
+                if end is not None:
+                    tokens.append(token_of[data[position:end]][0])
+                position = position + 1 if end is None else end
+            return tokens
 
     eos = sorted(vocabulary.eos_token_ids)
     tokens = Tokens(
@@ -81,18 +86,6 @@ def tokenizer_of(vocabulary: Vocabulary) -> Any:
         special_token_ids=[token for token, data in enumerate(vocabulary.token_bytes) if data is None],
     )
     return lib.LLTokenizer(lib.TokenizerWrapper(tokens), n_vocab=vocabulary.size, eos_token=eos)
-
-
-def _divided(data: bytes, token_of: Mapping[bytes, list[int]], longest: int) -> list[int]:
-    """A division of bytes into tokens, the longest first; bytes that no token begins with are left out."""
-    tokens, position = [], 0
-    while position < len(data):
-        ends = range(min(position + longest, len(data)), position, -1)
-        end = next((end for end in ends if data[position:end] in token_of), None)
-        if end is not None:
-            tokens.append(token_of[data[position:end]][0])
-        position = position + 1 if end is None else end
-    return tokens
 
 
 class LLGuidanceText:

@@ -52,7 +52,7 @@ class OutlinesCore:
 def tokens_of(vocabulary: Vocabulary) -> Any:
     """The vocabulary as outlines-core has it. It knows one end of the text; without any, an id that no token has."""
     eos = min(vocabulary.eos_token_ids, default=vocabulary.size)
-    return load("outlines_core", "outlines-core").Vocabulary(eos, token_ids_by_bytes(vocabulary))
+    return load("outlines_core", "outlines-core").Vocabulary(eos, token_ids_by_bytes(vocabulary)[0])
 
 
 class OutlinesText(PeerText):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 from decodekit.constraints.constraint import Constraint
@@ -54,11 +55,7 @@ class Peer(Protocol):
 
 
 def load(module: str, package: str) -> Any:
-    """A module of a peer.
-
-    Raises:
-        OptionError: the package is not installed, or does not load.
-    """
+    """A module of a peer; raises the `OptionError` of a package that is not installed, or does not load."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -72,10 +69,11 @@ def refused(name: str, error: object) -> ConstraintError:
     return ConstraintError(f"{name} refuses the constraint: {' '.join(text)[:500] or type(error).__name__}")
 
 
-def token_ids_by_bytes(vocabulary: Vocabulary) -> dict[bytes, list[int]]:
-    """The ids of each text of a token; several tokens may have the same."""
+@lru_cache(maxsize=8)
+def token_ids_by_bytes(vocabulary: Vocabulary) -> tuple[dict[bytes, list[int]], int]:
+    """The ids of each text of a token, of which several may have the same, and the length of the longest text."""
     found: dict[bytes, list[int]] = {}
     for token, data in enumerate(vocabulary.token_bytes):
         if data is not None:
             found.setdefault(data, []).append(token)
-    return found
+    return found, max(map(len, found), default=0)

@@ -37,15 +37,8 @@ _MAX_SHOWN: Final = 8
 class PeerGrammar(CompiledGrammar):
     """A constraint that a peer has compiled for a vocabulary.
 
-    Args:
-        constraint: as it was asked for; has the last word on a finished text.
-        peer: compiles `inner`.
-        inner: the constraint without its backend.
-        vocabulary: the tokens.
-
-    Raises:
-        ConstraintError: the peer cannot read the constraint, or refuses it.
-        OptionError: its package is not installed.
+    `inner` is the constraint without its backend, which the peer compiles and may refuse as `Peer.compile` says; the
+    constraint as it was asked for has the last word on a finished text.
     """
 
     has_guard = False  # a constraint with a guard is refused
@@ -94,13 +87,6 @@ def _with_bytes(vocabulary: Vocabulary) -> tuple[Int32Array, Int32Array]:
     return bitmask_from_ids(ids, vocabulary.size), bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
 
 
-@lru_cache(maxsize=8)
-def _tokens_of(vocabulary: Vocabulary) -> tuple[dict[bytes, list[int]], int]:
-    """The ids of each text of a token, and the length of the longest one."""
-    found = token_ids_by_bytes(vocabulary)
-    return found, max(map(len, found), default=0)
-
-
 class PeerMatcher:
     """The `Matcher` of a peer's text. See there for what the methods promise, and the module for what they rest on."""
 
@@ -108,17 +94,10 @@ class PeerMatcher:
     token_texts: Sequence[bytes | None]
     """What each token adds to the text: its bytes; None for what adds nothing."""
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        name: str,
-        texts: Sequence[bytes | None],
-        text: PeerText,
-        tokens: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, name: str, texts: Sequence[bytes | None], text: PeerText) -> None:
         self.token_texts = texts
         self._vocabulary, self._name, self._text = vocabulary, name, text
-        self._tokens = [*tokens]
+        self._tokens: list[int] = []
         self._words: Int32Array | None = None  # the mask here, once it was asked for; not to be written to
 
     @property
@@ -204,8 +183,8 @@ class PeerMatcher:
 
     def fork(self) -> PeerMatcher:
         """An independent matcher in the same state."""
-        twin = PeerMatcher(self._vocabulary, self._name, self.token_texts, self._text.fork(), self._tokens)
-        twin._words = self._words
+        twin = PeerMatcher(self._vocabulary, self._name, self.token_texts, self._text.fork())
+        twin._tokens, twin._words = self._tokens.copy(), self._words
         return twin
 
     def forced_tokens(self) -> list[int]:
@@ -256,7 +235,7 @@ class PeerMatcher:
 
     def _read(self, data: bytes) -> tuple[int, tuple[str, ...]]:
         """The number of the bytes that the peer takes, and the first few bytes that it would have taken there."""
-        token_of, longest = _tokens_of(self._vocabulary)
+        token_of, longest = token_ids_by_bytes(self._vocabulary)
         probe, position = self.fork(), 0
         while position < len(data):
             ends = range(min(position + longest, len(data)), position, -1)

@@ -5,7 +5,7 @@ what does not depend on the stack.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -35,21 +35,10 @@ class XGrammar:
         compiler = lib.GrammarCompiler(tokenizer_of(vocabulary), max_threads=1, cache_enabled=False)
         try:
             if form.kind == "schema":
-                grammar = compiler.compile_json_schema(
-                    form.text,
-                    any_whitespace=self.any_whitespace,
-                    indent=self.indent,
-                    separators=self.separators,
-                    strict_mode=self.strict_mode,
-                    max_whitespace_cnt=self.max_whitespace_cnt,
-                    any_order=self.any_order,
-                )
-            elif form.kind == "pattern":
-                grammar = compiler.compile_regex(form.text)
-            elif form.kind == "lark":
-                grammar = compiler.compile_lark(form.text)
+                grammar = compiler.compile_json_schema(form.text, **asdict(self))
             else:
-                grammar = compiler.compile_grammar(form.text)
+                compile = {"pattern": "compile_regex", "lark": "compile_lark", "gbnf": "compile_grammar"}[form.kind]
+                grammar = getattr(compiler, compile)(form.text)
         except Exception as error:  # it has errors of its own for each front end, and RuntimeError for all else
             raise refused(self.name, error) from error
         return lambda: XGrammarText(lib.GrammarMatcher(grammar))

@@ -13,7 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from functools import cached_property
+from itertools import islice
+from traceback import walk_stack
 from typing import Any, Final
 
 import torch
@@ -47,64 +49,40 @@ FORWARD: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The arguments of the call of ``generate``, as far as its frame shows them.
+    """The arguments of the call of ``generate``, as far as its frame shows them."""
 
-    Args:
-        options: by name, what was given as a keyword and is not an argument of its own.
-        processors: that the call was given; those of its configuration are not among them.
-        streamer, assistant_model: that the call was given.
-        negative_prompt_ids: the same.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    processors: Sequence[Any] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)  # keywords that are no arguments of their own
+    processors: Sequence[Any] = ()  # those of its configuration are not among them
     streamer: Any = None
     assistant_model: Any = None
 
     @classmethod
     def of(cls, model: object) -> Caller:
         """The nearest ``generate`` of the model on the stack; an empty one if nobody called it."""
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_MOST_FRAMES):
-            if frame is None:
-                break
+        for frame, _ in islice(walk_stack(sys._getframe(1)), _MOST_FRAMES):
             seen = frame.f_locals
             if frame.f_code.co_name == "generate" and seen.get("self") is model and "custom_generate" in seen:
-                named = seen.get("kwargs") or {}
-                return cls(
-                    {name: value for name, value in named.items() if value is not None},
-                    tuple(seen.get("logits_processor") or ()),
-                    seen.get("streamer"),
-                    seen.get("assistant_model"),
-                )
-            frame = frame.f_back
+                named = {name: value for name, value in (seen.get("kwargs") or {}).items() if value is not None}
+                processors = tuple(seen.get("logits_processor") or ())
+                return cls(named, processors, seen.get("streamer"), seen.get("assistant_model"))
         return cls()
 
 
 @dataclass(frozen=True, eq=False)
 class PromptRows:
-    """The prompts of a call: rows as they were given, with padding on either side, and their tokens without it.
+    """The prompts of a call: rows as they were given, with padding on either side, and their tokens without it."""
 
-    Args:
-        given: int64 [N, S] on the host, one for each prompt.
-        tokens: of each row.
-        num_copies: how often `generate` wrote each down, for beams or samples.
-        device: of the call.
-    """
-
-    given: Tensor
+    given: Tensor  # int64 [N, S] on the host, one for each prompt
     tokens: list[list[int]]
-    num_copies: int
+    num_copies: int  # how often `generate` wrote each down, for beams or samples
     device: torch.device
 
     @classmethod
     def of(cls, input_ids: Tensor, attention_mask: Tensor | None, num_copies: int) -> PromptRows:
         """The rows of a call, each prompt once."""
         given = input_ids[::num_copies].cpu()
-        if attention_mask is None:
-            return cls(given, given.tolist(), num_copies, input_ids.device)
-        mask = attention_mask[::num_copies].cpu().bool()
-        tokens = [row[seen].tolist() for row, seen in zip(given, mask, strict=True)]
+        mask = torch.ones_like(given) if attention_mask is None else attention_mask[::num_copies].cpu()
+        tokens = [row[seen].tolist() for row, seen in zip(given, mask.bool(), strict=True)]
         return cls(given, tokens, num_copies, input_ids.device)
 
     @property
@@ -121,38 +99,25 @@ class PromptRows:
         """The first row with these tokens."""
         return self._index[tuple(prompt)]
 
+    @cached_property
+    def _index(self) -> dict[tuple[int, ...], int]:
+        return {tuple(tokens): number for number, tokens in reversed([*enumerate(self.tokens)])}
+
     def __call__(self, prompt: Tensor) -> Tensor:
         """The row of a prompt with its padding: what processors of transformers are shown; see `foreign.RowLayout`."""
         return self.given[self.index_of(prompt.tolist())].to(prompt.device)
 
-    def __post_init__(self) -> None:
-        index: dict[tuple[int, ...], int] = {}
-        for number, tokens in enumerate(self.tokens):
-            index.setdefault(tuple(tokens), number)
-        object.__setattr__(self, "_index", index)
-
-    _index: dict[tuple[int, ...], int] = field(init=False, repr=False)
-
 
 @dataclass(frozen=True)
 class TheirCall:
-    """One call of ``generate`` as a decoding function sees it.
+    """One call of ``generate`` as a decoding function sees it."""
 
-    Args:
-        model: of transformers.
-        rows: the prompts.
-        config: the whole generation configuration.
-        processors, criteria: that `generate` made of it, and those of the call.
-        forward: the arguments of the forward pass.
-        caller: what else the call says.
-    """
-
-    model: Any
+    model: Any  # of transformers
     rows: PromptRows
-    config: Any
-    processors: Sequence[Any]
+    config: Any  # the whole generation configuration
+    processors: Sequence[Any]  # that `generate` made of it, and those of the call
     criteria: Sequence[Any]
-    forward: Mapping[str, Any]
+    forward: Mapping[str, Any]  # arguments of the forward pass
     caller: Caller
 
     @classmethod
@@ -223,10 +188,8 @@ class TheirCall:
                 elif known.write is None:
                     yield OptionError(f"{name}={value!r:.60} is not supported: {known.note}", at=name)
         if self.config.cache_implementation == "quantized":
-            hint = 'LLM.load(..., cache_dtype="int8")'
-            yield OptionError(
-                "a quantized cache changes texts, and there is none here", at="cache_implementation", hint=hint
-            )
+            cause, hint = "a quantized cache changes texts, and there is none here", 'LLM.load(..., cache_dtype="int8")'
+            yield OptionError(cause, at="cache_implementation", hint=hint)
 
     def _faults_of_rows(self) -> Iterator[DecodekitError]:
         if self.rows.width == 0 or not all(self.rows.tokens):

@@ -56,17 +56,11 @@ GUIDANCE: Final = "UnbatchedClassifierFreeGuidanceLogitsProcessor"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AllowedByPrefix(LogitsProcessor):
-    """`prefix_allowed_tokens_fn` of transformers: a function of the number of the prompt and its row so far.
+    """`prefix_allowed_tokens_fn` of transformers: a function of the number of the prompt and its row so far."""
 
-    Args:
-        function: gives the tokens that may follow, for (number, int64 [S]).
-        rows: of the call.
-        num_copies: how many numbers a prompt has there; it gets its first.
-    """
-
-    function: Any
+    function: Any  # gives the tokens that may follow, for (number, int64 [S])
     rows: PromptRows
-    num_copies: int
+    num_copies: int  # how many numbers a prompt has there; it gets its first
 
     stage = Stage.BIAS
     needs_history = True
@@ -89,14 +83,9 @@ class AllowedByPrefix(LogitsProcessor):
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """A criterion of transformers, which is shown the row with its padding; see `decoding.request.stopping.StopRule`.
+    """A criterion of transformers, shown the row with its padding; see `decoding.request.stopping.StopRule`."""
 
-    Args:
-        criterion: called with int64 [1, S] and no scores.
-        rows: of the call.
-    """
-
-    criterion: Any
+    criterion: Any  # called with int64 [1, S] and no scores
     rows: PromptRows
 
     def __call__(self, prompt: Sequence[int], text: Sequence[int]) -> bool:
@@ -108,47 +97,27 @@ class RowRule:
 
 @dataclass
 class Translation:
-    """The call of decodekit for a call of ``generate`` with a `Decoding`.
-
-    Args:
-        call: of `generate`.
-        given: options of decodekit.
-        names: which of them were given.
-        assistant: a smaller model, or None.
-    """
+    """The call of decodekit for a call of ``generate`` with a `Decoding`."""
 
     call: TheirCall
     given: GenerateOptions
-    names: frozenset[str]
-    assistant: Any
+    names: frozenset[str]  # of the options that were given
+    assistant: Any  # a smaller model, or None
 
     def options(self, faults: list[DecodekitError]) -> GenerateOptions:
         """The options to decode by; `faults` gets what is wrong, and is raised at once if there is no strategy."""
         found: list[Strategy] = []
         with collecting(faults):
             found.append(self._strategy(faults))
-        length = self._length(faults)
+        length, ours = int(self.call.config.max_length - self.call.rows.width), self.given.max_new_tokens
+        if "max_new_tokens" in self.names:
+            if not {"max_new_tokens", "max_length"}.isdisjoint(self.call.caller.options) and length != ours:
+                faults.append(_conflict("max_new_tokens", length, ours))
+            length = ours
         if not found:
             raise_faults(faults)
-        [strategy] = found
-        return replace(
-            self.given,
-            strategy=strategy,
-            strategy_options={},
-            max_new_tokens=length,
-            on_length=self.given.on_length or "return",
-        )
-
-    def _length(self, faults: list[DecodekitError]) -> int:
-        """max_new_tokens: of dk.hf, or of the call."""
-        theirs = self.call.config.max_length - self.call.rows.width
-        if "max_new_tokens" not in self.names:
-            return int(theirs)
-        ours = self.given.max_new_tokens
-        options = self.call.caller.options
-        if ("max_new_tokens" in options or "max_length" in options) and theirs != ours:
-            faults.append(_conflict("max_new_tokens", theirs, ours))
-        return ours
+        options = replace(self.given, strategy=found[0], strategy_options={}, max_new_tokens=length)
+        return replace(options, on_length=self.given.on_length or "return")
 
     # --- the strategy ------------------------------------------------------------------------------------------------
 
@@ -159,13 +128,14 @@ class Translation:
         else:
             mode = {name: value for name, value in self._mode()[1].items() if self._is_asked(name)} | self._shapes()
         if not isinstance(asked, str):
-            value = resolve_strategy(asked, own)
-            return self._completed(value, mode, faults)
-        self._check_draws(asked, faults)
+            return self._completed(resolve_strategy(asked, own), mode, faults)
+        is_likeliest = asked in ("greedy", "prompt-lookup", "suffix")
+        if is_likeliest and self._is_asked("do_sample") and self.call.config.do_sample:
+            faults.append(_conflict("do_sample", True, f"strategy={asked!r}"))
         for name, theirs in mode.items():
             if name in own and own[name] != theirs and self._is_asked(name):
                 faults.append(_conflict(name, theirs, own[name]))
-        extras = self._processors({name: own.get(name) for name in own}, faults, is_complete=False)
+        extras = self._processors(own, faults, is_complete=False)
         options = {**mode, **own}
         if extras:
             options["processors"] = [*extras, *_listed(own.get("processors", ()))]
@@ -201,9 +171,9 @@ class Translation:
 
     def _shapes(self) -> dict[str, Any]:
         """Temperature and truncations that the call gives and `generate` leaves out, because it would not sample."""
-        warpers = [OPTION_OF[kind] for kind in WARPERS if kind in OPTION_OF]
         if self.call.config.do_sample:
             return {}
+        warpers = [OPTION_OF[kind] for kind in WARPERS if kind in OPTION_OF]
         return {ours: getattr(self.call.config, theirs) for theirs, ours in warpers if self.call.is_given(theirs)}
 
     def _proposer(self) -> Any:
@@ -232,11 +202,6 @@ class Translation:
         is_drafted = name == "speculate" and self.assistant is not None
         return is_drafted or any(self.call.is_given(source) for source in sources)
 
-    def _check_draws(self, name: str, faults: list[DecodekitError]) -> None:
-        """A named strategy that takes the likeliest is in conflict with ``do_sample=True`` of the call."""
-        if name in ("greedy", "prompt-lookup", "suffix") and self._is_asked("do_sample") and self.call.config.do_sample:
-            faults.append(_conflict("do_sample", True, f"strategy={name!r}"))
-
     def _completed(self, value: Strategy, mode: dict[str, Any], faults: list[DecodekitError]) -> Strategy:
         """A strategy that is a value, with the processors of the call; what contradicts it is a fault."""
         config = self.call.config
@@ -253,9 +218,7 @@ class Translation:
         samples, wanted = getattr(value, "num_return_sequences", 1), self.call.num_returned
         if wanted > 1 and samples not in (1, wanted):
             faults.append(_conflict("num_return_sequences", wanted, repr(value)))
-        own = {
-            name: getattr(value, name) for name in (option for _, option in OPTION_OF.values()) if hasattr(value, name)
-        }
+        own = {name: getattr(value, name) for _, name in OPTION_OF.values() if hasattr(value, name)}
         extras = self._processors(own, faults, is_complete=True)
         if not extras:
             return value
@@ -270,11 +233,9 @@ class Translation:
     def _processors(
         self, own: Mapping[str, Any], faults: list[DecodekitError], *, is_complete: bool
     ) -> list[LogitsProcessor]:
-        """The processors of the list of the call that hold beside the options of decodekit.
+        """The processors of the list of the call that hold beside the options of decodekit that may say the same.
 
-        Args:
-            own: options of decodekit that may say the same.
-            is_complete: whether what the model's configuration alone says is left out.
+        With `is_complete`, what the model's configuration alone says is left out.
         """
         made: list[LogitsProcessor] = []
         for one in self.call.processors:
@@ -286,9 +247,8 @@ class Translation:
                 continue
             if kind in OF_PROMPTS:
                 cause = f"{kind} tells rows by their place in a batch, and here they have none"
-                faults.append(
-                    OptionError(cause, at="logits_processor", hint="repetition_penalty, no_repeat_ngram_size")
-                )
+                hint = "repetition_penalty, no_repeat_ngram_size"
+                faults.append(OptionError(cause, at="logits_processor", hint=hint))
                 continue
             said = own.get(ours) if not is_own else None
             if said is not None and said != _NEUTRAL.get(ours):
@@ -307,26 +267,22 @@ class Translation:
         if kind == "MinNewTokensLengthLogitsProcessor" and is_plain:
             return MinTokens(int(one.min_new_tokens))
         if kind == "PrefixConstrainedLogitsProcessor" and is_plain:
-            num_copies = rows.num_copies // one._num_beams
-            return AllowedByPrefix(one._prefix_allowed_tokens_fn, rows, num_copies)
-        config = self.call.config
-        is_native = bool(config.do_sample) or kind not in WARPERS
+            return AllowedByPrefix(one._prefix_allowed_tokens_fn, rows, rows.num_copies // one._num_beams)
+        is_native = bool(self.call.config.do_sample) or kind not in WARPERS
         return as_processor(one, layout=rows if rows.is_padded else None, is_native=is_native)
 
-    def stop_rules(self, faults: list[DecodekitError]) -> list[StopRule]:
+    def stop_rules(self) -> list[StopRule]:
         """The criteria of the call, but for those of length and end of text, which are options here."""
-        rules: list[StopRule] = []
-        for one in self.call.criteria:
+
+        def is_option(one: Any) -> bool:
             kind = class_in_transformers(one)
-            is_plain = type(one).__name__ == kind
-            if is_plain and kind == "MaxLengthCriteria" and one.max_length == self.call.config.max_length:
-                continue
-            if is_plain and kind == "EosTokenCriteria":
-                ends = {int(token) for token in one.eos_token_id.flatten() if token >= 0}
-                if ends == set(self.call.eos_token_ids):
-                    continue
-            rules.append(RowRule(one, self.call.rows))
-        return rules
+            if kind != type(one).__name__:
+                return False
+            if kind == "EosTokenCriteria":
+                return {int(token) for token in one.eos_token_id.flatten() if token >= 0} == {*self.call.eos_token_ids}
+            return kind == "MaxLengthCriteria" and bool(one.max_length == self.call.config.max_length)
+
+        return [RowRule(one, self.call.rows) for one in self.call.criteria if not is_option(one)]
 
 
 _NEUTRAL: Final[Mapping[str, Any]] = {"temperature": 1.0}
@@ -339,9 +295,7 @@ def _conflict(name: str, theirs: object, ours: object) -> OptionError:
 
 
 def _listed(processors: Any) -> list[Any]:
-    if isinstance(processors, str | LogitsProcessor):
-        return [processors]
-    return list(processors)
+    return [processors] if isinstance(processors, str | LogitsProcessor) else list(processors)
 
 
 def _guidance(processor: Any) -> Guidance:

@@ -21,36 +21,31 @@ from decodekit.integrations.inside_transformers.score_recorder import BeamStep, 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedText:
-    """One text that is returned.
+    """One text that is returned; the score is that of a beam search."""
 
-    Args:
-        prompt: number of its prompt.
-        token_ids: its tokens.
-        score: of a beam search; None of others.
-    """
-
-    prompt: int
+    prompt: int  # number of its prompt
     token_ids: tuple[int, ...]
     score: float | None = None
 
 
+def _filled(rows: Sequence[Sequence[int]], padding: int, dtype: torch.dtype) -> Tensor:
+    """The rows as a tensor [N, length of the longest], short ones filled at their end."""
+    longest = max(map(len, rows), default=0)
+    filled = [[*row, *[padding] * (longest - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=dtype).reshape(len(rows), longest)
+
+
 def sequences_of(call: TheirCall, texts: Sequence[ReturnedText], padding: int) -> Tensor:
     """Prompts and texts, int64 [len(texts), S + T], with T the length of the longest text."""
-    longest = max((len(text.token_ids) for text in texts), default=0)
-    new = torch.full((len(texts), longest), padding, dtype=torch.int64)
-    for row, text in enumerate(texts):
-        new[row, : len(text.token_ids)] = torch.tensor(text.token_ids, dtype=torch.int64)
+    new = _filled([text.token_ids for text in texts], padding, torch.int64)
     prompts = call.rows.given[[text.prompt for text in texts]]
     return torch.cat((prompts, new), dim=1).to(call.rows.device)
 
 
 def tapped_rows(call: TheirCall, texts: Sequence[ReturnedText], taps: Taps, kind: str) -> tuple[Tensor, ...]:
-    """The rows that a tap saw at every step, T tensors float32 [len(texts), V].
+    """The rows that a tap, of "logits" or "scores", saw at every step, T tensors float32 [len(texts), V].
 
     Behind the end of a text, where the rows of transformers go on unread, its padding token is certain.
-
-    Args:
-        kind: "logits" or "scores".
     """
     seen = getattr(taps, kind).rows
     width = next(iter(seen.values())).shape[0] if seen else 0
@@ -74,38 +69,35 @@ def beam_rows(call: TheirCall, watched: WatchedBeams, num_beams: int, kind: str)
     prompt is done, is -inf.
     """
     every = [watched.steps.get(prompt, {}) for prompt in range(len(call.rows.tokens))]
-    width = next(
-        (rows.shape[1] for steps in every for step in steps.values() if (rows := getattr(step, kind)) is not None), 0
-    )
+    seen = (getattr(step, kind) for steps in every for step in steps.values())
+    width = next((rows.shape[1] for rows in seen if rows is not None), 0)
     nothing = torch.full((num_beams, width), -torch.inf, device=call.rows.device)
-    made = []
-    for number in range(max((len(steps) for steps in every), default=0)):
-        parts = [_padded(steps.get(number), kind, nothing) for steps in every]
-        made.append(torch.cat(parts))
-    return tuple(made)
 
+    def padded(step: BeamStep | None) -> Tensor:
+        rows: Tensor | None = getattr(step, kind, None)
+        if step is None or rows is None:
+            return nothing
+        rows = rows.to(nothing.device)
+        if step.texts == [()]:  # the prompt alone
+            return rows[:1].expand(num_beams, -1).clone()
+        return torch.cat((rows, nothing[len(rows) :]))[:num_beams]
 
-def _padded(step: BeamStep | None, kind: str, nothing: Tensor) -> Tensor:
-    rows: Tensor | None = None if step is None else getattr(step, kind)
-    if step is None or rows is None:
-        return nothing
-    rows = rows.to(nothing.device)
-    if step.texts == [()]:  # the prompt alone
-        return rows[:1].expand(len(nothing), -1).clone()
-    return torch.cat((rows, nothing[len(rows) :]))[: len(nothing)]
+    num_steps = max(map(len, every), default=0)
+    return tuple(torch.cat([padded(steps.get(number)) for steps in every]) for number in range(num_steps))
 
 
 def beam_indices_of(
     texts: Sequence[ReturnedText], watched: WatchedBeams, num_beams: int, device: torch.device
 ) -> Tensor:
     """The hypothesis, of all prompts, that each token of a text continued, int32 [len(texts), T]; -1 behind the end."""
-    longest = max((len(text.token_ids) for text in texts), default=0)
-    made = torch.full((len(texts), longest), -1, dtype=torch.int32)
-    for row, text in enumerate(texts):
-        for step in range(len(text.token_ids)):
-            live = watched.steps[text.prompt][step].texts
-            made[row, step] = text.prompt * num_beams + live.index(text.token_ids[:step])
-    return made.to(device)
+    rows = [
+        [
+            text.prompt * num_beams + watched.steps[text.prompt][step].texts.index(text.token_ids[:step])
+            for step in range(len(text.token_ids))
+        ]
+        for text in texts
+    ]
+    return _filled(rows, -1, torch.int32).to(device)
 
 
 def output_of(
@@ -126,22 +118,17 @@ def output_of(
             for kind, is_wanted in wanted.items()
         }
         return GenerateDecoderOnlyOutput(sequences=sequences, **rows)
-    device = sequences.device
-    scores = torch.tensor([text.score for text in texts], device=device) if config.output_scores else None
+    scores = torch.tensor([text.score for text in texts], device=sequences.device) if config.output_scores else None
     rows = {kind: beam_rows(call, watched, num_beams, kind) if one else None for kind, one in wanted.items()}
-    indices = beam_indices_of(texts, watched, num_beams, device)
+    indices = beam_indices_of(texts, watched, num_beams, sequences.device)
     return GenerateBeamDecoderOnlyOutput(sequences=sequences, sequences_scores=scores, beam_indices=indices, **rows)
 
 
 class TokenStreamer:
     """Hands tokens to a streamer of transformers: the prompts, then one token of every text, then the end.
 
-    Texts that are ahead wait for those that are behind, since a streamer takes a tensor with a token for each.
-
-    Args:
-        streamer: has ``put`` and ``end``.
-        num_texts: how many there are.
-        pad_token_id: stands for a text that has ended.
+    Texts that are ahead wait for those that are behind, since a streamer takes a tensor with a token for each, which
+    is the padding token for a text that has ended.
     """
 
     def __init__(self, streamer: Any, num_texts: int, pad_token_id: int) -> None:

@@ -27,15 +27,11 @@ def key_of(prompt: Iterable[int], text: Iterable[int] = ()) -> bytes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tap(LogitsProcessor):
-    """Keeps the rows that come by, and changes nothing.
+    """Keeps the rows that come by, and changes nothing."""
 
-    Args:
-        stage: where it stands: the first bias sees the logits of the model, the last of all the scores.
-        rows: by `key_of`, float32 [V] each; what comes again replaces what came.
-    """
-
-    stage: Stage  # type: ignore[misc]
+    stage: Stage  # type: ignore[misc]  # the first bias sees the logits of the model, the last of all the scores
     rows: dict[bytes, Tensor] = field(default_factory=dict)
+    """By `key_of`, float32 [V] each; what comes again replaces what came."""
 
     needs_history = True
     is_tokenwise = False  # rows are wanted after the mask, where one comes before
@@ -64,24 +60,15 @@ class Taps:
 
 @dataclass(slots=True)
 class BeamStep:
-    """One step of a beam search of a prompt.
-
-    Args:
-        texts: tokens of the hypotheses that live, best first.
-        logits, scores: float32 [B, V] of what follows each; None where nobody wants them.
-    """
+    """One step of a beam search of a prompt: the hypotheses that live, best first, and what follows each."""
 
     texts: list[tuple[int, ...]]
-    logits: Tensor | None = None
+    logits: Tensor | None = None  # float32 [B, V]; None where nobody wants them
     scores: Tensor | None = None
 
 
 class WatchedBeams(BeamSearch):
-    """A beam search that keeps what its steps saw.
-
-    Args:
-        keeps_logits: whether logits and scores are kept, too.
-    """
+    """A beam search that keeps what its steps saw; logits and scores only if they are asked for."""
 
     def __init__(self, model: CausalLM, settings: Settings, options: BeamOptions, *, keeps_logits: bool) -> None:
         super().__init__(model, settings, options)

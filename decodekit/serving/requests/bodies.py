@@ -49,11 +49,7 @@ class Bodies:
 
     A body counts by its bytes as they come, and, once it is there, by what its values may take. The first
     `LARGE_BYTES` of each are free, so that large bodies keep no small ones out: of these there are as many as
-    connections.
-
-    Args:
-        limits: of the endpoint.
-        most_whole: how many requests may be between their body and their place in the engine.
+    connections. Of requests between their body and their place in the engine there are `most_whole`.
     """
 
     def __init__(self, limits: Limits, most_whole: int) -> None:
@@ -62,16 +58,9 @@ class Bodies:
         self.num_whole = 0
 
     async def read(self, request: Request) -> bytes:
-        """The bytes of a request, which count until `end`.
-
-        Raises:
-            BodyLimitError: they are too many, or come too slowly.
-            ServerBusyError: bodies of others have the memory.
-            ClientDisconnect: the client has gone.
-        """
+        """The bytes of a request, which count until `end`; raises `ClientDisconnect` if the client has gone."""
         most, scope = self._limits.max_body_bytes, request.scope
-        cause = f"the body is larger than {most:,} bytes"
-        too_large = BodyLimitError(cause, at="body", hint="a smaller request")
+        too_large = _too_large(f"the body is larger than {most:,} bytes")
         declared = request.headers.get("content-length", "")
         if declared.isascii() and declared.isdigit() and (len(declared) > 20 or int(declared) > most):
             raise too_large
@@ -98,9 +87,7 @@ class Bodies:
         """Let a body count by `size` bytes."""
         most, size, counted = self._limits.max_bodies_bytes, size - LARGE_BYTES, scope.get(_SIZE, 0)
         if size > most:
-            raise BodyLimitError(
-                f"the body takes more than {most:,} bytes of memory", at="body", hint="a smaller request"
-            )
+            raise _too_large(f"the body takes more than {most:,} bytes of memory")
         if self.num_bytes + size - counted > most:
             cause = f"the bodies of requests under way take {most:,} bytes of memory, as many as there may be"
             raise ServerBusyError(cause, hint="again in a moment")
@@ -114,11 +101,7 @@ class Bodies:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """For a request whose body is there, until the engine has its texts.
-
-        Raises:
-            ServerBusyError: there are too many.
-        """
+        """For a request whose body is there, until the engine has its texts."""
         if self.num_whole >= self._most_whole:
             cause = f"{self.num_whole:,} requests wait to be read, as many as this endpoint takes"
             raise ServerBusyError(cause, hint="again in a moment")
@@ -159,22 +142,15 @@ def check_values(data: bytes, most: int) -> None:
         num_values += int(np.count_nonzero(is_sign[piece] & (before % 2 == 0)))
         begin, num_quotes = end, int(before[-1]) if len(before) else num_quotes
         if num_values > most:
-            cause = f"the body has more than {most:,} lists, objects and members"
-            raise BodyLimitError(cause, at="body", hint="a smaller request")
+            raise _too_large(f"the body has more than {most:,} lists, objects and members")
+
+
+def _too_large(cause: str) -> BodyLimitError:
+    return BodyLimitError(cause, at="body", hint="a smaller request")
 
 
 def fields_of(data: bytes, kind: type[B], most_values: int) -> B:
-    """The fields of a body.
-
-    Args:
-        data: the body.
-        kind: of fields.
-        most_values: see `check_values`.
-
-    Raises:
-        BodyLimitError: it has too many values.
-        InvalidRequestError: it is not JSON, or a field is unknown, missing, of another type or out of range.
-    """
+    """The fields of a body; those that are unknown, missing, of another type or out of range are refused together."""
     check_values(data, most_values)
     try:
         given = pydantic_core.from_json(data)

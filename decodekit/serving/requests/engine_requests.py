@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -13,57 +13,44 @@ from decodekit.errors import InvalidRequestError
 from decodekit.serving.limits import Limits
 from decodekit.serving.requests.fields import (
     AnyObjectFormat,
-    ResponseFormat,
     SamplingFields,
     SchemaFormat,
     StructuralTagFormat,
+    StructuredOutputs,
     TextFields,
 )
-from decodekit.serving.requests.structure import Structure, read_json
+from decodekit.serving.requests.structure import Structure, StructureKind, read_json
 
 if TYPE_CHECKING:
     from decodekit.llm.decisions import Question
 
 _TOKEN_ID: Final = re.compile(r"[0-9]{1,9}")
+_GUIDED: Final[Mapping[str, StructureKind]] = {
+    "json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar",
+    "structural_tag": "structural_tag",
+}  # fmt: skip
 LEAST_TEMPERATURE: Final = 0.001
 """Logits that are divided by less may leave the range of their numbers."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as the engine takes it.
+    """A request as the engine takes it; its options are those of `LLM.generate`, without constraint."""
 
-    Args:
-        read: gives the tokens of the prompts; it may take a while.
-        num_characters: of the prompts, about; tokens of those that are in tokens.
-        num_samples: texts of each prompt.
-        options: of `LLM.generate`, without constraint.
-        structure: the constraint; None for free text.
-        seed: of the texts; None where nothing is drawn.
-        limit_field: the field with the most tokens of a text; None where the client gave none.
-        questions: of each prompt, for a request that wants decisions in place of texts.
-        arrived: when the request came, a value of `time.monotonic`.
-    """
-
-    read: Callable[[], list[list[int]]]
-    num_characters: int
+    read: Callable[[], list[list[int]]]  # the tokens of the prompts, which may take a while
+    num_characters: int  # of the prompts, about; tokens of those that are in tokens
     num_samples: int
     options: dict[str, Any]
     structure: Structure | None
-    seed: int | None
-    limit_field: str | None = None
-    questions: tuple[Question, ...] = ()
+    seed: int | None  # None where nothing is drawn
+    limit_field: str | None = None  # with the most tokens of a text; None where the client gave none
+    questions: tuple[Question, ...] = ()  # of each prompt, for who wants decisions in place of texts
     arrived: float = field(default_factory=monotonic)
 
     def check_entries(self, num_texts: int, most: int) -> None:
         """Bound the log-probabilities of the answer. Where the client gave no limit of tokens, there are fewer tokens.
 
-        Args:
-            num_texts: of the request.
-            most: log-probabilities, those of alternatives included.
-
-        Raises:
-            InvalidRequestError: there may be more.
+        Log-probabilities of alternatives count, too; the `InvalidRequestError` of more than `most` is raised.
         """
         if "logprobs" not in self.options:
             return
@@ -82,14 +69,8 @@ class Asked:
 def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits: Limits, name: str) -> dict[str, Any]:
     """The options of `generate` that a request asks for. What asks for nothing is left out.
 
-    Args:
-        fields: of the request.
-        max_new_tokens: most tokens of a text; None for as many as the endpoint gives.
-        limits: of the endpoint.
-        name: of the field that `max_new_tokens` stands in.
-
-    Raises:
-        InvalidRequestError: more tokens than the endpoint gives, or a token id that is none.
+    `max_new_tokens` stands in the field `name`; None is as many as the endpoint gives. More are an
+    `InvalidRequestError`, and so is a token id that is none.
     """
     if max_new_tokens is not None and max_new_tokens > limits.max_new_tokens:
         cause = f"{name}={max_new_tokens:,} is more than the {limits.max_new_tokens:,} tokens that this endpoint gives"
@@ -102,19 +83,11 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
         options["strategy"] = "greedy"
     else:
         options["strategy"] = "sample"  # which takes from the model what is not given
-        if fields.temperature is not None:
-            options["temperature"] = fields.temperature
-        if fields.top_p is not None:
-            options["top_p"] = None if fields.top_p == 1 else fields.top_p
-        if fields.top_k is not None:
-            options["top_k"] = fields.top_k if fields.top_k > 0 else None
-        if fields.min_p is not None:
-            options["min_p"] = fields.min_p or None
+        _take(fields, options, {"temperature": (), "top_p": (1,), "top_k": (0, -1), "min_p": (0,)})
     for penalty in ("frequency_penalty", "presence_penalty"):
         if getattr(fields, penalty):
             options[penalty] = getattr(fields, penalty)
-    if fields.repetition_penalty is not None:
-        options["repetition_penalty"] = None if fields.repetition_penalty == 1 else fields.repetition_penalty
+    _take(fields, options, {"repetition_penalty": (1,)})
     if fields.logit_bias:
         wrong = next((key for key in fields.logit_bias if not _TOKEN_ID.fullmatch(key)), None)
         if wrong is not None:
@@ -125,12 +98,16 @@ def sampling_options(fields: SamplingFields, max_new_tokens: int | None, limits:
     return options
 
 
-def text_options(fields: TextFields, max_new_tokens: int | None, limits: Limits, name: str) -> dict[str, Any]:
-    """The options of chats and completions; see `sampling_options`.
+def _take(fields: SamplingFields, options: dict[str, Any], neutral: dict[str, tuple[int, ...]]) -> None:
+    """Take the fields that are given; a value that changes nothing is None, whatever the model has by itself."""
+    for name, values in neutral.items():
+        given = getattr(fields, name)
+        if given is not None:
+            options[name] = None if given in values else given
 
-    Raises:
-        InvalidRequestError: as there; or a field has no effect, or contradicts the most tokens of a text.
-    """
+
+def text_options(fields: TextFields, max_new_tokens: int | None, limits: Limits, name: str) -> dict[str, Any]:
+    """The options of chats and completions; fields without effect are refused, too. See `sampling_options`."""
     options = sampling_options(fields, max_new_tokens, limits, name)
     most = options["max_new_tokens"]
     if (fields.min_tokens or 0) > most:
@@ -162,58 +139,37 @@ def seed_of(fields: SamplingFields) -> int:
 
 
 def structure_of(fields: TextFields) -> Structure | None:
-    """The constraint of a chat or completion, if there is one.
-
-    Raises:
-        InvalidRequestError: there are several, or one that asks for nothing.
-    """
-    structures = [*filter(None, [_format_structure(fields.response_format)]), *_guided_structures(fields)]
+    """The constraint of a chat or completion, if there is one; several, or one that asks for nothing, are refused."""
+    structures: list[Structure] = []
+    form, outputs = fields.response_format, fields.structured_outputs
+    if isinstance(form, AnyObjectFormat):
+        structures.append(Structure("json_schema", {"type": "object"}, "response_format"))
+    elif isinstance(form, SchemaFormat):
+        structures.append(Structure("json_schema", form.json_schema.schema_, "response_format.json_schema.schema"))
+    elif isinstance(form, StructuralTagFormat):
+        structures.append(Structure("structural_tag", form.model_dump(), "response_format"))
+    structures += _guided(fields, "guided_")
+    if outputs is not None:
+        given = _guided(outputs, "structured_outputs.")
+        if outputs.json_object:
+            given.append(Structure("json_schema", {"type": "object"}, "structured_outputs.json_object"))
+        if not given:
+            hint = "json, regex, choice or grammar"
+            raise InvalidRequestError("it asks for nothing", at="structured_outputs", hint=hint)
+        structures += given
     if len(structures) > 1:
         names = " and ".join(one.field for one in structures)
         raise InvalidRequestError(f"{names} cannot be combined: a text has one constraint", at=structures[1].field)
     return structures[0] if structures else None
 
 
-def _guided_structures(fields: TextFields) -> list[Structure]:
-    """The constraints in vLLM's fields, in the old spelling and in the new one."""
+def _guided(fields: TextFields | StructuredOutputs, prefix: str) -> list[Structure]:
+    """The constraints in vLLM's fields, in the old spelling (`guided_json`) or in the new one."""
+    values = {name.removeprefix(prefix).rstrip("_"): value for name, value in fields}
     found = []
-    for name, kind in (("json", "json_schema"), ("regex", "regex"), ("choice", "choice"), ("grammar", "grammar")):
-        value = getattr(fields, f"guided_{name}")
+    for name, kind in _GUIDED.items():
+        value, at = values.get(name), f"{prefix}{name}"
         if value is not None:
-            found.append(_structure(kind, value, f"guided_{name}"))
-    outputs = fields.structured_outputs
-    if outputs is None:
-        return found
-    given = []
-    for name, kind in (
-        ("json", "json_schema"),
-        ("regex", "regex"),
-        ("choice", "choice"),
-        ("grammar", "grammar"),
-        ("structural_tag", "structural_tag"),
-    ):
-        value = getattr(outputs, "json_" if name == "json" else name)
-        if value is not None:
-            given.append(_structure(kind, value, f"structured_outputs.{name}"))
-    if outputs.json_object:
-        given.append(Structure("json_schema", {"type": "object"}, "structured_outputs.json_object"))
-    if not given:
-        raise InvalidRequestError("it asks for nothing", at="structured_outputs", hint="json, regex, choice or grammar")
-    return [*found, *given]
-
-
-def _structure(kind: Any, value: Any, field: str) -> Structure:
-    is_text = isinstance(value, str) and kind in ("json_schema", "structural_tag")
-    return Structure(kind, read_json(value, field) if is_text else value, field)
-
-
-def _format_structure(given: ResponseFormat | None) -> Structure | None:
-    """The constraint of a `response_format`."""
-    at = "response_format"
-    if isinstance(given, AnyObjectFormat):
-        return Structure("json_schema", {"type": "object"}, at)
-    if isinstance(given, SchemaFormat):
-        return Structure("json_schema", given.json_schema.schema_, f"{at}.json_schema.schema")
-    if isinstance(given, StructuralTagFormat):
-        return Structure("structural_tag", given.model_dump(), at)
-    return None
+            is_text = isinstance(value, str) and name in ("json", "structural_tag")
+            found.append(Structure(kind, read_json(value, at) if is_text else value, at))
+    return found

@@ -25,15 +25,10 @@ T = TypeVar("T")
 
 
 class Client(NamedTuple):
-    """The sender of a request, as far as an endpoint can tell.
+    """The sender of a request, as far as an endpoint can tell."""
 
-    Attributes:
-        key: digest of the API key; empty without one.
-        address: of the connection; of IPv6 the network, for a client has as many addresses as it wants.
-    """
-
-    key: str = ""
-    address: str = ""
+    key: str = ""  # digest of the API key
+    address: str = ""  # of the connection; of IPv6 the network, for a client has as many addresses as it wants
 
 
 def client_of(scope: Scope) -> Client:
@@ -50,30 +45,22 @@ def client_of(scope: Scope) -> Client:
 class Turns:
     """A few threads, and who comes next. One event loop at a time uses it.
 
-    Args:
-        name: of the threads.
-        num_places: how many work together.
-        max_each: how many may be at work or wait for a client.
+    `num_places` work together, and of a client `max_each` are at work or wait.
     """
 
     def __init__(self, name: str, num_places: int, max_each: int) -> None:
         self._pool = ThreadPoolExecutor(num_places, name)
         self._num_places, self._max_each = num_places, max_each
         self._at_work: Counter[Client] = Counter()
-        self._waiting: OrderedDict[Client, deque[asyncio.Future[None]]] = (
-            OrderedDict()
-        )  # who had a turn last comes last
+        self._waiting: OrderedDict[Client, deque[asyncio.Future[None]]]  # who had a turn last comes last
+        self._waiting = OrderedDict()
 
     def num_of(self, client: Client) -> int:
         """The number of requests of a client that are at work or wait."""
         return self._at_work[client] + len(self._waiting.get(client, ()))
 
     async def run(self, client: Client, work: Callable[[], T]) -> T:
-        """Do some work when it is the turn of the client.
-
-        Raises:
-            ServerBusyError: too much is under way for this client.
-        """
+        """Do some work when it is the turn of the client; `ServerBusyError` where too much of it is under way."""
         if self.num_of(client) >= self._max_each:
             cause = f"{self._max_each:,} long prompts or new constraints of this client are under way"
             raise ServerBusyError(cause, hint="again in a moment")

@@ -28,14 +28,9 @@ _SAID: Final[Any] = {"role": True, "content": True, "name": True, "tool_call_id"
 
 
 class Prompts:
-    """Reads prompts with the tokenizer of a model. Threads may share it.
+    """Reads prompts with the tokenizer of a model, maybe by a chat template of one's own. Threads may share it.
 
-    Args:
-        llm: model and tokenizer.
-        template: a chat template in place of the tokenizer's own.
-
-    Raises:
-        OptionError: a template is given, and the tokenizer takes none.
+    Prompts that have no tokens, or leave no room for an answer, are an `OptionError` or a `ContextLengthError`.
     """
 
     def __init__(self, llm: LLM, template: str | None = None) -> None:
@@ -63,17 +58,8 @@ class Prompts:
         """The options of thinking for a request: variables of the chat template, and options of `LLM.generate`.
 
         An effort is a variable of some templates; others have a switch. Where there is neither, a thought that the
-        model would begin is ended at once for the effort "none", and any other effort is refused.
-
-        Args:
-            effort: as OpenAI's clients give it; None for what the template does by itself.
-            most_tokens: of the thought; None for any number.
-            options: `chat_template_kwargs`, which go before.
-            at: the field of the effort.
-            most_at: the field of the tokens.
-
-        Raises:
-            InvalidRequestError: the model has no such thing.
+        model would begin is ended at once for the effort "none", and any other effort is refused. `options`, the
+        `chat_template_kwargs`, go before; `at` and `most_at` are the fields of the effort and of the tokens.
         """
         told = dict(options or {})
         chosen: dict[str, Any] = {"reasoning": self._thought or "none"}
@@ -98,12 +84,7 @@ class Prompts:
         return told, chosen
 
     def of_text(self, text: str, at: str = "prompt") -> list[int]:
-        """Token ids of a text of the field `at`, with the special tokens that the tokenizer adds.
-
-        Raises:
-            OptionError: it has no tokens.
-            ContextLengthError: it leaves no room for an answer.
-        """
+        """Token ids of a text of the field `at`, with the special tokens that the tokenizer adds."""
         return self.of_ids(self._encoded(text, at, add_special_tokens=True), at)
 
     def check_bytes(self, texts: Sequence[str], at: str = "prompt") -> None:
@@ -122,12 +103,7 @@ class Prompts:
             return encode_text(tokenizer, text, at, add_special_tokens=add_special_tokens)
 
     def of_ids(self, ids: list[int], at: str = "prompt") -> list[int]:
-        """Token ids, checked.
-
-        Raises:
-            OptionError: there are none, or one is not a token.
-            ContextLengthError: they leave no room for an answer.
-        """
+        """Token ids, checked."""
         size, most = self._llm.vocabulary.size, self._llm.model.context_length
         if not ids:
             raise OptionError("the prompt has no tokens", at=at, hint="a prompt that is not empty")
@@ -146,18 +122,9 @@ class Prompts:
         options: Mapping[str, Any] | None,
         at: str = "messages",
     ) -> list[int]:
-        """Token ids of a conversation, by the chat template.
+        """Token ids of a conversation, by the chat template, which may tell of `tools` and reads `options`.
 
-        Args:
-            messages: of the conversation.
-            tools: what the template may tell of tools.
-            options: `chat_template_kwargs`.
-            at: the field that the conversation stands in.
-
-        Raises:
-            ChatTemplateError: the template refuses the messages.
-            InvalidRequestError: an option that is none of the template's.
-            OptionError, ContextLengthError: as `of_ids`.
+        Raises the `ChatTemplateError` of messages that it refuses, and the `InvalidRequestError` of other options.
         """
         listed = [message.model_dump(include=_SAID, exclude_none=True) for message in messages]
         if not self.has_template:
@@ -204,15 +171,7 @@ class PastCalls:
         self._has_result: dict[str, bool] = {}
 
     def check_call(self, id: str, arguments: str, id_at: str, arguments_at: str) -> None:
-        """Take a call.
-
-        Args:
-            id, arguments: of the call; no arguments are an empty object.
-            id_at, arguments_at: the fields of these.
-
-        Raises:
-            InvalidRequestError: the arguments are not JSON, or a call that waits for its result has the identifier.
-        """
+        """Take a call, whose fields are `id_at` and `arguments_at`; no arguments are an empty object."""
         try:
             json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
@@ -222,15 +181,7 @@ class PastCalls:
         self._has_result[id] = False
 
     def check_result(self, id: str, at: str) -> None:
-        """Take a result.
-
-        Args:
-            id: of its call.
-            at: the field of the identifier.
-
-        Raises:
-            InvalidRequestError: no call has this identifier, or its result is there already.
-        """
+        """Take the result of a call; `at` is the field of the identifier."""
         if self._has_result.get(id) is not False:
             cause = f"the call {id!r:.80} has a result already" if id in self._has_result else f"no call is {id!r:.80}"
             waiting = [one for one, has_result in self._has_result.items() if not has_result]
@@ -239,7 +190,7 @@ class PastCalls:
         self._has_result[id] = True
 
     def check_chat(self, messages: Sequence[ChatMessage]) -> None:
-        """Take the messages of a chat; errors as of the others."""
+        """Take the messages of a chat."""
         for place, message in enumerate(messages):
             if isinstance(message, ToolMessage):
                 self.check_result(message.tool_call_id, f"messages.{place}.tool_call_id")

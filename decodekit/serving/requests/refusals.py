@@ -35,24 +35,16 @@ CLIENT_CLOSED: Final = 499
 """The status in logs and metrics of a request whose client has gone; nobody receives it."""
 
 # The first class that fits decides.
-_STATUSES: Final[tuple[tuple[type[DecodekitError], int, str], ...]] = (
-    (AccessError, 401, "authentication_error"),
-    (NotServedError, 404, "not_found_error"),
-    (BodyLimitError, 413, "invalid_request_error"),
-    (GuardError, 422, "unprocessable_error"),
-    (DeadEndError, 422, "unprocessable_error"),
-    (QueueFullError, 429, "rate_limit_error"),
-    (ServerBusyError, 429, "rate_limit_error"),
-    (ShutdownError, 503, "service_unavailable_error"),
-    (EngineClosedError, 503, "service_unavailable_error"),
-    (RequestTimeoutError, 504, "timeout_error"),
-    (InvalidRequestError, 400, "invalid_request_error"),
-    (OptionError, 400, "invalid_request_error"),
-    (ConstraintError, 400, "invalid_request_error"),
-    (ModelError, 400, "invalid_request_error"),
-    (UnknownNameError, 400, "invalid_request_error"),
-    (LengthError, 400, "invalid_request_error"),
-    (CacheFullError, 400, "invalid_request_error"),
+_STATUSES: Final = (
+    ((AccessError,), 401, "authentication_error"),
+    ((NotServedError,), 404, "not_found_error"),
+    ((BodyLimitError,), 413, "invalid_request_error"),
+    ((GuardError, DeadEndError), 422, "unprocessable_error"),
+    ((QueueFullError, ServerBusyError), 429, "rate_limit_error"),
+    ((ShutdownError, EngineClosedError), 503, "service_unavailable_error"),
+    ((RequestTimeoutError,), 504, "timeout_error"),
+    ((InvalidRequestError, OptionError, ConstraintError, ModelError), 400, "invalid_request_error"),
+    ((UnknownNameError, LengthError, CacheFullError), 400, "invalid_request_error"),
 )
 
 ERROR_TABLE: Final[Mapping[int, str]] = {
@@ -89,7 +81,8 @@ def _kind_of(error: DecodekitError) -> tuple[int, str]:
         return 403, "permission_error"
     if isinstance(error, NotServedError) and error.at == "method":
         return 405, "invalid_request_error"
-    return next(((status, kind) for cls, status, kind in _STATUSES if isinstance(error, cls)), (500, "server_error"))
+    fitting = ((status, kind) for classes, status, kind in _STATUSES if isinstance(error, classes))
+    return next(fitting, (500, "server_error"))
 
 
 def body_of(error: DecodekitError, limit_field: str = LIMIT_FIELD) -> dict[str, Any]:

@@ -64,9 +64,7 @@ _MOST_ASKED: Final = 500  # what a process has learned of constraints grows
 class Compiler:
     """Says of constraints whether they can be used. Threads may share it.
 
-    Args:
-        limits: of time and memory; with ``compile_workers=0`` constraints are read in the thread of the caller, without
-            a limit of time.
+    With ``compile_workers=0`` constraints are read in the thread of the caller, without a limit of time.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -104,12 +102,7 @@ class Compiler:
             return is_known
 
     def check(self, structure: Structure) -> None:
-        """Return if a constraint can be used.
-
-        Raises:
-            DecodekitError: it cannot; the place is its field.
-            ResourceLimitError: it took too long, or too much memory.
-        """
+        """Return if a constraint can be used; the place of an error is its field."""
         if self.is_known(structure):
             return
         if not self._limits.compile_workers:
@@ -239,9 +232,6 @@ def look_at(kind: str, value: Any) -> None:
 
     Constraints are made lazily: some grammars cost nothing until a text has thirty letters, and then seconds a letter.
     The masks are those of a vocabulary of single bytes.
-
-    Raises:
-        DecodekitError: it cannot be used.
     """
     constraint = constraint_of(kind, value)
     recogniser = Recogniser(constraint.root(), shared_automaton())
@@ -266,28 +256,21 @@ def _bytes() -> Vocabulary:
 
 def _import_path() -> list[str]:
     """The import path of the endpoint, less the current folder, unless decodekit itself is there."""
-    own = Path(decodekit.__file__).resolve().parents[1]
+    own, here = Path(decodekit.__file__).resolve().parents[1], None
     with contextlib.suppress(OSError):  # a folder that is gone
         here = Path.cwd().resolve()
-        return [one for one in sys.path if one and (Path(one).resolve() != here or own == here)]
-    return [one for one in sys.path if one]
+    return [one for one in sys.path if one and (Path(one).resolve() != here or own == here)]
 
 
 def _environment() -> dict[str, str]:
     """The variables that Python, its libraries and their caches need."""
-    needed = {
-        name: value for name, value in os.environ.items() if name in _NEEDED or name.startswith(("NUMBA_", "LC_"))
-    }
+    every = os.environ.items()
+    needed = {name: value for name, value in every if name in _NEEDED or name.startswith(("NUMBA_", "LC_"))}
     return {**needed, "OMP_NUM_THREADS": "1"}
 
 
 def main(num_bytes: int, seconds: float) -> None:
-    """Answer lines of stdin until it ends, which it does with the endpoint.
-
-    Args:
-        num_bytes: most memory.
-        seconds: most processor time for a constraint.
-    """
+    """Answer lines of stdin until it ends, which it does with the endpoint; bounds are of the memory and each line."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
@@ -35,17 +36,11 @@ _TOOL_FIELDS: Final = {"tool_choice": "tool_choice", "parallel": "parallel_tool_
 
 @dataclass(frozen=True)
 class Structure:
-    """A constraint as a client writes it.
-
-    Args:
-        kind: how `value` is read.
-        value: a value of JSON.
-        field: the field of the request that it stands in, which errors name.
-    """
+    """A constraint as a client writes it."""
 
     kind: StructureKind
-    value: Any
-    field: str
+    value: Any  # of JSON
+    field: str  # of the request that it stands in, which errors name
 
     @cached_property
     def key(self) -> str:
@@ -55,31 +50,22 @@ class Structure:
 
     def check_size(self, most: int) -> None:
         """Raise the `BodyLimitError` of a constraint that has more than `most` bytes as JSON."""
-        size = _size_of(self.value)
+        try:  # in an eighth of the time of `json.dumps`
+            size = len(pydantic_core.to_json(self.value, fallback=str))
+        except ValueError:  # half a surrogate, or very deep
+            text = json.dumps(self.value, ensure_ascii=False, separators=(",", ":"), default=str)
+            size = len(text.encode(errors="surrogatepass"))
         if size > most:
             cause = f"the constraint has {size:,} bytes as JSON, {most:,} at most"
             hint = "a smaller one, or a larger --max-constraint-kb of the endpoint"
             raise BodyLimitError(cause, at=self.field, hint=hint)
 
     def constraint(self) -> Constraint:
-        """The constraint.
-
-        Raises:
-            DecodekitError: it cannot be used; the place is the field.
-        """
+        """The constraint; the place of an error is the field."""
         try:
             return constraint_of(self.kind, self.value)
         except Exception as error:
             raise in_field(error, self.field) from error
-
-
-def _size_of(value: Any) -> int:
-    """The bytes of a value as JSON, counted in an eighth of the time of `json.dumps`."""
-    try:
-        return len(pydantic_core.to_json(value, fallback=str))
-    except ValueError:  # half a surrogate, or very deep
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-        return len(text.encode(errors="surrogatepass"))
 
 
 def in_field(error: Exception, field: str) -> DecodekitError:
@@ -95,36 +81,22 @@ def in_field(error: Exception, field: str) -> DecodekitError:
 
 
 def constraint_of(kind: str, value: Any) -> Constraint:
-    """The constraint that a value of JSON stands for.
-
-    Raises:
-        ConstraintError, OptionError, UnknownNameError: it cannot be used.
-    """
-    if kind == "json_schema":
-        return JsonSchema(value)
-    if kind == "regex":
-        return Regex(value)
-    if kind == "choice":
-        return Choices(value)
-    if kind == "grammar":
-        return Grammar(value + "\n")  # with a line end it is a text, and not the name of a file
-    if kind == "structural_tag":
-        return Tagged.from_mapping(value)
-    if kind == "tools":
-        return _tools(**{("tools_" if name == "tools" else name): one for name, one in value.items()})
-    raise InvalidConstraintError(f"there is no kind of constraint {kind!r:.60}")
+    """The constraint that a value of JSON stands for; raises what its kind raises."""
+    if kind not in _MAKERS:
+        raise InvalidConstraintError(f"there is no kind of constraint {kind!r:.60}")
+    return _MAKERS[kind](value)
 
 
-def _tools(
-    tools_: list[Any], tool_choice: Any, parallel: Any, format: str | dict[str, Any], schema: Any = None
-) -> Constraint:
+def _tools(value: Any) -> Constraint:
     """Texts that call tools; with a schema, its texts or calls."""
+    format, choice, schema = value["format"], value["tool_choice"], value.get("schema")
     form = FORMATS[format] if isinstance(format, str) else ToolFormat.of_dict(format)
     # Between "auto" and a schema nothing is free text: calls, or JSON.
-    calls = tools(tools_, form, "required" if schema is not None and tool_choice == "auto" else tool_choice, parallel)
-    if schema is None or tool_choice not in ("auto", "none"):
+    asked = "required" if schema is not None and choice == "auto" else choice
+    calls = tools(value["tools"], form, asked, value["parallel"])
+    if schema is None or choice not in ("auto", "none"):
         return calls
-    if tool_choice == "none":
+    if choice == "none":
         return JsonSchema(schema)
     if not form.is_told_from_json:
         cause = f"with the format {form.name!r} a call of a tool cannot be told from JSON of a schema"
@@ -132,12 +104,18 @@ def _tools(
     return OneOf(calls, JsonSchema(schema))
 
 
-def read_json(text: str, field: str) -> Any:
-    """A value that is given as a text of JSON.
+_MAKERS: Final[Mapping[str, Callable[[Any], Constraint]]] = {
+    "json_schema": JsonSchema,
+    "regex": Regex,
+    "choice": Choices,
+    "grammar": lambda text: Grammar(text + "\n"),  # with a line end it is a text, and not the name of a file
+    "structural_tag": Tagged.from_mapping,
+    "tools": _tools,
+}
 
-    Raises:
-        ConstraintError: the text is none.
-    """
+
+def read_json(text: str, field: str) -> Any:
+    """A value that is given as a text of JSON; raises the `ConstraintError` of a text that is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -40,7 +40,7 @@ class WrittenCall(NamedTuple):
 
 
 class CallPiece(NamedTuple):
-    """A piece of a call: the first one has its id and its name, and each some of its arguments."""
+    """A piece of a call: the first one has its id and its name, each other one some of its arguments."""
 
     number: int
     id: str | None
@@ -70,11 +70,7 @@ class TextEnd(NamedTuple):
 
 
 class CallSplitter:
-    """Divides one text, as it grows, into content and calls.
-
-    Args:
-        constraint: of the text; None for none.
-    """
+    """Divides one text, as it grows, into content and calls, if its constraint has any."""
 
     def __init__(self, constraint: Constraint | None) -> None:
         self._tools, self._with_schema = _tools_in(constraint), constraint if isinstance(constraint, OneOf) else None
@@ -100,35 +96,39 @@ class CallSplitter:
 
     def calls(self, ended: TextEnd | None = None) -> list[CallPiece]:
         """The parts of the calls that have become certain; with the end of the text, the rest of them."""
-        pieces = []
-        documents: list[Document] = []
-        content, calls_at = self._content, None if self._content is None else self._content.calls_at
-        if self._tools is not None and content is not None and not (self._with_schema is None and calls_at is None):
-            if self._split is None:
-                calls = self._tools
-                if self._with_schema is None and not calls.format.is_framed:
-                    calls = replace(calls, choice="required")  # no text comes before them any more
-                    self._num_split = calls_at or 0
-                self._split = GrowingSplit(self._with_schema or calls, is_written=True)
-            self._split.push(content.text[self._num_split :])
-            self._num_split = len(content.text)
-            documents = [one for one in self._split.documents if one.name is not None]  # else JSON of a schema
-        for number, one in enumerate(documents):
-            assert one.name is not None
+        pieces: list[CallPiece] = []
+
+        def tell(number: int, id: str | None, name: str | None, new: str) -> None:
             if number == len(self._told):
-                pieces.append(CallPiece(number, self._id_of(number, one.id), one.name, ""))
+                pieces.append(CallPiece(number, self._id_of(number, id), name, ""))
                 self._told.append([])
-            new, one.json.written = "".join(one.json.written), []
-            pieces.append(CallPiece(number, None, None, new))
             self._told[number].append(new)
+            if new:
+                pieces.append(CallPiece(number, None, None, new))
+
+        for number, one in enumerate(self._documents()):
+            new, one.json.written = "".join(one.json.written), []
+            tell(number, one.id, one.name, new)
         for number, call in enumerate([] if ended is None else ended.calls):
-            if number == len(self._told):
-                pieces.append(CallPiece(number, call.id, call.name, ""))
-                self._told.append([])
-            told = "".join(self._told[number])
+            told = "".join(self._told[number]) if number < len(self._told) else ""
             assert call.arguments.startswith(told), "what was told of the arguments is taken back"
-            pieces.append(CallPiece(number, None, None, call.arguments[len(told) :]))
-        return [one for one in pieces if one.name is not None or one.arguments]
+            tell(number, call.id, call.name, call.arguments[len(told) :])
+        return pieces
+
+    def _documents(self) -> list[Document]:
+        """The calls of the text so far, those that grow among them."""
+        content, schema = self._content, self._with_schema
+        if self._tools is None or content is None or (schema is None and content.calls_at is None):
+            return []
+        if self._split is None:
+            calls = self._tools
+            if schema is None and not calls.format.is_framed:
+                calls = replace(calls, choice="required")  # no text comes before them any more
+                self._num_split = content.calls_at or 0
+            self._split = GrowingSplit(schema or calls, is_written=True)
+        self._split.push(content.text[self._num_split :])
+        self._num_split = len(content.text)
+        return [one for one in self._split.documents if one.name is not None]  # else JSON of a schema
 
     def _id_of(self, number: int, written: str | None) -> str:
         """The identifier of a call: what the model wrote, unless that is nothing, or the one of a call before it."""
@@ -143,6 +143,12 @@ class CallSplitter:
             return found
         return sample_text(Regex(pattern), seed=secrets.randbits(64))
 
+    def whole(self, completion: Completion) -> tuple[str, TextEnd]:
+        """The content of a text of which nothing was told, and its end."""
+        content = self.push(completion.content)
+        ended = self.end(completion)
+        return content + ended.rest, ended
+
     def end(self, completion: Completion) -> TextEnd:
         """The rest, with the last chunk. A text that is whole where it was cut is a whole one."""
         reason = "length" if completion.finish_reason == "length" else "stop"
@@ -156,7 +162,7 @@ class CallSplitter:
         else:  # JSON of a schema
             return TextEnd(text[self._content.num_read :], [], reason)
         calls = [
-            WrittenCall(self._id_of(number, one.id), one.name, _json(one.arguments))
+            WrittenCall(self._id_of(number, one.id), one.name, json.dumps(one.arguments, ensure_ascii=False))
             for number, one in enumerate(value.calls)
         ]
         return TextEnd(value.content[self._num_content :], calls, reason)
@@ -167,7 +173,3 @@ def _tools_in(constraint: Constraint | None) -> Tools | None:
     options = constraint.options if isinstance(constraint, OneOf) else (constraint,)
     found = (one for one in options if isinstance(one, Tools) and one.choice != "none")
     return next(found, None)
-
-
-def _json(arguments: Any) -> str:
-    return json.dumps(arguments, ensure_ascii=False)

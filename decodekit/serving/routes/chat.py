@@ -26,7 +26,7 @@ from decodekit.serving.requests.fields import (
 )
 from decodekit.serving.requests.prompt_reader import PastCalls, size_of
 from decodekit.serving.requests.structure import Structure
-from decodekit.serving.routes.call_stream import CallSplitter, TextEnd
+from decodekit.serving.routes.call_stream import CallSplitter
 from decodekit.serving.routes.route import Route
 from decodekit.serving.routes.token_logprobs import as_event
 from decodekit.serving.service import Running
@@ -112,14 +112,10 @@ def tools_structure(
     structure: Structure | None,
     format: str | dict[str, Any],
 ) -> Structure:
-    """The constraint of a text that may call tools; with a schema, what it writes instead.
+    """The constraint of a text that may call tools; with a schema, the `structure` of what it writes instead.
 
-    Args:
-        tools: in OpenAI's form.
-        choice: as the request has it; None for "auto".
-        parallel: whether there may be several calls; None for what the format can write.
-        structure: of the content.
-        format: how calls are written, by name or as `ToolFormat.to_dict` has it.
+    `tools` are in OpenAI's form, `choice` and `parallel` as the request has them, `format` a name or a value of
+    `ToolFormat.to_dict`.
     """
     if structure is not None and structure.kind != "json_schema":
         raise InvalidRequestError(
@@ -165,49 +161,39 @@ class ChatRoute(Route[ChatBody]):
             raise InvalidRequestError(f"{at} without tools", at=at, hint="tools")
         PastCalls().check_chat(body.messages)
         told = None if choice == "none" else tools
-        prompts = self.service.prompts
+        prompts, budget = self.service.prompts, body.thinking_token_budget
         variables, thinking = prompts.thinking(
-            body.reasoning_effort,
-            body.thinking_token_budget,
-            body.chat_template_kwargs,
-            "reasoning_effort",
-            "thinking_token_budget",
+            body.reasoning_effort, budget, body.chat_template_kwargs, "reasoning_effort", "thinking_token_budget"
         )
-        options |= thinking
-        return Asked(
-            lambda: [prompts.of_chat(body.messages, told, variables)],
-            size_of(body.messages),
-            body.n or 1,
-            options,
-            structure,
-            seed_of(body),
-            None if getattr(body, name) is None else name,
-        )
+        limit_field = None if getattr(body, name) is None else name
+
+        def read() -> list[list[int]]:
+            return [prompts.of_chat(body.messages, told, variables)]
+
+        size, options = size_of(body.messages), options | thinking
+        return Asked(read, size, body.n or 1, options, structure, seed_of(body), limit_field)
 
     def reply(self, body: ChatBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
         choices = [self._choice(body, running, index, one) for index, one in enumerate(completions)]
-        return {**self.head("chatcmpl", "chat.completion"), "choices": choices, "usage": running.usage(completions)}
+        return {**self.head("chatcmpl", "chat.completion"), "choices": choices, "usage": running.usage()}
 
     def _choice(self, body: ChatBody, running: Running, index: int, completion: Completion) -> dict[str, Any]:
-        splitter = CallSplitter(running.constraint)
-        content = splitter.push(completion.content)
-        outcome = splitter.end(completion)
-        message: dict[str, Any] = {"role": "assistant", "content": content + outcome.rest, "refusal": None}
+        content, outcome = CallSplitter(running.constraint).whole(completion)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if completion.reasoning is not None and body.include_reasoning is not False:
             message["reasoning_content"] = completion.reasoning
-        num_thought = completion.stats.num_reasoning_tokens
         if outcome.calls:
-            message["content"] = message["content"] or None
-            message["tool_calls"] = _calls(outcome)
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": {"content": self._entries(body, (completion.logprobs or ())[num_thought:]), "refusal": None}
-            if body.logprobs
-            else None,
-            "finish_reason": outcome.finish_reason,
-        }
+            message["content"] = content or None
+            message["tool_calls"] = [
+                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+                for one in outcome.calls
+            ]
+        logprobs = None
+        if body.logprobs:
+            entries = (completion.logprobs or ())[completion.stats.num_reasoning_tokens :]
+            logprobs = {"content": self._entries(body, entries), "refusal": None}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": outcome.finish_reason}
 
     def _entries(self, body: ChatBody, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         return self.tokens.of_chat(logprobs, bool(body.return_tokens_as_token_ids))
@@ -225,7 +211,6 @@ class ChatRoute(Route[ChatBody]):
         splitters = [CallSplitter(running.constraint) for _ in running.handles]
         for index in range(len(splitters)):
             yield event(index, {"role": "assistant", "content": "", "refusal": None})
-        ended: dict[int, Completion] = {}
         async for index, chunk in running.chunks():
             content = splitters[index].push(chunk.content)
             entries = self._entries(body, chunk.logprobs[chunk.num_reasoning_tokens :]) if body.logprobs else []
@@ -235,7 +220,6 @@ class ChatRoute(Route[ChatBody]):
             if chunk.completion is None:
                 pieces = splitters[index].calls()
             else:
-                ended[index] = chunk.completion
                 outcome, pieces = await self.outcome(splitters[index], chunk.completion)
                 content += outcome.rest
             if content or entries:
@@ -245,13 +229,5 @@ class ChatRoute(Route[ChatBody]):
             if outcome is not None:
                 yield event(index, {}, None, outcome.finish_reason)
         if with_usage:
-            listed_ends = [ended[index] for index in range(len(splitters))]
-            yield as_event({**head, "choices": [], "usage": running.usage(listed_ends)})
+            yield as_event({**head, "choices": [], "usage": running.usage()})
         yield b"data: [DONE]\n\n"
-
-
-def _calls(outcome: TextEnd) -> list[dict[str, Any]]:
-    return [
-        {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-        for one in outcome.calls
-    ]

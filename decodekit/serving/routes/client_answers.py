@@ -24,19 +24,14 @@ _ENTRY_CHARACTERS: Final = 64
 _PIECE_BYTES: Final = 1 << 16
 
 
-async def gone(receive: Receive) -> None:
-    """Return when the client has gone; its body has been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def unless_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """The result of some work, which is cancelled when the client leaves.
+    """The result of some work, which is cancelled when the client leaves; `ClientDisconnect` is raised then."""
 
-    Raises:
-        ClientDisconnect: it has left.
-    """
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone(receive))
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":  # the body has been read
+            pass
+
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -97,12 +92,7 @@ def _joined(pieces: list[bytes]) -> list[bytes]:
 
 
 class JsonPieces(Response):
-    """An answer in JSON that is sent in pieces.
-
-    Args:
-        pieces: of `pieces_of`.
-        headers: of the answer.
-    """
+    """An answer in JSON that is sent in the pieces of `pieces_of`."""
 
     media_type = "application/json"
 
@@ -119,13 +109,9 @@ class JsonPieces(Response):
 
 
 class EventStream(Response):
-    """An answer as events.
+    """An answer as events, whose generator is closed when the client leaves.
 
-    Args:
-        events: gives them; it is closed when the client leaves.
-        failed: the last event, where `events` raises.
-        end: called in the end, whatever happened.
-        headers: of the answer.
+    `failed` makes the last event where it raises, and `end` is called in the end, whatever happened.
     """
 
     media_type = "text/event-stream"

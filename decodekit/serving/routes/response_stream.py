@@ -12,7 +12,6 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from decodekit.llm import Completion
 from decodekit.serving.routes.call_stream import CallPiece, TextEnd, WrittenCall
 from decodekit.serving.routes.token_logprobs import as_event
 from decodekit.serving.service import Running
@@ -21,14 +20,7 @@ _TEXTS: Final = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponseStream:
-    """The events of one response: each has its number, and items have their places.
-
-    Args:
-        head: of the response.
-
-    Attributes:
-        text: what was told of the message.
-    """
+    """The events of one response: each has its number, and items have their places."""
 
     def __init__(self, head: dict[str, Any]) -> None:
         self.head = head
@@ -109,12 +101,12 @@ class ResponseStream:
         self._item = None
         return events
 
-    def end(self, outcome: TextEnd, running: Running, completion: Completion) -> list[bytes]:
+    def end(self, outcome: TextEnd, running: Running) -> list[bytes]:
         """The events behind the last piece. A call that was broken off is incomplete."""
         is_call = self._item is not None and self._item["type"] == "function_call"
         is_broken_off = is_call and self._num_calls != len(outcome.calls)
         events = self._end_item("incomplete" if is_broken_off else "completed" if is_call else outcome.status)
-        ended = ended_response(self.head, self._output, outcome, running, completion)
+        ended = ended_response(self.head, self._output, outcome, running)
         return [*events, self.event(f"response.{ended['status']}", response=ended)]
 
 
@@ -141,14 +133,14 @@ def call_item(call: WrittenCall) -> dict[str, Any]:
 
 
 def ended_response(
-    head: dict[str, Any], output: list[dict[str, Any]], outcome: TextEnd, running: Running, completion: Completion
+    head: dict[str, Any], output: list[dict[str, Any]], outcome: TextEnd, running: Running
 ) -> dict[str, Any]:
     """A response at its end."""
-    usage = running.usage([completion])
-    is_cut = outcome.finish_reason == "length"
+    usage = running.usage()
+    is_cut = outcome.status == "incomplete"
     return {
         **head,
-        "status": "incomplete" if is_cut else "completed",
+        "status": outcome.status,
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": output,
         "usage": {

@@ -259,7 +259,10 @@ class ResponsesRoute(Route[ResponseBody]):
         options = sampling_options(body, body.max_output_tokens, limits, "max_output_tokens")
         structure = _structure_of(body.text)
         choice = body.tool_choice
-        tools = _chat_tools(body.tools)
+        tools = [
+            {"type": "function", "function": one.model_dump(exclude={"type"}, exclude_none=True)}
+            for one in body.tools or ()
+        ]
         if tools:
             named = choice.model_dump() if isinstance(choice, ResponseToolChoice) else choice
             structure = tools_structure(tools, named, body.parallel_tool_calls, structure, self.service.tool_format)
@@ -308,14 +311,11 @@ class ResponsesRoute(Route[ResponseBody]):
     def reply(self, body: ResponseBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
         (completion,) = completions
-        splitter = CallSplitter(running.constraint)
-        content = splitter.push(completion.content)
-        outcome = splitter.end(completion)
-        content += outcome.rest
+        content, outcome = CallSplitter(running.constraint).whole(completion)
         output = [thought_item(completion.reasoning)] if completion.reasoning else []
         output += [message_item(content, outcome.status)] if content or not outcome.calls else []
         output += [call_item(one) for one in outcome.calls]
-        return ended_response(self._head(body), output, outcome, running, completion)
+        return ended_response(self._head(body), output, outcome, running)
 
     async def events(self, body: ResponseBody, running: Running) -> AsyncGenerator[bytes]:
         """See `Route`."""
@@ -340,8 +340,8 @@ class ResponsesRoute(Route[ResponseBody]):
                 for piece in pieces:
                     for event in stream.call(piece):
                         yield event
-                if outcome is not None and chunk.completion is not None:
-                    for event in stream.end(outcome, running, chunk.completion):
+                if outcome is not None:
+                    for event in stream.end(outcome, running):
                         yield event
         except DecodekitError as error:
             failed = {"code": error.code, "message": f"{error.code} {error.cause}"}
@@ -353,12 +353,6 @@ def _structure_of(text: ResponseText | None) -> Structure | None:
     if isinstance(given, ResponseSchemaFormat):
         return Structure("json_schema", given.schema_, "text.format.schema")
     return Structure("json_schema", {"type": "object"}, "text.format") if isinstance(given, AnyObjectFormat) else None
-
-
-def _chat_tools(tools: Listed[ResponseTool] | None) -> list[dict[str, Any]] | None:
-    if not tools:
-        return None
-    return [{"type": "function", "function": one.model_dump(exclude={"type"}, exclude_none=True)} for one in tools]
 
 
 def _messages(body: ResponseBody) -> list[ChatMessage]:

@@ -20,11 +20,7 @@ B = TypeVar("B", bound=WireModel)
 
 
 class Route(Generic[B]):
-    """One of the routes that the model runs for. Those that stream have a field `stream`.
-
-    Args:
-        service: what all routes share.
-    """
+    """One of the routes that the model runs for. Those that stream have a field `stream`."""
 
     path: ClassVar[str]
     body: type[B]

@@ -109,6 +109,10 @@ class DecisionReply(ReplyModel):
     usage: DecisionUsageReply
 
 
+def _text_of(content: Content | None) -> str:
+    return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
+
+
 def options_of(question: QuestionFields) -> dict[str, Any]:
     """The options of a question, with what they mean."""
     if isinstance(question, ChoiceFields):
@@ -137,11 +141,11 @@ def prompt_of(state: str, question: QuestionFields) -> str:
             lines.append(f"{label}. {option}: {meaning}" if meaning else f"{label}. {option}")
         else:
             lines.append(f"{label}. {meaning}")
-    told = "\n".join(filter(None, lines))
-    if isinstance(question, NoulFields):
-        return f"{state}\n\n{told}\nAnswer Yes or No only."
     kind = "option" if isinstance(question, ChoiceFields) else "level"
     ask = f"Answer with the letter of the {kind} that fits best ({labels[0]} to {labels[-1]}) only."
+    if isinstance(question, NoulFields):
+        ask = "Answer Yes or No only."
+    told = "\n".join(filter(None, lines))
     return f"{state}\n\n{told}\n{ask}"
 
 
@@ -163,10 +167,6 @@ def answer_of(question: QuestionFields, probabilities: dict[str, float]) -> dict
         "confidence": 1.0 if n == 1 else max(0.0, 1 - distance / of_chance),
         "probabilities": probabilities,
     }
-
-
-def _text_of(content: Content | None) -> str:
-    return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
 
 
 class DecisionsRoute(Route[DecisionBody]):
@@ -192,8 +192,7 @@ class DecisionsRoute(Route[DecisionBody]):
             for one in asked
         )
         told_of = [_text_of(given) for one in asked for given in (one.instructions, *options_of(one).values())]
-        size = len(asked) * len(state) + sum(map(len, told_of))
-        return Asked(read, size, 1, {}, None, None, questions=questions)
+        return Asked(read, len(asked) * len(state) + sum(map(len, told_of)), 1, {}, None, None, questions=questions)
 
     def reply(self, body: DecisionBody, running: Running, completions: Sequence[Completion]) -> dict[str, Any]:
         """See `Route`."""
@@ -203,5 +202,5 @@ class DecisionsRoute(Route[DecisionBody]):
                 body.questions.items(), running.asked.questions, completions, strict=True
             )
         }
-        num_read = running.usage(completions)["prompt_tokens"]
-        return {"model": self.service.name, "answers": answers, "usage": {"input_tokens": num_read, "output_tokens": 0}}
+        usage = {"input_tokens": running.usage()["prompt_tokens"], "output_tokens": 0}
+        return {"model": self.service.name, "answers": answers, "usage": usage}

@@ -96,7 +96,7 @@ class CompletionsRoute(Route[CompletionBody]):
             self._choice(body, index, one.text, one.logprobs or (), 0, _reason(one))
             for index, one in enumerate(completions)
         ]
-        return {**self.head("cmpl", "text_completion"), "choices": choices, "usage": running.usage(completions)}
+        return {**self.head("cmpl", "text_completion"), "choices": choices, "usage": running.usage()}
 
     def _choice(
         self, body: CompletionBody, index: int, text: str, logprobs: Any, offset: int, reason: str | None
@@ -111,20 +111,15 @@ class CompletionsRoute(Route[CompletionBody]):
         with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         usage = {"usage": None} if with_usage else {}
         offsets = [0] * len(running.handles)
-        ended: dict[int, Completion] = {}
         async for index, chunk in running.chunks():
-            reason = None
-            if chunk.completion is not None:
-                ended[index] = chunk.completion
-                reason = _reason(chunk.completion)
+            reason = None if chunk.completion is None else _reason(chunk.completion)
             if not (chunk.text or reason or (chunk.logprobs and body.logprobs is not None)):
                 continue
             choice = self._choice(body, index, chunk.text, chunk.logprobs, offsets[index], reason)
             offsets[index] += self.tokens.num_characters(chunk.logprobs) if choice["logprobs"] else 0
             yield as_event({**head, "choices": [choice], **usage})
         if with_usage:
-            listed = [ended[index] for index in range(len(offsets))]
-            yield as_event({**head, "choices": [], "usage": running.usage(listed)})
+            yield as_event({**head, "choices": [], "usage": running.usage()})
         yield b"data: [DONE]\n\n"
 
 

@@ -15,11 +15,7 @@ LEAST_LOGPROB: Final = -9999.0
 
 
 class TokenWriter:
-    """Writes the tokens of a vocabulary.
-
-    Args:
-        vocabulary: of the model.
-    """
+    """Writes the tokens of a vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
