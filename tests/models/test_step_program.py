@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from decodekit.models.programs.step_frame import StepFrame, StepPlaces
+from decodekit.models.programs.step_frame import StepFrame
 from decodekit.models.programs.step_program import NotWritableError, StepProgram, Writer
 from decodekit.products.step_code import Op
 
 # The distance of two neighbouring numbers around 1; an instruction rounds once, where torch does.
 UNITS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-NOWHERE = StepPlaces(*(np.zeros(shape, np.int64) for shape in ((1,), (1, 1), (1, 1), (0, 6))))
+NOWHERE = [np.zeros(shape, np.int64) for shape in ((1,), (1, 1), (1, 1), (0, 6))]
 
 A, B = (3, 5, 32), (5, 32)
 
@@ -91,7 +91,7 @@ def test_exact_operations(name: str, dtype: torch.dtype) -> None:
     frame = StepFrame(program)
     for factor in (1, -3):
         inputs = [one * factor for one in inputs]
-        [found] = frame.run([one.clone() for one in inputs], NOWHERE)
+        [found] = frame.run([one.clone() for one in inputs], *NOWHERE)
         assert torch.equal(found, EXACT[name](*inputs))
     is_called = "called" in name or "zeros" in name or dtype is torch.float64
     assert bool(program.calls) == is_called
@@ -103,7 +103,7 @@ def test_rounded_operations(name: str, dtype: torch.dtype) -> None:
     inputs = given(dtype)
     program = written(function, [one.clone() for one in inputs])
     assert not program.calls
-    [found] = StepFrame(program).run(inputs, NOWHERE)
+    [found] = StepFrame(program).run(inputs, *NOWHERE)
     expected = function(*(one.double() for one in inputs))
     error = (found.double() - expected).abs() / expected.abs().clamp_min(0.05)
     assert float(error.max()) < units * UNITS[dtype] + (UNITS[dtype] if dtype is not torch.float32 else 0)
@@ -112,7 +112,7 @@ def test_rounded_operations(name: str, dtype: torch.dtype) -> None:
 def test_exponentials_of_all_sizes() -> None:
     """From what is nothing to what is too large, and what is no number."""
     x = torch.cat([torch.linspace(-110, 95, 40_001), torch.tensor([-math.inf, math.inf, math.nan, 0.0, -0.0])])
-    [found] = StepFrame(written(torch.exp, [x])).run([x], NOWHERE)
+    [found] = StepFrame(written(torch.exp, [x])).run([x], *NOWHERE)
     expected = x.double().exp()
     is_usual = (x > -87) & (x < 88)
     error = ((found.double() - expected) / expected)[is_usual].abs()
@@ -132,7 +132,7 @@ def test_results_share_their_memory() -> None:
     inputs = given(torch.float32)
     program = written(chain, inputs)
     assert program.arena_bytes <= 3 * inputs[0].numel() * 4
-    [found] = StepFrame(program).run(inputs, NOWHERE)
+    [found] = StepFrame(program).run(inputs, *NOWHERE)
     assert torch.equal(found, chain(*inputs))
 
 
@@ -175,5 +175,5 @@ def test_an_input_that_is_written_comes_back() -> None:
 
     inputs = given(torch.float32)
     program = written(shifted, [one.clone() for one in inputs])
-    [found] = StepFrame(program).run([one.clone() for one in inputs], NOWHERE)
+    [found] = StepFrame(program).run([one.clone() for one in inputs], *NOWHERE)
     assert torch.equal(found, shifted(*(one.clone() for one in inputs)))

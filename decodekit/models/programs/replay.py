@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +33,7 @@ from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.programs.proof import Proof, tolerance_of
-from decodekit.models.programs.step_frame import StepFrame, StepPlaces
+from decodekit.models.programs.step_frame import StepFrame
 from decodekit.models.programs.step_program import FEW_SLOTS, MANY_SLOTS, NotWritableError, StepProgram, Writer
 from decodekit.products.cpu_products import MAX_ROWS
 
@@ -100,18 +101,16 @@ class Replays:
         chosen = list(range(cache.num_rows)) if rows is None else list(rows)
         starts, ends = cache.reserve(num_tokens, chosen)
         width = max(num_tokens)
-        if width == 1:
-            flat, places = tokens[:, :1], None
-        elif min(num_tokens) == width:
-            flat = tokens[:, :width].reshape(-1, 1)
-        else:
+        flat, places = tokens[:, :1], None
+        if width > 1:
             is_token = np.arange(width) < np.array(num_tokens)[:, None]
             flat = torch.from_numpy(tokens.numpy()[:, :width][is_token])[:, None]
-        if width > 1:
             chosen = np.repeat(chosen, num_tokens).tolist()
             starts = [start + i for start, count in zip(starts, num_tokens, strict=True) for i in range(count)]
             counts: Sequence[int] = [1] * len(num_tokens) if isinstance(wanted, str) else wanted
-            places = None if [*counts] == [*num_tokens] else _last_of(num_tokens, counts)
+            if [*counts] != [*num_tokens]:
+                ends_of = zip(accumulate(num_tokens), counts, strict=True)
+                places = torch.tensor([place for end, count in ends_of for place in range(end - count, end)])
         [out] = self.step(flat, chosen, starts, cache, lambda _: [eager()], places=places)
         cache.commit(ends, rows)
         return out
@@ -196,8 +195,8 @@ class Replays:
             slots = np.concatenate([slots, np.full((num_added, 1), cache.capacity)])
         frame = kind.frames.pop() if kind.frames else StepFrame(program)
         try:
-            places = StepPlaces(np.array(rows), slots, at, cache.planes_now())
-            out, *left = frame.run([tokens, torch.from_numpy(at), *states], places)
+            inputs = [tokens, torch.from_numpy(at), *states]
+            out, *left = frame.run(inputs, np.array(rows), slots, at, cache.planes_now())
         finally:
             kind.frames.append(frame)
         if wanted is not None:
@@ -234,12 +233,3 @@ class Replays:
                 if not self._is_written:
                     raise NotWritableError("the model does something else where there are many slots")
             return program
-
-
-def _last_of(num_tokens: Sequence[int], counts: Sequence[int]) -> Tensor:
-    """Where the last tokens of rows are among all of theirs."""
-    places, end = list[int](), 0
-    for num, count in zip(num_tokens, counts, strict=True):
-        end += num
-        places += range(end - count, end)
-    return torch.tensor(places)

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decodekit.models.programs.step_program import ArenaView, StepProgram, TorchCall
+from decodekit.models.programs.step_program import Operand, StepProgram, TorchCall
 from decodekit.products.cpu_products import ROOM
 from decodekit.products.cpu_team import MAKERS, team_state
 from decodekit.products.step_code import SCRATCH, Field, Op, run
-
-
-class StepPlaces(NamedTuple):
-    """Where a step reads and writes in a cache, int64.
-
-    Attributes:
-        rows: [M], the row of the cache of each token.
-        slots: [M, 1], where its keys and values go.
-        positions: [M, 1], of the tokens: each sees the slots up to its own.
-        planes: [P, NUM_PLACES]; see `products.step_code`.
-    """
-
-    rows: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    planes: NDArray[np.int64]
 
 
 class StepFrame:
@@ -52,20 +36,30 @@ class StepFrame:
         self._makers = np.array([one.address if i in kinds else 0 for i, one in enumerate(MAKERS)], np.int64)
         self._views: dict[int, Tensor] = {}
 
-    def run(self, inputs: Sequence[Tensor], places: StepPlaces) -> list[Tensor]:
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        rows: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        planes: NDArray[np.int64],
+    ) -> list[Tensor]:
         """The outputs of a program; the cache is written, and inputs may be.
 
         Args:
             inputs: as it was written down with, of the same shapes and types.
+            rows: [M], the row of the cache of each token.
+            slots: [M, 1], where its keys and values go.
+            positions: [M, 1], of the tokens: each sees the slots up to its own.
+            planes: [P, NUM_PLACES]; see `products.step_code`.
         """
         program = self._program
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
         given = [*(one.contiguous() for one in inputs), *outputs]
         self._bases[2:] = [one.data_ptr() for one in given]
-        needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(places.positions.max()) + 1))
+        needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
         if len(self._room) < needed:
             self._room = torch.empty(2 * needed)
-        rows, slots, positions, planes = places
         room, state = self._room.data_ptr(), team_state()
         arguments = self._bases, planes, rows, slots, positions, room, state, self._makers
         codes, floats, first = program.codes, program.floats, 0
@@ -91,13 +85,13 @@ class StepFrame:
 
     def _viewed(self, value: Any, given: Sequence[Tensor]) -> Any:
         """Arguments of a call with the tensors of this run."""
-        if isinstance(value, ArenaView):
-            if value.base == 1:
-                view = self._views.get(id(value))
-                if view is None:
-                    view = self._views[id(value)] = _as_view(self._arena, value)
-                return view
-            return _as_view(given[value.base - 2], value)
+        if isinstance(value, Operand):
+            if value.base != 1:
+                return _as_view(given[value.base - 2], value)
+            view = self._views.get(id(value))
+            if view is None:
+                view = self._views[id(value)] = _as_view(self._arena, value)
+            return view
         if type(value) in (list, tuple):
             return type(value)([self._viewed(one, given) for one in value])
         if type(value) is dict:
@@ -105,7 +99,7 @@ class StepFrame:
         return value
 
 
-def _as_view(memory: Tensor, view: ArenaView) -> Tensor:
+def _as_view(memory: Tensor, view: Operand) -> Tensor:
     flat = memory if memory.dtype is view.dtype else memory.view(view.dtype)
     first = flat.storage_offset() + view.offset // flat.element_size()
     return flat.as_strided(view.shape, view.strides, first)

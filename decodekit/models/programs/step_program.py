@@ -19,7 +19,7 @@ Memory of results is an arena: what is no longer read gives its place to what co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from typing_extensions import TypeIs
 
 from decodekit.models.caches.kv_cache import Step
 from decodekit.models.modules.shared_copy import parts_of
@@ -43,8 +45,10 @@ FEW_SLOTS: Final = 8
 MANY_SLOTS: Final = 1 << 14
 """Slots of what stands for a cache: with many, a model has to come to the same instructions."""
 
+MOST_WIDE: Final = 512
+"""Numbers of a head, at most."""
+
 _KINDS: Final = {**KINDS, torch.int64: INT64, torch.bool: BOOL}
-_OTHER: Final = -1  # a type that no instruction reads
 _ABSOLUTE, _ARENA, _INPUTS = 0, 1, 2
 _LINE: Final = 64
 
@@ -61,26 +65,46 @@ class Operand(NamedTuple):
     """A tensor: where its memory is, and how it lies there.
 
     Attributes:
-        base, offset: the memory, by its number while it is written down, and the distance in bytes.
-        kind: its type.
+        base, offset: the memory and the distance in bytes. While a step is written down, memory has a number there; in
+            a program it has its base.
         shape, strides: in numbers.
     """
 
     base: int
     offset: int
-    kind: int
+    dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class _Memory:
-    """One number of memory: an input (its place among them), memory of torch, or a result."""
+    """The base of one number of memory: of an input or a result of the step, of torch, or the arena.
 
-    input: int | None = None
-    address: int | None = None
-    num_bytes: int = 0
-    is_slots: bool = False  # stands for what a cache holds
+    Its offset in the arena is known when all is written down.
+    """
+
+    base: int
+    offset: int
+    num_bytes: int
+    is_slots: bool  # stands for what a cache holds
+
+
+class TorchCall(NamedTuple):
+    """An operation of torch that is called as it is.
+
+    Attributes:
+        function: the operation.
+        args, kwargs: with an `Operand` where a tensor is another one in each run.
+        outs: what it writes.
+        is_given_out: whether it takes what it writes as `out`; otherwise its results are copied there.
+    """
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    outs: Any
+    is_given_out: bool
 
 
 @dataclass(slots=True)
@@ -98,43 +122,20 @@ class _Instruction:
     @property
     def reads(self) -> list[Operand]:
         """The operands that it reads."""
-        given = (self.a, self.b, self.c) if self.call is None else self.call.reads
-        return [one for one in given if one is not None and one.base != NO_OPERAND]
+        given = (self.a, self.b, self.c) if self.call is None else (self.call.args, self.call.kwargs)
+        leaves = tree_leaves(given, is_leaf=_is_operand)
+        return [one for one in leaves if _is_operand(one) and one.base != NO_OPERAND]
 
     @property
     def writes(self) -> list[Operand]:
         """The operands that it writes."""
-        return [*(self.call.outs if self.call is not None else [self.out] if self.out is not None else [])]
+        if self.call is not None:
+            return [*self.call.outs]
+        return [] if self.out is None else [self.out]
 
 
-class ArenaView(NamedTuple):
-    """A tensor over the memory of a run: see `Operand`, whose place is final here."""
-
-    base: int
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class TorchCall:
-    """An operation of torch that is called as it is.
-
-    Attributes:
-        function: the operation.
-        args, kwargs: with a `ArenaView` where a tensor is another one in each run.
-        outs: what it writes.
-        is_given_out: whether it takes what it writes as `out`; otherwise its results are copied there.
-        reads: the operands among the arguments.
-    """
-
-    function: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    outs: Any
-    is_given_out: bool = False
-    reads: tuple[Operand, ...] = ()
+def _is_operand(value: object) -> TypeIs[Operand]:
+    return isinstance(value, Operand)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,13 +173,6 @@ class StepProgram:
         return bool(alike.all())
 
 
-class _Marked(NamedTuple):
-    """A tensor among the arguments of a call, until its place is known."""
-
-    operand: Operand
-    dtype: torch.dtype
-
-
 class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what the modules do; see the head of the module.
 
@@ -202,12 +196,11 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._per_slot = 1
         self._made_by: dict[int, Any] = {}  # constants by their storage: how, if from no tensor
         self._instructions: list[_Instruction] = []
-        self._marked: dict[int, list[_Marked]] = {}  # what calls write
         self._num_inputs = len(inputs)
         for tensor in (part for one in (*module.parameters(), *module.buffers()) for part in parts_of(one)):
-            self._note(tensor, _Memory(address=tensor.untyped_storage().data_ptr()))
+            self._note(tensor, _ABSOLUTE)
         for i, tensor in enumerate(inputs):
-            self._note(tensor, _Memory(input=i))
+            self._note(tensor, _INPUTS + i)
 
     # What runs.
 
@@ -237,7 +230,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotWritableError(f"the model does {name} with the keys of its cache before its attention")
         for one in made:
             if not self._is_known(one):
-                self._note(one, _Memory(num_bytes=one.untyped_storage().nbytes()))
+                self._note(one)
         num_before = len(self._instructions)
         try:
             _RULES.get(name, _no_rule)(self, name, out, *args, **kwargs)
@@ -250,13 +243,13 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """See that what an operation writes into is memory of the run: zeros, say, are made anew by each."""
         storage = tensor.untyped_storage().data_ptr()
         if self._is_known(tensor):
-            if self._memory[self._number(tensor)].address is not None:
+            if self._memory[self._number(tensor)].base == _ABSOLUTE:
                 raise NotWritableError("the model writes into its weights")
             return
         if storage not in self._made_by:
             raise NotWritableError("the model writes into a constant")
         func, args, kwargs, first = self._made_by[storage]
-        self._note(first, _Memory(num_bytes=first.untyped_storage().nbytes()))
+        self._note(first)
         self.call(func, args, kwargs, [first])
 
     def _number(self, tensor: Tensor) -> int:
@@ -265,62 +258,51 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_known(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._number_of
 
-    def _note(self, tensor: Tensor, memory: _Memory) -> None:
+    def _note(self, tensor: Tensor, base: int = _ARENA, is_slots: bool = False) -> None:
         self._alive.append(tensor)
-        storage = tensor.untyped_storage().data_ptr()
-        if storage:
-            self._number_of[storage] = len(self._memory)
-            self._memory.append(memory)
+        storage = tensor.untyped_storage()
+        if address := storage.data_ptr():
+            self._number_of[address] = len(self._memory)
+            self._memory.append(_Memory(base, address if base == _ABSOLUTE else 0, storage.nbytes(), is_slots))
 
     def operand(self, tensor: Tensor) -> Operand:
         """Where a tensor lies. What nothing has written is kept, and read where it is."""
         if not self._is_known(tensor):
-            self._note(tensor, _Memory(address=tensor.untyped_storage().data_ptr()))
+            self._note(tensor, _ABSOLUTE)
         offset = int(tensor.storage_offset()) * tensor.element_size()
-        kind = _KINDS.get(tensor.dtype, _OTHER)
         strides = tuple(int(stride) for stride in tensor.stride())
-        return Operand(self._number(tensor), offset, kind, tuple(tensor.shape), strides)
+        return Operand(self._number(tensor), offset, tensor.dtype, tuple(tensor.shape), strides)
 
     def _numbers(self, tensor: Tensor) -> Operand:
         """The operand of an instruction."""
-        found = self.operand(tensor)
-        if found.kind == _OTHER:
+        if tensor.dtype not in _KINDS:
             raise _NoInstructionError
-        return found
+        return self.operand(tensor)
 
     def call(
         self, function: Callable[..., Any], args: Any, kwargs: Any, outs: Sequence[Tensor], is_given_out: bool = False
     ) -> None:
         """Write down that an operation of torch is called."""
-        reads = list[Operand]()
 
         def placed(value: Any) -> Any:
-            if isinstance(value, Tensor) and self._is_known(value):
-                memory = self._memory[self._number(value)]
-                if memory.address is None:
-                    reads.append(self.operand(value))
-                    return _Marked(reads[-1], value.dtype)
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(placed, value)) if type(value) in (list, tuple) else value
-            if isinstance(value, dict):
-                return {key: placed(one) for key, one in value.items()}
-            return value
+            is_ours = isinstance(value, Tensor) and self._is_known(value)
+            return self.operand(value) if is_ours and self._memory[self._number(value)].base != _ABSOLUTE else value
 
-        args, kwargs = placed(args), placed(kwargs)
-        marked = [_Marked(self.operand(one), one.dtype) for one in outs]
-        call = TorchCall(function, args, kwargs, [one.operand for one in marked], is_given_out, tuple(reads))
+        args, kwargs = tree_map(placed, (args, kwargs))
+        call = TorchCall(function, args, kwargs, [self.operand(one) for one in outs], is_given_out)
         self._instructions.append(_Instruction(Op.CALL, call=call))
-        self._marked[id(call)] = marked
 
     def write(self, op: Op, dims: tuple[int, ...], **more: Any) -> None:
         """Write an instruction down."""
+        if len(dims) > 4:
+            raise NotWritableError("more than four dimensions")
         self._instructions.append(_Instruction(op, dims, **more))
 
     def fresh(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Zeros that an instruction writes, without one that makes them."""
         with _paused():
             tensor = torch.zeros(tuple(shape), dtype=dtype)
-        self._note(tensor, _Memory(num_bytes=tensor.untyped_storage().nbytes()))
+        self._note(tensor)
         return tensor
 
     def contiguous(self, tensor: Tensor) -> Tensor:
@@ -333,7 +315,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def elementwise(self, op: Op, out: Tensor, a: Any, b: Any = None, factor: float = 1.0) -> None:
         """An operation element by element; operands are tensors that broadcast to the result, or numbers."""
-        number, operands = 0.0, [self._numbers(out)]
+        number, operands = 0.0, [self._result(out)]
         for one in (a, b):
             if isinstance(one, Tensor):
                 with _paused():
@@ -341,20 +323,21 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 operands.append(self._numbers(one))
             elif one is not None:
                 number = float(one)
-                operands.append(Operand(NO_OPERAND, 0, 0, tuple(out.shape), (0,) * out.dim()))
-        if not out.numel():
-            return
-        dims, strides = _collapsed(out.shape, [one.strides for one in operands])
-        placed = [one._replace(strides=own) for one, own in zip(operands, strides, strict=True)]
-        names = dict(zip(("out", "a", "b"), placed, strict=False))
-        self.write(op, dims, floats=(factor, number), **names)
+                operands.append(Operand(NO_OPERAND, 0, out.dtype, tuple(out.shape), (0,) * out.dim()))
+        if out.numel():
+            dims, placed = _collapsed(out.shape, operands)
+            self.write(op, dims, floats=(factor, number), **dict(zip(("out", "a", "b"), placed, strict=False)))
 
     def reduced(self, op: Op, out: Tensor, a: Tensor, number: float = 0.0) -> None:
         """An operation along the last dimension; the result has it as 1, or as it was."""
-        places = [self._numbers(out), self._numbers(a)]
-        dims, strides = _collapsed(a.shape, [one.strides for one in places], keep_last=True)
-        placed = [one._replace(strides=own) for one, own in zip(places, strides, strict=True)]
-        self.write(op, dims, out=placed[0], a=placed[1], floats=(number,))
+        dims, (to, source) = _collapsed(a.shape, [self._result(out), self._numbers(a)], keep_last=True)
+        self.write(op, dims, out=to, a=source, floats=(number,))
+
+    def _result(self, tensor: Tensor) -> Operand:
+        """The operand that an instruction writes: numbers that are rounded to their type."""
+        if tensor.dtype not in KINDS:
+            raise _NoInstructionError
+        return self.operand(tensor)
 
     # What stands in for the cache and for attention.
 
@@ -363,14 +346,13 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = []
         for place, new in enumerate((keys, values)):
             plane = self._layers[layer] + place
-            operand = self.operand(new)
-            if not 0 <= operand.kind <= 2 or new.shape[-1] > MOST_WIDE:
+            if new.dtype not in KINDS or new.shape[-1] > MOST_WIDE:
                 raise NotWritableError(f"heads of {new.shape[-1]} numbers of {new.dtype}")
-            self.write(Op.STORE, tuple(new.shape), a=operand, more={Field.KEYS: plane})
+            self.write(Op.STORE, tuple(new.shape), a=self.operand(new), more={Field.KEYS: plane})
             with _paused():
                 one_slot = torch.zeros(new.shape[0], new.shape[1], 1, new.shape[3], dtype=new.dtype)
                 stands = one_slot.expand(-1, -1, self.num_slots, -1)  # without memory
-            self._note(stands, _Memory(is_slots=True))
+            self._note(stands, is_slots=True)
             self._slots[id(stands)] = plane
             found.append(stands)
         return found[0], found[1]
@@ -415,23 +397,19 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def program(self, outputs: Sequence[Tensor]) -> StepProgram:
         """The instructions of these results, in order."""
-        returned: dict[int, int] = {}
+        wanted = set[int]()
         for i, tensor in enumerate(outputs):
-            returned[self._own(tensor, returned)] = _INPUTS + self._num_inputs + i
-        kept = self._needed(returned)
-        offsets, arena_bytes = self._arena(kept, returned)
+            number = self._own(tensor)
+            wanted.add(number)
+            self._memory[number].base = _INPUTS + self._num_inputs + i
+        kept = self._needed(wanted)
+        arena_bytes = self._arrange(kept)
 
-        def placed(operand: Operand) -> tuple[int, int]:
-            base, start = self._base_of(operand.base, returned, offsets)
-            return base, start + operand.offset
-
-        def viewed(value: Any) -> Any:
-            if isinstance(value, _Marked):
-                operand, dtype = value
-                return ArenaView(*placed(operand), dtype, operand.shape, operand.strides)
-            if type(value) in (list, tuple):
-                return type(value)(map(viewed, value))
-            return {key: viewed(one) for key, one in value.items()} if isinstance(value, dict) else value
+        def placed(value: Any) -> Any:
+            if not _is_operand(value):
+                return value
+            memory = self._memory[value.base]
+            return value._replace(base=memory.base, offset=memory.offset + value.offset)
 
         codes = np.zeros((len(kept), Field.END), np.int64)
         floats = np.zeros((len(kept), NUM_FLOATS))
@@ -440,17 +418,15 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             code = codes[i]
             code[Field.OP] = one.op
             if one.call is not None:
-                args, kwargs, outs = (
-                    viewed(part) for part in (one.call.args, one.call.kwargs, self._marked[id(one.call)])
-                )
-                calls.append((i, TorchCall(one.call.function, args, kwargs, outs, one.call.is_given_out)))
+                calls.append((i, tree_map(placed, one.call, is_leaf=_is_operand)))
                 continue
             code[Field.DIMS : Field.DIMS + 4] = _four(one.dims, 1)
+            kinds = WEIGHTS if one.op is Op.LINEAR else _KINDS
             for place, operand in ((Field.OUT, one.out), (Field.A, one.a), (Field.B, one.b), (Field.C, one.c)):
                 if operand is None or operand.base == NO_OPERAND:
                     code[place] = NO_OPERAND
                     continue
-                code[place : place + 3] = *placed(operand), operand.kind
+                code[place : place + 3] = *placed(operand)[:2], kinds[operand.dtype]
                 if place != Field.C:
                     code[place + 3 : place + 7] = _four(operand.strides, 0)
             for name, value in one.more.items():
@@ -461,36 +437,23 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif one.op in _REDUCTIONS:
                 room = max(room, 2 * one.dims[-1])
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in outputs)
-        kept_tensors = tuple(self._kept(kept))
         return StepProgram(
-            codes, floats, tuple(calls), arena_bytes, shapes, self._num_inputs, room, self._per_slot, kept_tensors
+            codes, floats, tuple(calls), arena_bytes, shapes, self._num_inputs, room, self._per_slot, self._kept(kept)
         )
 
-    def _own(self, tensor: Tensor, returned: Mapping[int, int]) -> int:
+    def _own(self, tensor: Tensor) -> int:
         """The memory of a result, which has nothing else in it; it is copied if it has, or is an input."""
-        number = self._number(tensor) if self._is_known(tensor) else -1
-        if number >= 0 and number not in returned and tensor.is_contiguous() and not tensor.storage_offset():
-            memory = self._memory[number]
-            is_whole = memory.num_bytes == tensor.numel() * tensor.element_size()
-            if memory.input is None and memory.address is None and is_whole:
+        if self._is_known(tensor) and tensor.is_contiguous() and not tensor.storage_offset():
+            memory = self._memory[number := self._number(tensor)]
+            if memory.base == _ARENA and memory.num_bytes == tensor.numel() * tensor.element_size():
                 return number
         copy = self.fresh(tensor.shape, tensor.dtype)
         self.call(torch.clone, (tensor,), {}, [copy])
         return self._number(copy)
 
-    def _base_of(self, number: int, returned: Mapping[int, int], offsets: Mapping[int, int]) -> tuple[int, int]:
-        memory = self._memory[number]
-        if number in returned:
-            return returned[number], 0
-        if memory.input is not None:
-            return _INPUTS + memory.input, 0
-        if memory.address is not None:
-            return _ABSOLUTE, memory.address
-        return _ARENA, offsets[number]
-
-    def _needed(self, returned: Mapping[int, int]) -> list[_Instruction]:
-        """The instructions that a result depends on, or the cache."""
-        wanted, kept = set(returned), list[_Instruction]()
+    def _needed(self, wanted: set[int]) -> list[_Instruction]:
+        """The instructions that wanted memory depends on, or the cache."""
+        kept = list[_Instruction]()
         for one in reversed(self._instructions):
             writes = one.writes
             if not writes or any(operand.base in wanted for operand in writes):
@@ -498,44 +461,34 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 wanted |= {operand.base for operand in one.reads}
         return kept[::-1]
 
-    def _arena(self, kept: Sequence[_Instruction], returned: Mapping[int, int]) -> tuple[dict[int, int], int]:
-        """Where each result lies, and how many bytes all take."""
+    def _arrange(self, kept: Sequence[_Instruction]) -> int:
+        """Give each result its place in the arena; how many bytes all take."""
         first, last = dict[int, int](), dict[int, int]()
         for i, one in enumerate(kept):
             for operand in (*one.writes, *one.reads):
-                if operand.base in returned:
-                    continue
-                memory = self._memory[operand.base]
-                if memory.input is None and memory.address is None:
+                if self._memory[operand.base].base == _ARENA:
                     first.setdefault(operand.base, i)
                     last[operand.base] = i
-        offsets, held, end = dict[int, int](), list[tuple[int, int, int]](), 0  # held: first byte, behind, last use
-        for number in sorted(first, key=first.__getitem__):
-            size = -(-self._memory[number].num_bytes // _LINE) * _LINE
+        held, end = list[tuple[int, int, int]](), 0  # held: first byte, behind, last use
+        for number in first:
+            memory = self._memory[number]
+            size = -(-memory.num_bytes // _LINE) * _LINE
             held = [one for one in held if one[2] >= first[number]]
             at = 0
             for begin, behind, _ in sorted(held):
                 if at + size <= begin:
                     break
                 at = max(at, behind)
-            offsets[number] = at
+            memory.offset = at
             held.append((at, at + size, last[number]))
             end = max(end, at + size)
-        return offsets, end
+        return end
 
-    def _kept(self, kept: Sequence[_Instruction]) -> Iterable[Tensor]:
-        """Tensors that are read where they lie."""
-        numbers = {operand.base for one in kept for operand in one.reads}
-        read = {n for n in numbers if self._memory[n].address is not None}
-        for tensor in self._alive:
-            storage = tensor.untyped_storage().data_ptr()
-            if self._number_of.get(storage) in read:
-                read.discard(self._number_of[storage])
-                yield tensor
-
-
-MOST_WIDE: Final = 512
-"""Numbers of a head, at most."""
+    def _kept(self, kept: Sequence[_Instruction]) -> tuple[Tensor, ...]:
+        """Tensors that are read where they lie, one of each memory."""
+        read = {operand.base for one in kept for operand in one.reads}
+        alive = {self._number(tensor): tensor for tensor in reversed(self._alive) if self._is_known(tensor)}
+        return tuple(tensor for n, tensor in alive.items() if n in read and self._memory[n].base == _ABSOLUTE)
 
 
 def _paused() -> Any:
@@ -544,45 +497,37 @@ def _paused() -> Any:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [one for part in value for one in _tensors(part)]
-    if isinstance(value, dict):
-        return _tensors([*value.values()])
-    return []
+    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
 
 
 def _four(numbers: Sequence[int], filler: int) -> list[int]:
-    if len(numbers) > 4:
-        raise NotWritableError("more than four dimensions")
     return [*[filler] * (4 - len(numbers)), *numbers]
 
 
 def _collapsed(
-    shape: Sequence[int], strides: Sequence[Sequence[int]], keep_last: bool = False
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Dimensions and the strides of operands, those together that all step through alike."""
-    dims, own = list[int](), [list[int]() for _ in strides]
+    shape: Sequence[int], operands: Sequence[Operand], keep_last: bool = False
+) -> tuple[tuple[int, ...], list[Operand]]:
+    """Dimensions, those together that all operands step through alike, and the operands with strides for these."""
+    dims, own = list[int](), [list[int]() for _ in operands]
     for i, length in enumerate(shape):
-        is_last = i == len(shape) - 1
-        if length == 1 and not (keep_last and is_last):
+        is_kept = keep_last and i == len(shape) - 1
+        if length == 1 and not is_kept:
             continue
-        here = [one[i] for one in strides]
-        is_alike = dims and all(before[-1] == stride * length for before, stride in zip(own, here, strict=True))
-        if is_alike and not (keep_last and is_last):
+        here = [one.strides[i] for one in operands]
+        if (
+            dims
+            and not is_kept
+            and all(before[-1] == stride * length for before, stride in zip(own, here, strict=True))
+        ):
             dims[-1] *= length
-            for before, stride in zip(own, here, strict=True):
-                before[-1] = stride
+            for before in own:
+                before.pop()
         else:
             dims.append(length)
-            for before, stride in zip(own, here, strict=True):
-                before.append(stride)
-    if not dims:
-        return (1,), [(0,) for _ in strides]
-    if len(dims) > 4:
-        raise NotWritableError("more than four dimensions")
-    return tuple(dims), [tuple(one) for one in own]
+        for before, stride in zip(own, here, strict=True):
+            before.append(stride)
+    placed = [one._replace(strides=tuple(before) or (0,)) for one, before in zip(operands, own, strict=True)]
+    return tuple(dims) or (1,), placed
 
 
 # How operations of torch are written down: each rule has the writer, the name, the result and the arguments.
@@ -596,8 +541,6 @@ def _no_rule(*given: Any, **more: Any) -> None:
 
 def _unary(op: Op) -> Callable[..., None]:
     def rule(writer: Writer, name: str, out: Tensor, a: Tensor, *rest: Any, **more: Any) -> None:
-        if a.dtype not in _KINDS or not out.is_floating_point():
-            raise _NoInstructionError
         writer.elementwise(op, out, a)
 
     return rule
@@ -605,7 +548,7 @@ def _unary(op: Op) -> Callable[..., None]:
 
 def _binary(op: Op, sign: float = 1.0, turned: bool = False) -> Callable[..., None]:
     def rule(writer: Writer, name: str, out: Tensor, a: Any, b: Any, alpha: float = 1, **more: Any) -> None:
-        if more or not out.is_floating_point():
+        if more:
             raise _NoInstructionError
         if turned:
             a, b = b, a
@@ -619,13 +562,13 @@ def _gelu(writer: Writer, name: str, out: Tensor, a: Tensor, approximate: str = 
 
 
 def _power(writer: Writer, name: str, out: Tensor, a: Any, exponent: Any) -> None:
-    if isinstance(a, Tensor) and exponent == 2:
+    if not isinstance(a, Tensor):
+        raise _NoInstructionError
+    if exponent in (0.5, -0.5):
+        writer.elementwise(Op.SQRT if exponent > 0 else Op.RSQRT, out, a)
+    elif exponent == 2:
         writer.elementwise(Op.MUL, out, a, a)
-    elif isinstance(a, Tensor) and exponent == 0.5:
-        writer.elementwise(Op.SQRT, out, a)
-    elif isinstance(a, Tensor) and exponent == -0.5:
-        writer.elementwise(Op.RSQRT, out, a)
-    elif isinstance(a, Tensor) and exponent == 3:
+    elif exponent == 3:
         squares = writer.fresh(a.shape, torch.float32)
         writer.elementwise(Op.MUL, squares, a, a)
         writer.elementwise(Op.MUL, out, squares, a)
@@ -646,12 +589,6 @@ def _clamp(writer: Writer, name: str, out: Tensor, a: Tensor, least: Any = None,
         here = out
     if most is not None:
         writer.elementwise(Op.MINIMUM, out, here, most)
-
-
-def _copied(writer: Writer, name: str, out: Tensor, a: Tensor, *rest: Any, **more: Any) -> None:
-    if out.dtype is torch.int64 or out.dtype is torch.bool:
-        raise _NoInstructionError
-    writer.elementwise(Op.COPY, out, a)
 
 
 def _copied_into(writer: Writer, name: str, out: Tensor, to: Tensor, source: Tensor, *rest: Any) -> None:
@@ -727,7 +664,7 @@ def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, b
         (num_rows, weight.shape[0], weight.shape[1]),
         out=_flat(writer, out),
         a=_flat(writer, writer.contiguous(x)),
-        b=_flat(writer, weight)._replace(kind=WEIGHTS[weight.dtype]),
+        b=_flat(writer, weight),
         c=None if bias is None else _flat(writer, bias),
     )
 
@@ -773,8 +710,8 @@ _RULES: Final[dict[str, Callable[..., None]]] = {
     "clamp": _clamp,
     "clamp_min": _clamp,
     "clamp_max": _clamp,
-    "_to_copy": _copied,
-    "clone": _copied,
+    "_to_copy": _unary(Op.COPY),
+    "clone": _unary(Op.COPY),
     "copy_": _copied_into,
     "cat": _joined,
     "mean": _reduction(Op.MEAN),
