@@ -74,8 +74,8 @@ NODES: dict[str, Node] = {
 def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]]:
     exits = {
         (n, label, kind)
-        for kind, groups in ((EXIT_BEFORE, walk.before), (EXIT_AT, walk.at))
-        for label, nodes in groups.items()
+        for label, (before, at) in walk.exits.items()
+        for kind, nodes in ((EXIT_BEFORE, before), (EXIT_AT, at))
         for n in nodes.tolist()
     }
     return [] if walk.inside is None else ids_from_bitmask(walk.inside).tolist(), exits
@@ -99,7 +99,7 @@ def test_compiled_walk_equals_its_twin(name: str, language: str) -> None:
             every = np.ones(256, np.uint8) if follow is None else follow
             expected = reference.walk(automaton, index.trie, state, vocabulary.size, every)
             assert as_sets(fast, vocabulary.size) == expected
-            assert set(fast.label_sets) == {label for _, label, _ in expected[1]}
+            assert set(fast.exits) == {label for _, label, _ in expected[1]}
 
 
 def test_compiled_walk_equals_its_twin_on_a_real_vocabulary() -> None:

@@ -31,7 +31,7 @@ from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, ids
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import successor, token_bytes_of
-from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
+from decodekit.constraints.engine.token_index import Exits, all_tokens
 from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.memory_account import Memo
@@ -246,9 +246,8 @@ class BudgetedCompletion:
             np.ascontiguousarray(asked).astype("<i4", copy=False).view(np.uint8), bitorder="little"
         )
         for index, walk in self._masks.walks_of(configuration):
-            for label_set in walk.label_sets:
-                before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
-                tokens = index.below(before, at)
+            for label_set, exits in walk.exits.items():
+                tokens = index.below(exits)
                 tokens = tokens[is_asked[tokens] != 0]
                 common = None if text is None else self._recogniser.fresh(reader, label_set)
                 if text is None or common is None or common[0].decode(text) is None:
@@ -265,7 +264,7 @@ class BudgetedCompletion:
         size = self._vocabulary.size
         return bitmask_from_ids(apart, size) & asked, [bitmask_from_ids(some, size) for some in groups.values()]
 
-    def _after_text(self, token: int, text: bytes, ways: Mapping[bytes, WayOut], fresh: Fresh) -> bytes | None:
+    def _after_text(self, token: int, text: bytes, ways: Mapping[bytes, Exits], fresh: Fresh) -> bytes | None:
         """The bytes of a token behind the captured text that it ends; None if that is listed or its end uncertain."""
         data = self._vocabulary.token_bytes[token] or b""
         ends = [end for end in range(1, len(data) + 1) if data[:end] in ways]
