@@ -188,7 +188,7 @@ def test_a_kept_trie_is_the_trie(name: str, folder: Path) -> None:
             assert np.array_equal(getattr(one.trie, slot), getattr(other.trie, slot)), slot
             if slot != "max_depth":
                 assert getattr(one.trie, slot).dtype == getattr(other.trie, slot).dtype
-    plain = TokenTrie.build(vocabulary)
+    plain = TokenTrie.build_all(vocabulary, [(1, None)])[0]
     assert np.array_equal(plain.end, made[0].trie.end) and np.array_equal(plain.tokens, made[0].trie.tokens)
 
 

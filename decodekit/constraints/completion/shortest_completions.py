@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from decodekit.constraints.completion.witness_search import (
     MAX_EXACT,
@@ -44,12 +44,10 @@ from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE, division_of
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.language.ir import ALL_BYTES
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.network import Frame
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
-
-K = TypeVar("K")
-T = TypeVar("T")
 
 MAX_REMEMBERED: Final = 20_000
 """States whose completions are remembered, per grammar."""
@@ -99,35 +97,31 @@ class Completions:
         self._frames: dict[Frame, bytes | None] = {}
         self._outsides: dict[int, _Outside | None] = {}
         self._lexemes = Lexemes(self._division.usable if left_out else ALL_BYTES)
-        self._texts: dict[State, bytes] = {}
-        self._tokens: dict[State, tuple[int, ...] | None] = {}
+        self._texts: Memo[State, bytes] = Memo(self._find_text, MAX_REMEMBERED)
+        self._tokens: Memo[State, tuple[int, ...] | None] = Memo(self._fewest, MAX_REMEMBERED)
         self._of_any_bytes = of_any_bytes
 
     def text(self, state: State) -> bytes:
         """A shortest completion in bytes of `state`."""
-        known = self._texts.get(state)
-        if known is None:
-            with self._recogniser.automaton.lock:
-                try:
-                    known = b"" if self._recogniser.states.is_accepting(state) else self._shortest(state)
-                except ResourceLimitError:
-                    if self._of_any_bytes is None:
-                        raise
-                    known = self._of_any_bytes.text(state)
-                _remember(self._texts, state, known)
-        return known
+        return self._texts[state]
+
+    def _find_text(self, state: State) -> bytes:
+        with self._recogniser.automaton.lock:
+            try:
+                return b"" if self._recogniser.states.is_accepting(state) else self._shortest(state)
+            except ResourceLimitError:
+                if self._of_any_bytes is None:
+                    raise
+                return self._of_any_bytes.text(state)
 
     def tokens(self, state: State) -> tuple[int, ...]:
         """A completion in few tokens, none of those that are left out."""
-        text = self.text(state)
-        if state not in self._tokens:
-            _remember(self._tokens, state, self._fewest(state, text))
         found = self._tokens[state]
         if found is None:
             raise ResourceLimitError(
                 "the vocabulary has no tokens for the shortest completion of the text"
                 + (" without those that may be forbidden" if self._has_left_out else ""),
-                at=f"{text!r:.80}",
+                at=f"{self.text(state)!r:.80}",
                 hint="fewer forbidden tokens" if self._has_left_out else "a tokenizer that has every byte as a token",
             )
         return found
@@ -159,8 +153,7 @@ class Completions:
     @property
     def num_bytes(self) -> int:
         """About how much memory the answers take that are kept."""
-        num_answers = len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens)
-        return _ANSWER_BYTES * num_answers
+        return _ANSWER_BYTES * (len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens))
 
     # -- in bytes
 
@@ -258,9 +251,9 @@ class Completions:
 
     # -- in tokens
 
-    def _fewest(self, state: State, text: bytes) -> tuple[int, ...] | None:
-        """A completion in few tokens, given a shortest one in bytes; None if there is none among its variants."""
-        division = self._division
+    def _fewest(self, state: State) -> tuple[int, ...] | None:
+        """A completion in few tokens; None if there is none among the variants of a shortest one in bytes."""
+        division, text = self._division, self.text(state)
         counts = [(count, form) for form in dict.fromkeys(_variants(text)) if (count := division.num_tokens(form))]
         for _, form in sorted(counts, key=itemgetter(0)):  # of equals the first
             if form == text or self._completes(state, form):
@@ -286,9 +279,3 @@ def _variants(text: bytes) -> Iterator[bytes]:
         if b"aaaa" in form:
             for filler in _FILLERS:
                 yield re.sub(rb"a{4,}", lambda found, filler=filler: filler * len(found[0]), form)  # type: ignore[misc]
-
-
-def _remember(memory: dict[K, T], key: K, value: T) -> None:
-    if len(memory) >= MAX_REMEMBERED:
-        memory.clear()
-    memory[key] = value

@@ -34,11 +34,7 @@ _CALLS_LAST: Final = 1 << 40
 
 
 class Lexemes:
-    """The shortest words of lexemes, found once: most states of a text wait for the same few.
-
-    Args:
-        usable: the bytes that a word may have.
-    """
+    """The shortest words of lexemes, of usable bytes, found once: most states of a text wait for the same few."""
 
     def __init__(self, usable: ByteMask = ALL_BYTES) -> None:
         self.usable = usable
@@ -111,9 +107,8 @@ class WitnessSearch:
     def run(self, num_alike: int, most_steps: int = MAX_SEARCH) -> bytes | None:
         """A shortest word; None if there is none, or if it is too wide.
 
-        Args:
-            num_alike: how many captured texts of a label are tried, where each leads elsewhere.
-            most_steps: when to give up where texts are captured; steps of called frames do not count.
+        `num_alike` captured texts of a label are tried where each leads elsewhere, `most_steps` made where texts are
+        captured, those of called frames aside.
         """
         effort = Effort(self._whole.lexemes, self._whole)
         order = count()
@@ -178,13 +173,8 @@ def lexeme_words(
 ) -> Iterator[Sequence[Word]]:
     """Words of a lexeme by their length, those that may lead elsewhere than shorter ones.
 
-    Args:
-        frame: that reads it.
-        node: the lexeme, or what is left of it.
-        permitted: the labels with which it may end, None if any.
-        text: what was read of it, if it is captured.
-        num_alike: how many captured words of a label there are, where each leads elsewhere.
-        effort: counts.
+    `frame` reads it, and has read `text` of it if it is captured; `node` is left. There are `num_alike` captured words
+    of a label, where each leads elsewhere.
     """
     if text is None:
         return effort.lexemes.of(node, permitted, effort)

@@ -111,15 +111,9 @@ class TokenIndex:
     """
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        trie: TokenTrie | None = None,
-        name: str = "tokens",
-        store: Store | None = None,
-        root: int = 0,
+        self, vocabulary: Vocabulary, trie: TokenTrie, name: str, store: Store | None = None, root: int = 0
     ) -> None:
-        self.vocabulary = vocabulary
-        self.trie = TokenTrie.build(vocabulary) if trie is None else trie
+        self.vocabulary, self.trie = vocabulary, trie
         self.root, self.depth = root, int(self.trie.depth[root])
         self._name, self._store = name, store
         self.num_words = num_words(vocabulary.size)
@@ -211,7 +205,7 @@ class TokenIndex:
         reached: Int32Array,
         capacity: int,
     ) -> tuple[Int32Array, UInt8Array, int, int]:
-        """Run `gpu.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
+        """Run `kernels.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
         from decodekit.constraints.engine.compiled import kernels
 
         trie, start, stop = self.trie, self.root + 1, int(self.trie.end[self.root])

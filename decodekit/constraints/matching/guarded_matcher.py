@@ -79,7 +79,7 @@ class GuardedMatcher(WrappedMatcher):
     @property
     def is_accepting(self) -> bool:
         """Whether the text may end here: the language and the guard accept it."""
-        return self.inner.is_accepting and self._judged(bytes(self._text)) is None
+        return self.inner.is_accepting and self._judged(self.text) is None
 
     @property
     def is_complete(self) -> bool:
@@ -118,13 +118,17 @@ class GuardedMatcher(WrappedMatcher):
 
     def _at_end(self, token: int) -> Refusal | None:
         """The guard's refusal of the text that `token` ends; None if it accepts it, or `token` does not end it."""
-        state = self.inner.state
+        whole = self._ended_by(token)
+        return None if whole is None else self._judged(whole)
+
+    def _ended_by(self, token: int) -> bytes | None:
+        """The whole text that `token` ends; None if it does not end it, or is not allowed."""
         if token in self._verdicts.vocabulary.eos_token_ids:
-            return self._judged(bytes(self._text)) if self.inner.is_accepting else None
-        target = self.inner.after(state, token)
+            return self.text if self.inner.is_accepting else None
+        target = self.inner.after(self.inner.state, token)
         if target is None or self.inner.recogniser.states.configurations[target]:
             return None
-        return self._judged(bytes(self._text) + (self.token_texts[token] or b""))
+        return self.text + (self.token_texts[token] or b"")
 
     def _judged(self, text: bytes) -> Refusal | None:
         """The guard's refusal of a whole text; None if it accepts it.
@@ -219,10 +223,9 @@ class GuardedMatcher(WrappedMatcher):
         """The tokens after which the text is whole, so that the guard has to be asked."""
         verdicts = self._verdicts
         if not verdicts.is_of_compounds:
-            return verdicts.closers(self.inner.state)
-        return [
-            token for token in closing_tokens_of(verdicts.vocabulary).at(self._places[-1]) if self.inner.allows(token)
-        ]
+            return verdicts.closers[self.inner.state]
+        closing = closing_tokens_of(verdicts.vocabulary).get(self._places[-1], ())
+        return [token for token in closing if self.inner.allows(token)]
 
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether the text after `token` can become one of the language with so many tokens more.
@@ -232,7 +235,7 @@ class GuardedMatcher(WrappedMatcher):
         if not self.inner.can_end_within(num_tokens, token, left_out):
             return False
         data = self.token_texts[token] or b""
-        return (num_tokens > 0 or self._judged(bytes(self._text) + data) is None) and self._early(data) is None
+        return (num_tokens > 0 or self._judged(self.text + data) is None) and self._early(data) is None
 
     def prepare(self, num_things: int, token: int | None = None) -> bool:
         """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more.
@@ -243,9 +246,8 @@ class GuardedMatcher(WrappedMatcher):
             return False
         if token is None or not 0 <= token < len(self.token_texts):
             return True
-        text = bytes(self._text)
-        if self._begun is None or self._begun[:2] != (text, token):
-            self._begun = text, token, self._judging(token)
+        if self._begun is None or self._begun[:2] != (self.text, token):
+            self._begun = self.text, token, self._judging(token)
         left = min(num_things, SLICE) * STEPS  # all of it is kept, so slices need not grow
         try:
             while left > 0:
@@ -261,17 +263,12 @@ class GuardedMatcher(WrappedMatcher):
 
     def _judging(self, token: int) -> Work[None]:
         """The judgements of the guard and its reader that a token needs."""
-        data = self.token_texts[token] or b""
-        if token in self._verdicts.vocabulary.eos_token_ids:
-            if self.inner.is_accepting:
-                yield from self._whole(bytes(self._text))
-            return
-        target = self.inner.after(self.inner.state, token)
-        if target is None:
-            return
-        if not self.inner.recogniser.states.configurations[target]:
-            yield from self._whole(bytes(self._text) + data)
-        yield from self._beginning(data)
+        whole = self._ended_by(token)
+        if whole is not None:
+            yield from self._whole(whole)
+        is_end = token in self._verdicts.vocabulary.eos_token_ids
+        if not is_end and self.inner.after(self.inner.state, token) is not None:
+            yield from self._beginning(self.token_texts[token] or b"")
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
@@ -313,11 +310,8 @@ class GuardedMatcher(WrappedMatcher):
 
     def fork(self) -> GuardedMatcher:
         """An independent matcher in the same state."""
-        reader = None if self._reader is None else self._reader.fork()
-        text = bytes(self._text)
-        return GuardedMatcher(
-            self.inner.fork(), self._verdicts, text, self._ends, self._places, reader, self._num_steps
-        )
+        reader, inner = None if self._reader is None else self._reader.fork(), self.inner.fork()
+        return GuardedMatcher(inner, self._verdicts, self.text, self._ends, self._places, reader, self._num_steps)
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one that the language allows, up to one that the guard refuses.
@@ -346,7 +340,7 @@ class GuardedMatcher(WrappedMatcher):
         data = as_bytes(asked)
         state = self.inner.recogniser.read(self.inner.state, data)
         ends = state is not None and not self.inner.recogniser.states.configurations[state]
-        refusal = self._judged(bytes(self._text) + data) if ends else None
+        refusal = self._judged(self.text + data) if ends else None
         position = max(0, len(asked) - 1)
         if refusal is None:
             refusal, num_read = self._early_within(data)

@@ -339,7 +339,7 @@ class GrammarMatcher:
             return explain_text(self.recogniser, text, data)
         if asked in self._vocabulary.eos_token_ids:
             return explain_end(self.recogniser, text)
-        return explain_special(self.recogniser, text, self._spellings(asked))
+        return explain_special(self.recogniser, text, spellings(self._vocabulary).get(asked, ()))
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that may follow; changes nothing."""
@@ -370,9 +370,6 @@ class GrammarMatcher:
     def after(self, state: State, token: int) -> State | None:
         """The state after one more token, or None if it is not allowed."""
         return successor(self.recogniser, self._vocabulary, state, token)
-
-    def _spellings(self, token: int) -> tuple[bytes, ...]:
-        return spellings(self._vocabulary).get(token, ())
 
 
 def fill_bitmasks(

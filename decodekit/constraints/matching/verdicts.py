@@ -9,6 +9,7 @@ from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.matching.brackets import closing_tokens_of, completing_tokens_of
+from decodekit.constraints.memory_account import Memo
 from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.work_budget import Work, noted
 from decodekit.errors import DecodekitError
@@ -44,7 +45,8 @@ class Verdicts:
         self._recogniser = recogniser
         self._verdicts: dict[bytes, GuardAnswer] = {}
         self._num_bytes = 0
-        self._closers: dict[State, tuple[int, ...]] = {}
+        self.closers: Memo[State, tuple[int, ...]] = Memo(self._find_closers, MAX_VERDICTS)
+        """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
         self.is_of_compounds = isinstance(guard, CompoundGuard)
         self._is_loaded = False
 
@@ -71,9 +73,6 @@ class Verdicts:
 
     def judging(self, text: bytes) -> Work[GuardAnswer]:
         """The guard's answer to a text that the language accepts, remembered for `of`."""
-        known = self._verdicts.get(text)
-        if known is not None:
-            return known
         found: Refusal | DecodekitError | None
         steps: list[int] = []
         try:
@@ -87,18 +86,12 @@ class Verdicts:
         verdict = self._verdicts[text] = GuardAnswer(found, sum(steps))
         return verdict
 
-    def closers(self, state: State) -> tuple[int, ...]:
-        """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
-        known = self._closers.get(state)
-        if known is None:
-            tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
-            ends = self._recogniser.states.configurations
-            final = [number for number, target in enumerate(states) if not ends[target]]
-            known = tuple(int(t) for number in final for t in tokens[numbers == number])
-            known = self._closers[state] = known + self._special_closers(state)
-            if len(self._closers) > MAX_VERDICTS:
-                self._closers.clear()
-        return known
+    def _find_closers(self, state: State) -> tuple[int, ...]:
+        tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
+        ends = self._recogniser.states.configurations
+        final = [number for number, target in enumerate(states) if not ends[target]]
+        found = tuple(int(token) for number in final for token in tokens[numbers == number])
+        return found + self._special_closers(state)
 
     def _special_closers(self, state: State) -> tuple[int, ...]:
         """The special tokens among them."""

@@ -175,10 +175,10 @@ def _after(table: Int32Array, kinds: UInt8Array, state: Int, byte: Int) -> Int:
 
 
 @part
-def _add_tokens_of(trie: Trie, node: Int, words: Int32Array) -> None:
+def _add_tokens_of(node: Int, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
     """Set the bits of the tokens of a node."""
-    for i in range(trie.first[node], trie.first[node + 1]):
-        token = trie.tokens[i]
+    for i in range(first[node], first[node + 1]):
+        token = tokens[i]
         words[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 
@@ -433,7 +433,7 @@ def _run_below(run: Run, root: Int) -> Int:
             position[NEED], position[NEED + 1] = begin, count
             return MERGE
         if is_whole or count > begin:
-            _add_tokens_of(trie, node, run.work.words)
+            _add_tokens_of(node, trie.first, trie.tokens, run.work.words)
         if count > begin:
             offsets[level + 1] = count
             position[NODE] = node + 1
@@ -506,7 +506,6 @@ def walk(
     Returns:
         -1 when the walk is complete; else the code of what the automaton has to make (see `_after`).
     """
-    trie = Trie(byte, depth, end, first, tokens)
     node, num_inside = position[0], position[2]
     num_exits: Int = position[1]
     unknown: Int = np.int64(-1)
@@ -527,7 +526,7 @@ def walk(
             if kinds[target] == FINAL:
                 num_exits = _with_exit(exits, seen, num_exits, node, endings[target], EXIT_AT)
             else:
-                _add_tokens_of(trie, node, words)
+                _add_tokens_of(node, first, tokens, words)
                 num_inside += first[node + 1] - first[node]
                 if len(reached):
                     for i in range(first[node], first[node + 1]):
@@ -550,9 +549,7 @@ def _with_exit(exits: Int32Array, seen: UInt8Array, num_exits: Int, node: Int, l
 def add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
     """Set the bits of the tokens of some nodes."""
     for node in nodes:
-        for i in range(first[node], first[node + 1]):
-            token = tokens[i]
-            words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        _add_tokens_of(node, first, tokens, words)
 
 
 @compiled
