@@ -141,13 +141,10 @@ MOST_REMEMBERED: Final = 512
 
 
 def remembered(most: int) -> Callable[[Callable[..., V]], Callable[..., V]]:
-    """Keep what a function of a text gives for the texts that were asked about last, which together are not longer.
+    """Keep what a function gives for the texts, its first arguments, that were asked about last: `most` characters.
 
     What is made of a pattern is some hundred times as large as the pattern, so a number of patterns bounds no memory.
-
-    Args:
-        most: characters of all texts, the first arguments; the last text is kept in any case. There are
-            `MOST_REMEMBERED` texts at most.
+    The last text is kept in any case, and there are `MOST_REMEMBERED` at most.
     """
 
     def wrap(function: Callable[..., V]) -> Callable[..., V]:

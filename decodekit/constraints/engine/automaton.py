@@ -291,6 +291,13 @@ def doubled(array: npt.NDArray[_Scalar], fill: int = 0) -> npt.NDArray[_Scalar]:
     return grown
 
 
+def with_room(array: npt.NDArray[_Scalar], size: int, fill: int = 0) -> npt.NDArray[_Scalar]:
+    """The array, or as `doubled` makes it if it has fewer rows than that."""
+    while len(array) < size:
+        array = doubled(array, fill)
+    return array
+
+
 @lru_cache(maxsize=65_536)
 def _byte_indices(mask: int) -> npt.NDArray[np.intp]:
     return np.array(bytes_of(mask), np.intp)

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, doubled
+from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, doubled, with_room
 from decodekit.constraints.work_budget import charge, check
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -129,21 +129,17 @@ class Rows:
             return known
         row = self._row_of[following] = self._num_rows
         self._num_rows += 1
-        if row + 2 > len(self.start):
-            self.start, self.returns = doubled(self.start), doubled(self.returns)
-        for lexical, reader, frames in following.starts:
-            index = self._num_starts
-            self._num_starts += 1
-            if index == len(self.lexical):
-                self.lexical, self.reader = doubled(self.lexical), doubled(self.reader)
-                self.push = np.append(self.push, np.zeros(index, np.int32))
+        self.start, self.returns = with_room(self.start, row + 2), with_room(self.returns, row + 2)
+        size = self._num_starts + len(following.starts)
+        self.lexical, self.reader = with_room(self.lexical, size), with_room(self.reader, size)
+        self.push = with_room(self.push, size + 1)
+        for index, (lexical, reader, frames) in enumerate(following.starts, self._num_starts):
             self.lexical[index], self.reader[index] = lexical, reader
-            for frame in frames:
-                if self._num_pushed == len(self.pushed):
-                    self.pushed = doubled(self.pushed)
-                self.pushed[self._num_pushed] = frame
-                self._num_pushed += 1
-            self.push[index + 1] = self._num_pushed
+            end = self._num_pushed + len(frames)
+            self.pushed = with_room(self.pushed, end)
+            self.pushed[self._num_pushed : end] = frames
+            self.push[index + 1] = self._num_pushed = end
+        self._num_starts = size
         self.start[row + 1] = self._num_starts
         self.returns[row] = following.is_returning
         return row
@@ -166,8 +162,7 @@ class Rows:
 
     def put_entry(self, frame: int, row: int) -> None:
         """Let the entry of a frame find a row."""
-        while frame >= len(self.entry):
-            self.entry = doubled(self.entry, -1)
+        self.entry = with_room(self.entry, frame + 1, -1)
         self.entry[frame] = row
 
 
@@ -272,10 +267,9 @@ class Stacks:
         if self.count[0] == len(self.frame):
             self.grow()
         number = self._next()
-        while self._num_members + 1 + len(stacks) > len(self.members):
-            self.members = doubled(self.members)
         start = self._num_members
         self._num_members += 1 + len(stacks)
+        self.members = with_room(self.members, self._num_members)
         self.members[start], self.members[start + 1 : self._num_members] = len(stacks), sorted(stacks)
         self.frame[number], self.parent[number] = BUNDLE, start
         self._members_by_bundle[number] = stacks

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, doubled
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, with_room
 from decodekit.constraints.engine.configurations import (
     CUT,
     Closure,
@@ -170,14 +170,6 @@ class Recogniser:
     def enter(self, frame: int) -> Closure:
         """The `Closure` of the entry of a frame."""
         return self._followed[(frame,)]
-
-    def add_row(self, reader: int, label_set: int) -> None:
-        """Write down for compiled code what follows a lexeme of a reader that does not capture."""
-        self.rows.put(row_key(reader, label_set), self.rows.add(self.leave(reader, label_set)))
-
-    def add_entry(self, frame: int) -> None:
-        """Write down for compiled code what follows on the entry of a frame."""
-        self.rows.put_entry(frame, self.rows.add(self.enter(frame)))
 
     def resolve(self, following: Closure, stack: int) -> Entry:
         """The configurations of a `Closure` on a stack, and whether the text may end there."""
@@ -370,9 +362,8 @@ class Recogniser:
         if number is None:
             number = self._reader_numbers[reader] = len(self.readers)
             self.readers.append(reader)
-            if number == len(self.captures):
-                self.captures = doubled(self.captures)
-                self.permitted = doubled(self.permitted, -1)
+            self.captures = with_room(self.captures, number + 1)
+            self.permitted = with_room(self.permitted, number + 1, -1)
             self.captures[number] = reader.captures
             if reader.permitted is not None:
                 self.permitted[number] = self._selections[reader.permitted]
@@ -382,8 +373,7 @@ class Recogniser:
         """The index at which the running counts of a selection begin."""
         begin = self._num_counts
         self._num_counts += len(permitted) + 1
-        while self._num_counts > len(self.num_permitted):
-            self.num_permitted = doubled(self.num_permitted)
+        self.num_permitted = with_room(self.num_permitted, self._num_counts)
         counts = np.cumsum(np.frombuffer(permitted, np.uint8), dtype=np.int32)
         self.num_permitted[begin] = 0
         self.num_permitted[begin + 1 : self._num_counts] = counts

@@ -215,8 +215,7 @@ class Masks:
     def _allowed(self, configurations: Iterable[Configuration], is_accepting: bool) -> _Mask:
         """The tokens that configurations allow, those of the end of a text among them if it may end.
 
-        Raises:
-            StackCut: there are too many nodes that have to be looked at with whole stacks.
+        Raises `StackCut` where too many nodes have to be looked at with whole stacks.
         """
         mask = _Mask(self._eos_words.copy() if is_accepting else np.zeros(self._num_words, np.int32))
         self._add(configurations, self._tokens, mask)
@@ -255,8 +254,7 @@ class Masks:
     def _leads_to_dense(self, key: int) -> int:
         """Bitset: bit i is set if a lexeme that allows many bytes starts at or after the first byte of part i.
 
-        Args:
-            key: lexical state * 2**32 + reader. An int, so that the garbage collector has nothing to scan.
+        Asked for ``lexical state << 32 | reader``: an int, so that the garbage collector has nothing to scan.
         """
         lexical, reader = key >> 32, key & 0xFFFFFFFF
         found = 0

@@ -47,7 +47,7 @@ _Key: TypeAlias = tuple[TokenIndex, bytes, tuple[Configuration, ...], bool]
 
 @dataclass(frozen=True, slots=True)
 class _LongRun:
-    """A run that was stopped in the middle: the arrays of `kernels.Work`, as far as they are filled.
+    """A run that was stopped in the middle: the arrays of `kernels.Run`, as far as they are filled.
 
     `words` has the tokens of this run alone: what else is in a mask differs from one mask to the next.
     """
@@ -236,18 +236,14 @@ class Runner:
         )  # fmt: skip
 
     def _make(self, needed: int, one: int, two: int) -> None:
-        """Make what a run needs.
-
-        Raises:
-            StackCut: it needs more of the stacks.
-        """
+        """Make what a run needs; `StackCut` if that is more of the stacks."""
         kernels, recogniser = self._kernels, self._recogniser
         if needed == kernels.LEXICAL:
             recogniser.automaton.make(one)
         elif needed == kernels.LEAVE:
-            recogniser.add_row(one, two)
+            recogniser.rows.put(row_key(one, two), recogniser.rows.add(recogniser.leave(one, two)))
         elif needed == kernels.ENTER:
-            recogniser.add_entry(one)
+            recogniser.rows.put_entry(one, recogniser.rows.add(recogniser.enter(one)))
         elif needed == kernels.ROOM:
             self._widen()
         elif needed == kernels.STACKS:
@@ -281,11 +277,7 @@ class Runner:
             self._position[kernels.ROOT], self._position[kernels.NODE] = index + 1, -1
 
     def _widen(self) -> None:
-        """Make room for more threads.
-
-        Raises:
-            ResourceLimitError: there are too many.
-        """
+        """Make room for more threads, up to `MAX_THREADS`."""
         capacity = 2 * self._threads.shape[1]
         if capacity > MAX_THREADS:
             raise too_many()
