@@ -71,13 +71,9 @@ def code_digest(thing: object) -> str:
 
 
 def _collect(thing: object, module: str | None, parts: dict[str, str], place: str = "") -> None:
-    """Add the source of a thing under its name, and that of what it names.
+    """Add the source of a callable of a module to `parts` under its name, and that of what it names.
 
-    Args:
-        thing: a function, a class or another callable.
-        module: the name of its module.
-        parts: what is known so far.
-        place: put before the name, for what is in another module than the first thing.
+    `place` stands before the name of what is in another module than the first thing.
     """
     name = place + _name(thing)
     if name in parts:
@@ -93,9 +89,8 @@ def _collect(thing: object, module: str | None, parts: dict[str, str], place: st
         used = {one: space[one] for one in sorted(named)} | _enclosed(thing)
     for one, value in used.items():
         if isinstance(value, _PLAIN):
-            parts[f"{name}: {one}"] = without_address(
-                sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-            )
+            plain = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+            parts[f"{name}: {one}"] = without_address(plain)
         elif isinstance(value, ModuleType):
             if _is_own(value):
                 parts[f"module {value.__name__}"] = _of_file(value)

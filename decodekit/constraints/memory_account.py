@@ -141,13 +141,10 @@ MOST_REMEMBERED: Final = 512
 
 
 def remembered(most: int) -> Callable[[Callable[..., V]], Callable[..., V]]:
-    """Keep what a function of a text gives for the texts that were asked about last, which together are not longer.
+    """Keep what a function gives for the texts, its first arguments, that were asked about last: `most` characters.
 
     What is made of a pattern is some hundred times as large as the pattern, so a number of patterns bounds no memory.
-
-    Args:
-        most: characters of all texts, the first arguments; the last text is kept in any case. There are
-            `MOST_REMEMBERED` texts at most.
+    The last text is kept in any case, and there are `MOST_REMEMBERED` at most.
     """
 
     def wrap(function: Callable[..., V]) -> Callable[..., V]:
@@ -207,3 +204,32 @@ class Account:
     def __del__(self) -> None:  # a finalizer of `weakref` would be five objects more for the garbage collector
         if _lock is not None:  # as it is while the interpreter exits
             self.set(0)
+
+
+class Shelf(OrderedDict[K, V]):
+    """Values of so many bytes together at most, and one in any case; the first are given up for others.
+
+    Args:
+        size: the bytes of a value.
+        most: the bound, if it is less than one of so many `parts` of the limit.
+        is_strict: whether the first are given up as well while the limit is passed.
+    """
+
+    def __init__(self, size: Callable[[V], int], most: int, parts: int, *, is_strict: bool = False) -> None:
+        super().__init__()
+        self._size, self._most, self._parts, self._is_strict = size, most, parts, is_strict
+        self._account = Account()
+
+    def keep(self, key: K, value: V) -> None:
+        """Put a value behind the others, unless another thread was faster."""
+        if key not in self:
+            self[key] = value
+            self._account.add(self._size(value))
+        bound = share(self._most, self._parts)
+        while (self._account.num_bytes > bound or (self._is_strict and is_exceeded())) and len(self) > 1:
+            self._account.add(-self._size(self.popitem(last=False)[1]))
+
+    def empty(self) -> None:
+        """Let go of all values."""
+        self.clear()
+        self._account.set(0)

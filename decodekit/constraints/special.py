@@ -100,11 +100,7 @@ def _replaced(texts: tuple[bytes | None, ...], others: Mapping[int, bytes]) -> t
 
 
 def check_special_tokens(asked: Set[SpecialName], vocabulary: Vocabulary) -> None:
-    """Refuse what the vocabulary does not have.
-
-    Args:
-        asked: names and ids; see `Constraint.special_tokens`.
-        vocabulary: what has to have them as special tokens that are not the end of a text.
+    """Refuse names and ids that the vocabulary has not as special tokens that may stand in a text.
 
     Raises:
         InvalidConstraintError: some are missing; with their names, and names that are near.

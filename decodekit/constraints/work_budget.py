@@ -121,11 +121,7 @@ def spend() -> None:
 
 
 def check() -> None:
-    """Something is about to be made that is kept and may be small; who makes it charges its steps.
-
-    Raises:
-        Unfinished, Overspent: as `spend`.
-    """
+    """As `spend`, for something that may be small: who makes it charges its steps."""
     budget = _allowance.budget
     if budget is not None and (budget.left <= 0 or budget.left_at_once <= 0):
         raise Overspent

@@ -6,7 +6,7 @@ import pytest
 
 from decodekit.constraints import JsonSchema, compile
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
-from decodekit.constraints.matching.brackets import ClosingTokens, Nesting
+from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of
 from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
 from tests.reference.vocabularies import byte_vocabulary
 
@@ -58,7 +58,10 @@ def test_places(text: bytes, place: Nesting) -> None:
 
 def test_tokens_by_place() -> None:
     def at(mode: int, depth: int) -> set[bytes]:
-        return {VOCABULARY.token_bytes[token] or b"" for token in ClosingTokens(VOCABULARY).at(Nesting(mode, depth))}
+        return {
+            VOCABULARY.token_bytes[token] or b""
+            for token in closing_tokens_of(VOCABULARY).get(Nesting(mode, depth), [])
+        }
 
     assert at(0, 0) == {b"[]", b"{}", b"[[]]", b'""', b'"a"'}
     assert at(0, 1) == {b"]", b"}", b"1]", b'""]'}
@@ -80,7 +83,7 @@ def test_the_tokens_that_end_a_text_are_those_found_by_trying_all() -> None:
         matcher = grammar.matcher()
         for _ in range(rng.randrange(12)):
             assert isinstance(matcher, GuardedMatcher)
-            slow = set(matcher._verdicts.closers(matcher.inner.state))
+            slow = set(matcher._verdicts.closers[matcher.inner.state])
             assert set(matcher._closers()) == slow
             found, num_states = found + len(slow), num_states + 1
             out = allocate_bitmask(1, VOCABULARY.size)

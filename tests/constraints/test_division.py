@@ -11,7 +11,7 @@ from decodekit.constraints import Regex
 from decodekit.constraints.engine.automaton import FINAL, Automaton
 from decodekit.constraints.engine.compiled.kernels import divide
 from decodekit.constraints.engine.division import Division
-from decodekit.constraints.engine.token_index import all_tokens
+from decodekit.constraints.engine.token_index import Exits, all_tokens
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.network import Read
 from decodekit.constraints.special import is_text, spellings
@@ -106,5 +106,5 @@ def test_tokens_along_some_bytes_and_below_some_nodes() -> None:
     node = index.top[index.trie.byte[index.top] == ord('"')]
     quoted = {t for t, text in enumerate(vocabulary.token_bytes) if text and is_text(text) and text[:1] == b'"'}
     none = np.zeros(0, np.int32)
-    assert set(index.below(node, none).tolist()) == quoted
-    assert set(index.below(none, node).tolist()) == {t for t in quoted if vocabulary.token_bytes[t] == b'"'}
+    assert set(index.below(Exits(node, none)).tolist()) == quoted
+    assert set(index.below(Exits(none, node)).tolist()) == {t for t in quoted if vocabulary.token_bytes[t] == b'"'}

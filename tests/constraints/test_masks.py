@@ -508,7 +508,7 @@ def test_masks_are_dropped_when_they_take_too_much_memory(monkeypatch: pytest.Mo
         assert allowed == masks.allowed(grammar.constraint.root(), text, vocabulary)
 
     random_walk(grammar, random.Random(1), 15, check)
-    assert grammar._masks._account.num_bytes <= 2000 and len(grammar._masks._kept) < 10
+    assert grammar._masks._kept._account.num_bytes <= 2000 and len(grammar._masks._kept) < 10
 
 
 def test_bitmask_helpers() -> None:

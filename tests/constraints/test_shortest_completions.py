@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from decodekit.constraints import Choices, Constraint, JsonSchema, Regex, as_constraint
-from decodekit.constraints.completion import shortest_completions, witness_search
+from decodekit.constraints.completion import shortest_completions
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.json_schema.frames.schema_frames import ObjectFrame
@@ -217,7 +217,7 @@ def test_bounds_are_kept() -> None:
 def test_the_way_out_is_found_soon(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rule, text = FAR[name]
     matcher = matcher_of(rule, byte_vocabulary())
-    monkeypatch.setattr(witness_search, "MAX_SEARCH", MOST_STEPS)
+    monkeypatch.setattr(shortest_completions, "MAX_SEARCH", MOST_STEPS)
     assert len(matcher.completion()) < 200
     for byte in text:
         assert matcher.accept(byte)
@@ -229,14 +229,14 @@ def test_the_way_out_is_found_soon(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", ["required keys in any order", "many optional keys of which some must be"])
 def test_negative_control_orders_are_too_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ObjectFrame, "outward", Frame.outward)
-    monkeypatch.setattr(witness_search, "MAX_SEARCH", MOST_STEPS)
+    monkeypatch.setattr(shortest_completions, "MAX_SEARCH", MOST_STEPS)
     with pytest.raises(ResourceLimitError, match="no shortest text was found"):
         matcher_of(FAR[name][0]).completion()
 
 
 def test_negative_control_distinct_numbers_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shortest_completions, "MAX_EXACT", 1 << 40)
-    monkeypatch.setattr(witness_search, "MAX_SEARCH", MOST_STEPS)
+    monkeypatch.setattr(shortest_completions, "MAX_SEARCH", MOST_STEPS)
     with pytest.raises(ResourceLimitError, match="no shortest text was found"):
         matcher_of(FAR["distinct numbers"][0]).completion()
 

@@ -68,11 +68,11 @@ def indices(vocabulary: Vocabulary) -> tuple[TokenIndex, ...]:
 def contents(walk: Walk, automaton: Automaton) -> tuple[object, ...]:
     """What a walk says, with labels for the numbers that an automaton gave them."""
     groups = [
-        {automaton.label_sets[number]: nodes.tolist() for number, nodes in group.items() if len(nodes)}
-        for group in (walk.before, walk.at)
+        {automaton.label_sets[number]: exits[kind].tolist() for number, exits in walk.exits.items() if len(exits[kind])}
+        for kind in (0, 1)
     ]
     inside = None if walk.inside is None else walk.inside.tolist()
-    return inside, groups, {automaton.label_sets[number] for number in walk.label_sets}, walk.is_complete
+    return inside, groups, {automaton.label_sets[number] for number in walk.exits}, walk.is_complete
 
 
 def test_what_is_loaded_is_what_was_saved() -> None:
@@ -188,7 +188,7 @@ def test_a_kept_trie_is_the_trie(name: str, folder: Path) -> None:
             assert np.array_equal(getattr(one.trie, slot), getattr(other.trie, slot)), slot
             if slot != "max_depth":
                 assert getattr(one.trie, slot).dtype == getattr(other.trie, slot).dtype
-    plain = TokenTrie.build(vocabulary)
+    plain = TokenTrie.build_all(vocabulary, [(1, None)])[0]
     assert np.array_equal(plain.end, made[0].trie.end) and np.array_equal(plain.tokens, made[0].trie.tokens)
 
 
@@ -212,8 +212,7 @@ def test_a_kept_walk_is_the_walk(name: str, node: Node, escapes: Escapes, folder
             state = first.state(labelled)
             expected = reference.walk(first, index.trie, state, vocabulary.size, np.ones(256, np.uint8))
             walk = index.walk(first, state)
-            exits = [*walk.before.values(), *walk.at.values()]
-            assert sum(map(len, exits)) == len(expected[1])
+            assert sum(len(nodes) for exits in walk.exits.values() for nodes in exits) == len(expected[1])
     assert any(
         "json-string" in path.name and ("spared" in path.name) == (escapes == "needed") for path in files(folder)
     )

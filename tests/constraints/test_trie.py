@@ -10,7 +10,7 @@ import pytest
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.bitmask import first_id, ids_from_bitmask, num_set
 from decodekit.constraints.engine.compiled.kernels import EXIT_AT, EXIT_BEFORE
-from decodekit.constraints.engine.token_index import TokenIndex, Walk
+from decodekit.constraints.engine.token_index import Walk, all_tokens
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -33,7 +33,7 @@ VOCABULARIES = {
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_trie_is_the_prefixes_in_order(name: str) -> None:
     vocabulary = VOCABULARIES[name]
-    trie, nodes = TokenTrie.build(vocabulary), reference.trie_nodes(vocabulary)
+    trie, nodes = TokenTrie.build_all(vocabulary, [(1, None)])[0], reference.trie_nodes(vocabulary)
     assert trie.num_nodes == len(nodes)
     assert trie.max_depth == max(len(prefix) for prefix, _ in nodes)
     for number, (prefix, tokens) in enumerate(nodes):
@@ -46,7 +46,7 @@ def test_trie_is_the_prefixes_in_order(name: str) -> None:
 
 def test_trie_of_a_real_vocabulary() -> None:
     vocabulary = tekken_vocabulary()
-    trie = TokenTrie.build(vocabulary)
+    trie = TokenTrie.build_all(vocabulary, [(1, None)])[0]
     assert 200_000 < trie.num_nodes < 400_000
     assert sorted(trie.tokens.tolist()) == sorted(token for token, _ in reference.entries(vocabulary))
     rng = random.Random(0)
@@ -74,8 +74,8 @@ NODES: dict[str, Node] = {
 def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]]:
     exits = {
         (n, label, kind)
-        for kind, groups in ((EXIT_BEFORE, walk.before), (EXIT_AT, walk.at))
-        for label, nodes in groups.items()
+        for label, (before, at) in walk.exits.items()
+        for kind, nodes in ((EXIT_BEFORE, before), (EXIT_AT, at))
         for n in nodes.tolist()
     }
     return [] if walk.inside is None else ids_from_bitmask(walk.inside).tolist(), exits
@@ -86,7 +86,7 @@ def as_sets(walk: Walk, size: int) -> tuple[list[int], set[tuple[int, int, int]]
 @pytest.mark.parametrize("language", NODES)
 def test_compiled_walk_equals_its_twin(name: str, language: str) -> None:
     vocabulary = VOCABULARIES[name]
-    index, automaton = TokenIndex(vocabulary), Automaton()
+    index, automaton = all_tokens(vocabulary).whole, Automaton()
     for follow in (None, np.frombuffer(bytes(b in b'a":,' for b in range(256)), np.uint8)):
         for prefix in (b"", b'"', b"a", b"bb", b'"\\'):
             node = NODES[language]
@@ -99,11 +99,11 @@ def test_compiled_walk_equals_its_twin(name: str, language: str) -> None:
             every = np.ones(256, np.uint8) if follow is None else follow
             expected = reference.walk(automaton, index.trie, state, vocabulary.size, every)
             assert as_sets(fast, vocabulary.size) == expected
-            assert set(fast.label_sets) == {label for _, label, _ in expected[1]}
+            assert set(fast.exits) == {label for _, label, _ in expected[1]}
 
 
 def test_compiled_walk_equals_its_twin_on_a_real_vocabulary() -> None:
-    index, automaton = TokenIndex(tekken_vocabulary()), Automaton()
+    index, automaton = all_tokens(tekken_vocabulary()).whole, Automaton()
     state = automaton.state(NODES["string"].derivative(ord('"')))
     fast = index.walk(automaton, state)
     expected = reference.walk(automaton, index.trie, state, index.vocabulary.size, np.ones(256, np.uint8))

@@ -27,11 +27,11 @@ import numpy as np
 
 from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.engine.automaton import Int32Array
-from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, ids_from_bitmask
+from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, flags_from_bitmask, ids_from_bitmask
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import successor, token_bytes_of
-from decodekit.constraints.engine.token_index import NO_NODES, WayOut, all_tokens
+from decodekit.constraints.engine.token_index import Exits, all_tokens
 from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.language.shortest import shortest_word
 from decodekit.constraints.memory_account import Memo
@@ -78,12 +78,7 @@ class TokenClass:
 
 
 class BudgetedCompletion:
-    """The tokens that leave enough time, for the states of one recogniser over one vocabulary. Thread-safe.
-
-    Args:
-        recogniser, masks, completions: of the grammar.
-        vocabulary: its tokens.
-    """
+    """The tokens that leave enough time, for the states of one recogniser over one vocabulary. Thread-safe."""
 
     def __init__(self, recogniser: Recogniser, masks: Masks, completions: Completions, vocabulary: Vocabulary) -> None:
         self._recogniser, self._masks = recogniser, masks
@@ -98,14 +93,7 @@ class BudgetedCompletion:
         self._inside: Memo[int, tuple[Int32Array, ...]] = Memo(self._find_inside, _MAX_INSIDE)  # by lexical state
 
     def fill(self, row: Int32Array, num_tokens: int, state: State, left_out: frozenset[int]) -> None:
-        """Write the allowed tokens after which a completion has at most `num_tokens` tokens, int32 [words].
-
-        Args:
-            row: where to write.
-            num_tokens: how many may come after the token.
-            state: what the token is read in.
-            left_out: tokens that no completion may have; see `shortest_completions`.
-        """
+        """Write the tokens that `ends_within` allows after a state to a row, int32 [words]."""
         may_end = self._recogniser.states.is_accepting(state) and num_tokens >= 0
         row[:] = self._eos_words if may_end else 0
         for one in self.classes(state) if num_tokens >= 0 else ():
@@ -210,9 +198,9 @@ class BudgetedCompletion:
             if len(alike) > _MAX_CLASSES:
                 yield from self._by_state(state, allowed)
                 return
-        yield from map(self._class_of, alike)
         if len(walked) == 1:
-            yield from (self._class_of(words) for group in exits[0][1] if (words := group & ~single).any())
+            alike += [words for group in exits[0][1] if (words := group & ~single).any()]
+        yield from (TokenClass(first, words) for words in alike if (first := first_id(words)) is not None)
         yield from self._by_state(state, single)
 
     def _find_inside(self, lexical: int) -> tuple[Int32Array, ...]:
@@ -242,22 +230,22 @@ class BudgetedCompletion:
         _, reader, _, text = configuration
         apart: list[int] = []
         groups: dict[tuple[int, bytes], list[int]] = {}
-        is_asked = np.unpackbits(
-            np.ascontiguousarray(asked).astype("<i4", copy=False).view(np.uint8), bitorder="little"
-        )
+        is_asked = flags_from_bitmask(asked)
         for index, walk in self._masks.walks_of(configuration):
-            for label_set in walk.label_sets:
-                before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
-                tokens = index.below(before, at)
+            for label_set, exits in walk.exits.items():
+                tokens = index.below(exits)
                 tokens = tokens[is_asked[tokens] != 0]
                 common = None if text is None else self._recogniser.fresh(reader, label_set)
-                if text is None or common is None or common[0].decode(text) is None:
+                so_far = None if text is None or common is None else common[0].decode(text)
+                if text is None or common is None or so_far is None:
                     apart += tokens.tolist()
                     continue
-                apart += self._towards_listed(text, common[0])
-                ways = index.ways_out(walk, label_set)
+                fresh, ways = common[0], index.ways_out(walk, label_set)
+                for known in fresh.listed:  # which the text may still become
+                    if known.startswith(so_far):
+                        apart += self._index.along(fresh.spell(known[len(so_far) :]))
                 for token in tokens.tolist():
-                    suffix = self._after_text(token, text, ways, common[0])
+                    suffix = self._after_text(token, text, ways, fresh)
                     if suffix is None:
                         apart.append(token)
                     else:
@@ -265,7 +253,7 @@ class BudgetedCompletion:
         size = self._vocabulary.size
         return bitmask_from_ids(apart, size) & asked, [bitmask_from_ids(some, size) for some in groups.values()]
 
-    def _after_text(self, token: int, text: bytes, ways: Mapping[bytes, WayOut], fresh: Fresh) -> bytes | None:
+    def _after_text(self, token: int, text: bytes, ways: Mapping[bytes, Exits], fresh: Fresh) -> bytes | None:
         """The bytes of a token behind the captured text that it ends; None if that is listed or its end uncertain."""
         data = self._vocabulary.token_bytes[token] or b""
         ends = [end for end in range(1, len(data) + 1) if data[:end] in ways]
@@ -273,14 +261,6 @@ class BudgetedCompletion:
             return None
         known = fresh.decode(text + data[: ends[0] - len(fresh.end)])
         return None if known is None or known in fresh.listed else data[ends[0] :]
-
-    def _towards_listed(self, text: bytes, fresh: Fresh) -> Iterator[int]:
-        """The tokens after which a captured text may still become a listed one."""
-        so_far = fresh.decode(text)
-        assert so_far is not None
-        for known in fresh.listed:
-            if known.startswith(so_far):
-                yield from self._index.along(fresh.spell(known[len(so_far) :]))
 
     def _by_state(self, state: State, words: Int32Array) -> Iterator[TokenClass]:
         """Some tokens by the state that they lead to."""
@@ -299,13 +279,8 @@ class BudgetedCompletion:
             if target is not None:
                 groups.setdefault(target, []).append(token)
         for some in groups.values():
-            is_one, size = len(some) == 1, self._vocabulary.size
-            yield TokenClass(some[0], None) if is_one else self._class_of(bitmask_from_ids(some, size))
-
-    def _class_of(self, words: Int32Array) -> TokenClass:
-        first = first_id(words)
-        assert first is not None
-        return TokenClass(first, words)
+            others = None if len(some) == 1 else bitmask_from_ids(some, self._vocabulary.size)
+            yield TokenClass(min(some), others)
 
 
 def _union(some: Sequence[Int32Array], none: Int32Array) -> Int32Array:

@@ -10,9 +10,15 @@ the lexeme of an integer, read by the frame of the value, on a stack with the fr
 and the shortest over all configurations is ``0}``. Of equally short ones the first by its bytes is taken.
 
 The least word of a frame is a least solution of equations between frames, found by a search in the order of length that
-solves a called frame when it is met (D. Knuth, A generalization of Dijkstra's algorithm, 1977). The division into the
-fewest tokens is that of `division`; a few variants of the text that tokens tend to suit better are divided, too (blanks
-after commas and colons, other fillers).
+solves a called frame when it is met (D. Knuth, A generalization of Dijkstra's algorithm, 1977). Take a frame that reads
+``[`` and then either reads ``]`` or calls an item. The heap begins with the frame itself (length 0). The word ``[`` of
+its lexeme leads to what may follow, at length 1. There ``]`` waits for length 2, and the call waits behind everything
+else of length 1; then a search of its own finds the least word of the item, ``0``, and the frame behind it goes on at
+length 2. The end after ``]`` is met first: ``[]``. A frame that calls itself is left out while it is being solved, as a
+shortest word never needs that call.
+
+The division into the fewest tokens is that of `division`; a few variants of the text that tokens tend to suit better
+are divided, too (blanks after commas and colons, other fillers).
 
 Tokens may be left out: those that something outside of the constraint may forbid. Then the first step looks for a text
 of bytes that are tokens still, and for any text only where there is none.
@@ -26,37 +32,219 @@ the state alone, never of what was asked before.
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from decodekit.constraints.completion.witness_search import (
-    MAX_EXACT,
-    MAX_SEARCH,
-    NUM_ALIKE,
-    Effort,
-    Lexemes,
-    WitnessSearch,
-    lexeme_words,
-)
 from decodekit.constraints.engine.configurations import Configuration, State
 from decodekit.constraints.engine.division import NONE, division_of
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.language.ir import ALL_BYTES
-from decodekit.constraints.network import Frame
+from decodekit.constraints.language.node import ByteMask, Node
+from decodekit.constraints.language.shortest import Word, few_by_length, shortest_word, words_by_length
+from decodekit.constraints.memory_account import Memo
+from decodekit.constraints.network import Call, Frame, Read, Return
 from decodekit.errors import ResourceLimitError
 from decodekit.vocabulary import Vocabulary
 
-K = TypeVar("K")
-T = TypeVar("T")
-
+MAX_SEARCH: Final = 200_000
+"""Bound on the nodes and frames that one question may look at."""
+MAX_EXACT: Final = 500
+"""Bound on what the search of one frame may look at, frames that it calls aside, as long as it tries all texts."""
+MAX_LEXEMES: Final = 10_000
+"""Lexemes whose words are kept, per grammar."""
+NUM_ALIKE: Final = 4
+"""Captured texts of one label that are tried: what follows them differs, but hardly ever in its length."""
 MAX_REMEMBERED: Final = 20_000
 """States whose completions are remembered, per grammar."""
 
+_CALLS_LAST: Final = 1 << 40
 _ANSWER_BYTES: Final = 100  # of what is kept of a frame, a stack or a state, measured on the grammars of the library
 _MARKS: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|([,:])')  # commas and colons outside of strings
 _FILLERS: Final = (b" ", b"-", b"=", b"_", b"0", b".", b"*")
+
+
+class Lexemes:
+    """The shortest words of lexemes, of usable bytes, found once: most states of a text wait for the same few."""
+
+    def __init__(self, usable: ByteMask = ALL_BYTES) -> None:
+        self.usable = usable
+        # By language and permitted labels: what was found so far, and the search for more.
+        self._words: dict[tuple[Node, bytes | None], tuple[list[Sequence[Word]], Iterator[Sequence[Word]]]] = {}
+        self._effort: Effort | None = None  # what counts the search that goes on
+
+    def of(self, node: Node, permitted: bytes | None, effort: Effort) -> Iterator[Sequence[Word]]:
+        """One word of each label by length, as `few_by_length` finds them; `effort` counts what was not known yet."""
+        found = self._words.get((node, permitted))
+        if found is None:
+            if len(self._words) >= MAX_LEXEMES:
+                self._words.clear()
+            search: Iterator[Sequence[Word]] = few_by_length(node, 1, self._count, self.usable, permitted)
+            found = self._words[node, permitted] = [], search
+        layers, others = found
+        for length in count():
+            if length == len(layers):
+                self._effort = effort
+                layer = next(others, None)
+                if layer is None:
+                    return
+                layers.append(layer)
+            yield layers[length]
+
+    def _count(self) -> None:
+        assert self._effort is not None
+        self._effort.step()
+
+
+@dataclass(slots=True)
+class Effort:
+    """The steps of one question, or of a part of `whole`, so far; and the lexemes' words, known whatever is asked."""
+
+    lexemes: Lexemes
+    whole: Effort | None = None
+    num_steps: int = 0
+
+    def step(self) -> None:
+        """Count one node or frame that is looked at; more than `MAX_SEARCH` are refused."""
+        self.num_steps += 1
+        if self.whole is not None:
+            self.whole.step()
+        if self.num_steps > MAX_SEARCH:
+            raise ResourceLimitError(
+                f"no shortest text was found within {MAX_SEARCH:,} steps",
+                hint='smaller bounds on lengths and counts, or on_length="error"',
+            )
+
+
+class WitnessSearch:
+    """The search of a shortest word of one frame, in the order of length. See `Completions._solve`.
+
+    Attributes:
+        outermost: the depth of the outermost active frame that was left out, `MAX_SEARCH` for none.
+        is_too_wide: whether a run was given up because captured texts make too many ways.
+    """
+
+    def __init__(
+        self,
+        solve: Callable[[Frame, Effort, dict[Frame, int]], tuple[bytes | None, int]],
+        frame: Frame,
+        effort: Effort,
+        active: dict[Frame, int],
+    ) -> None:
+        self._solve, self._frame, self._whole, self._active = solve, frame, effort, active
+        self.outermost = MAX_SEARCH
+        self.is_too_wide = False
+
+    def run(self, num_alike: int, most_steps: int = MAX_SEARCH) -> bytes | None:
+        """A shortest word; None if there is none, or if it is too wide.
+
+        `num_alike` captured texts of a label are tried where each leads elsewhere, `most_steps` made where texts are
+        captured, those of called frames aside.
+        """
+        effort = Effort(self._whole.lexemes, self._whole)
+        order = count()
+        # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
+        heap: list[tuple[int, int, bytes, Frame | _Lexeme | Call | None]] = [(0, next(order), b"", self._frame)]
+        seen: set[Frame] = set()
+        has_captures = False
+        while heap:
+            length, _, word, item = heapq.heappop(heap)
+            effort.step()
+            if has_captures and effort.num_steps > most_steps:
+                self.is_too_wide = True
+                return None
+            if item is None:
+                return word
+            if isinstance(item, _Lexeme):
+                words = next(item.words, None)
+                if words is None:
+                    continue
+                for read, label in words:
+                    for after in item.frame.after(label, read if item.captures else b""):
+                        heapq.heappush(heap, (length, next(order), word + read, after.outward()))
+                heapq.heappush(heap, (length + 1, next(order), word, item))
+            elif isinstance(item, Call):
+                callee = item.callee.outward()
+                if callee in self._active:
+                    self.outermost = min(self.outermost, self._active[callee])
+                    continue
+                inner, cut = self._solve(callee, self._whole, self._active)
+                self.outermost = min(self.outermost, cut)
+                if inner is not None:
+                    heapq.heappush(heap, (length + len(inner), next(order), word + inner, item.then.outward()))
+            elif item not in seen:
+                seen.add(item)
+                for move in item.moves():
+                    if isinstance(move, Return):
+                        heapq.heappush(heap, (length, next(order), word, None))
+                    elif isinstance(move, Read):
+                        reader = move.reader or item
+                        has_captures |= move.capture
+                        text = b"" if move.capture else None
+                        words_ahead = lexeme_words(reader, move.node, None, text, num_alike, effort)
+                        reading = _Lexeme(reader, words_ahead, move.capture)
+                        heapq.heappush(heap, (length, next(order), word, reading))
+                    else:
+                        # After everything else of this length: a call may lead ever deeper, an end is an end.
+                        heapq.heappush(heap, (length, _CALLS_LAST + next(order), word, move))
+        return None
+
+
+@dataclass(slots=True)
+class _Lexeme:
+    """The words of a lexeme by their length, as an item of the search: those of each length when it is its turn."""
+
+    frame: Frame
+    words: Iterator[Sequence[Word]]
+    captures: bool
+
+
+def lexeme_words(
+    frame: Frame, node: Node, permitted: bytes | None, text: bytes | None, num_alike: int, effort: Effort
+) -> Iterator[Sequence[Word]]:
+    """Words of a lexeme by their length, those that may lead elsewhere than shorter ones.
+
+    `frame` reads it, and has read `text` of it if it is captured; `node` is left. There are `num_alike` captured words
+    of a label, where each leads elsewhere.
+    """
+    if text is None:
+        return effort.lexemes.of(node, permitted, effort)
+    return _captured_words(frame, node, text, num_alike, effort)
+
+
+def _captured_words(frame: Frame, node: Node, text: bytes, num_alike: int, effort: Effort) -> Iterator[Sequence[Word]]:
+    """The same for a captured lexeme of which `text` was read, where what follows depends on the word.
+
+    If the frame says what most words have in common, these are the listed ones and a shortest one that is not listed.
+    """
+    usable = effort.lexemes.usable
+    first = shortest_word(node, effort.step, usable)
+    fresh = None if first is None else frame.fresh(first[1])
+    so_far = None if fresh is None else fresh.decode(text)
+    if first is None or fresh is None or so_far is None:
+        yield from few_by_length(node, num_alike, effort.step, usable)
+        return
+    listed: dict[int, list[Word]] = {}
+    for known in fresh.listed:
+        if known.startswith(so_far):
+            word = fresh.spell(known[len(so_far) :]) + fresh.end
+            listed.setdefault(len(word), []).append((word, first[1]))
+    length = -1
+    for length, layer in enumerate(words_by_length(node, effort.step, usable, again=True)):
+        unlisted = (
+            (word, first[1])
+            for word, _ in layer
+            if fresh.decode(text + word[: len(word) - len(fresh.end)]) not in fresh.listed
+        )
+        other = next(unlisted, None)
+        yield listed.get(length, []) if other is None else [*listed.get(length, []), other]
+        if other is not None:
+            break
+    yield from (listed.get(further, []) for further in range(length + 1, max(listed, default=0) + 1))
 
 
 class _Outside(NamedTuple):
@@ -99,35 +287,31 @@ class Completions:
         self._frames: dict[Frame, bytes | None] = {}
         self._outsides: dict[int, _Outside | None] = {}
         self._lexemes = Lexemes(self._division.usable if left_out else ALL_BYTES)
-        self._texts: dict[State, bytes] = {}
-        self._tokens: dict[State, tuple[int, ...] | None] = {}
+        self._texts: Memo[State, bytes] = Memo(self._find_text, MAX_REMEMBERED)
+        self._tokens: Memo[State, tuple[int, ...] | None] = Memo(self._fewest, MAX_REMEMBERED)
         self._of_any_bytes = of_any_bytes
 
     def text(self, state: State) -> bytes:
         """A shortest completion in bytes of `state`."""
-        known = self._texts.get(state)
-        if known is None:
-            with self._recogniser.automaton.lock:
-                try:
-                    known = b"" if self._recogniser.states.is_accepting(state) else self._shortest(state)
-                except ResourceLimitError:
-                    if self._of_any_bytes is None:
-                        raise
-                    known = self._of_any_bytes.text(state)
-                _remember(self._texts, state, known)
-        return known
+        return self._texts[state]
+
+    def _find_text(self, state: State) -> bytes:
+        with self._recogniser.automaton.lock:
+            try:
+                return b"" if self._recogniser.states.is_accepting(state) else self._shortest(state)
+            except ResourceLimitError:
+                if self._of_any_bytes is None:
+                    raise
+                return self._of_any_bytes.text(state)
 
     def tokens(self, state: State) -> tuple[int, ...]:
         """A completion in few tokens, none of those that are left out."""
-        text = self.text(state)
-        if state not in self._tokens:
-            _remember(self._tokens, state, self._fewest(state, text))
         found = self._tokens[state]
         if found is None:
             raise ResourceLimitError(
                 "the vocabulary has no tokens for the shortest completion of the text"
                 + (" without those that may be forbidden" if self._has_left_out else ""),
-                at=f"{text!r:.80}",
+                at=f"{self.text(state)!r:.80}",
                 hint="fewer forbidden tokens" if self._has_left_out else "a tokenizer that has every byte as a token",
             )
         return found
@@ -159,8 +343,7 @@ class Completions:
     @property
     def num_bytes(self) -> int:
         """About how much memory the answers take that are kept."""
-        num_answers = len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens)
-        return _ANSWER_BYTES * num_answers
+        return _ANSWER_BYTES * (len(self._frames) + len(self._outsides) + len(self._texts) + len(self._tokens))
 
     # -- in bytes
 
@@ -258,9 +441,9 @@ class Completions:
 
     # -- in tokens
 
-    def _fewest(self, state: State, text: bytes) -> tuple[int, ...] | None:
-        """A completion in few tokens, given a shortest one in bytes; None if there is none among its variants."""
-        division = self._division
+    def _fewest(self, state: State) -> tuple[int, ...] | None:
+        """A completion in few tokens; None if there is none among the variants of a shortest one in bytes."""
+        division, text = self._division, self.text(state)
         counts = [(count, form) for form in dict.fromkeys(_variants(text)) if (count := division.num_tokens(form))]
         for _, form in sorted(counts, key=itemgetter(0)):  # of equals the first
             if form == text or self._completes(state, form):
@@ -286,9 +469,3 @@ def _variants(text: bytes) -> Iterator[bytes]:
         if b"aaaa" in form:
             for filler in _FILLERS:
                 yield re.sub(rb"a{4,}", lambda found, filler=filler: filler * len(found[0]), form)  # type: ignore[misc]
-
-
-def _remember(memory: dict[K, T], key: K, value: T) -> None:
-    if len(memory) >= MAX_REMEMBERED:
-        memory.clear()
-    memory[key] = value

@@ -12,6 +12,7 @@ the next byte may begin what comes after it, so that free text is not tried to e
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
@@ -214,24 +215,11 @@ class Split:
             item, then = todo.item, todo.then
             if isinstance(item, Close):
                 agenda.append((position, then, (trace, item)))
-            elif isinstance(item, Concatenated):
-                then = self._before(Close("sequence", len(item.items)), then, item)
-                for part in reversed(item.items):
-                    then = self._before(part, then)
-                agenda.append((position, then, trace))
-            elif isinstance(item, Alternatives):
-                for number in range(len(item.options) - 1, -1, -1):
-                    after = self._before(Close("chosen", number), then, item)
-                    agenda.append((position, self._before(item.options[number], after), trace))
-            elif isinstance(item, Repeated):
-                after = self._before(Round(item, 0, False), then)
-                agenda.append((position, after, (trace, Close("rounds begin"))))
-            elif isinstance(item, Round):
-                agenda += ((position, after, trace) for after in self._rounds(item, then))
-            elif isinstance(item, Inline) and isinstance(item.constraint, HasParts):
-                after = self._before(Close("part", 0, item.constraint), then, item)
-                agenda.append((position, self._before(self._expression_of(item.constraint), after), trace))
+            elif (ways := self._ways(item, then)) is not None:
+                begun = (trace, Close("rounds begin")) if isinstance(item, Repeated) else trace
+                agenda += ((position, after, begun) for after in ways)
             else:
+                assert not isinstance(item, Round)
                 ends = yield from self._ends_of(item, position)
                 self._num_steps += _COST * len(ends)
                 read, (first, may_end) = self._after_reading(then), self._begin_of_todo(then)
@@ -239,6 +227,33 @@ class Split:
                     if first >> self.data[end] & 1 if end < len(self.data) else may_end:
                         agenda.append((end, then if end == position else read, (trace, Leaf(item, position, end))))
         return False
+
+    def _ways(self, item: Expression | Round, then: Todo | None) -> Sequence[Todo | None] | None:
+        """The ways to go on with an item, the last to be tried first; None for a part that is not divided further."""
+        if isinstance(item, Concatenated):
+            then = self._marked(Close("sequence", len(item.items)), then, item)
+            for part in reversed(item.items):
+                then = self._before(part, then)
+            return [then]
+        if isinstance(item, Alternatives):
+            afters = [self._marked(Close("chosen", number), then, item) for number in range(len(item.options))]
+            return [self._before(*way) for way in zip(item.options, afters, strict=True)][::-1]
+        if isinstance(item, Repeated):
+            return [self._before(Round(item, 0, False), then)]
+        if isinstance(item, Round):
+            return self._rounds(item, then)
+        within = self._within(item)
+        if within is None:
+            return None
+        return [self._before(self._expression_of(within), self._before(Close("part", 0, within), then, item))]
+
+    def _marked(self, mark: Close, then: Todo | None, owner: Expression) -> Todo | None:
+        """The rest with a mark in front."""
+        return self._before(mark, then, owner)
+
+    def _within(self, item: Expression | Close | Round) -> HasParts | None:
+        """The constraint that an item is, if it has parts."""
+        return item.constraint if isinstance(item, Inline) and isinstance(item.constraint, HasParts) else None
 
     def _begin_of_todo(self, todo: Todo | None) -> FirstBytes:
         """With what all that is still to be matched may begin, or more."""
@@ -271,8 +286,9 @@ class Split:
             for option in map(self._begin_of, item.options):
                 found = FirstBytes(found.first | option.first, found.may_be_empty or option.may_be_empty)
             return found
-        if isinstance(item, Inline) and isinstance(item.constraint, HasParts):
-            return self._begin_of(self._expression_of(item.constraint))
+        within = self._within(item)
+        if within is not None:
+            return self._begin_of(self._expression_of(within))
         if isinstance(item, SpecialToken):
             return FirstBytes(1 << written(item.token).encode()[0], False)
         recogniser, asked = self._reader_of(item)

@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -138,13 +138,10 @@ class Automaton:
                 hint="simplify its patterns or lower its counts",
             )
         while start + num_states > len(self.kinds):
-            self._grow()
-        if num_states == 1:
-            self.nodes.append(None)
-            self.labels.append(())
-        else:
-            self.nodes.extend([None] * num_states)
-            self.labels.extend([()] * num_states)
+            self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)
+            self.low, self.high = doubled(self.low, -1), doubled(self.high, -1)
+        self.nodes += [None] * num_states
+        self.labels += [()] * num_states
         return start
 
     def _label_set(self, labels: tuple[Hashable, ...]) -> int:
@@ -212,7 +209,7 @@ class Automaton:
             self._steps.pop(state, None)
 
     def make(self, code: int) -> None:
-        """Make what a kernel asks for: see `gpu._after`."""
+        """Make what a kernel asks for: see `kernels._after`."""
         state, byte = divmod(-2 - code, 512)
         if byte == 256:
             self.expand(state)
@@ -251,15 +248,13 @@ class Automaton:
         if not self.labels[state]:
             return False
         with self.lock:
-            if self.kinds[state] == NOT_EXPANDED:
-                self.expand(state)
+            self.expand(state)
             return bool(self.kinds[state] == FINAL)
 
     def first_bytes(self, state: int) -> UInt8Array:
         """The bytes that may follow, uint8 [256] of 0 and 1."""
         with self.lock:
-            if self.kinds[state] == NOT_EXPANDED:
-                self.expand(state)
+            self.expand(state)
             first: UInt8Array = (self.next[state] != DEAD).astype(np.uint8)
             return first
 
@@ -281,14 +276,10 @@ class Automaton:
             flags[list(self._steps.get(state, ()))] = 1
         return flags
 
-    def _grow(self) -> None:
-        self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)
-        self.low, self.high = doubled(self.low, -1), doubled(self.high, -1)
 
-
-def array_bytes(*arrays: npt.NDArray[Any]) -> int:
-    """Memory of some arrays."""
-    return sum(array.nbytes for array in arrays)
+def array_bytes(owner: object) -> int:
+    """Memory of the arrays that an object holds."""
+    return sum(value.nbytes for value in vars(owner).values() if isinstance(value, np.ndarray))
 
 
 def doubled(array: npt.NDArray[_Scalar], fill: int = 0) -> npt.NDArray[_Scalar]:
@@ -298,6 +289,13 @@ def doubled(array: npt.NDArray[_Scalar], fill: int = 0) -> npt.NDArray[_Scalar]:
     if fill:
         grown[len(array) :] = fill
     return grown
+
+
+def with_room(array: npt.NDArray[_Scalar], size: int, fill: int = 0) -> npt.NDArray[_Scalar]:
+    """The array, or as `doubled` makes it if it has fewer rows than that."""
+    while len(array) < size:
+        array = doubled(array, fill)
+    return array
 
 
 @lru_cache(maxsize=65_536)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.engine.automaton import Int32Array, UInt8Array
 
 
 def num_words(vocabulary_size: int) -> int:
@@ -36,10 +36,15 @@ def bitmask_from_ids(ids: Iterable[int], vocabulary_size: int) -> Int32Array:
     return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
 
 
+def flags_from_bitmask(row: Int32Array) -> UInt8Array:
+    """One row as a number for each id, 1 if it is allowed, uint8 [32 * words]."""
+    little = np.ascontiguousarray(row).astype("<i4", copy=False)
+    return np.unpackbits(little.view(np.uint8), bitorder="little")
+
+
 def ids_from_bitmask(row: Int32Array) -> Int32Array:
     """The allowed ids of one row, ascending, int32."""
-    little = np.ascontiguousarray(row).astype("<i4", copy=False)
-    return np.flatnonzero(np.unpackbits(little.view(np.uint8), bitorder="little")).astype(np.int32)
+    return np.flatnonzero(flags_from_bitmask(row)).astype(np.int32)
 
 
 def num_set(row: Int32Array) -> int:

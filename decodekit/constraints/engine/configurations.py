@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, array_bytes, doubled
+from decodekit.constraints.engine.automaton import Int32Array, UInt8Array, doubled, with_room
 from decodekit.constraints.work_budget import charge, check
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -122,12 +122,6 @@ class Rows:
         self._row_of: dict[Closure, int] = {}
         self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
 
-    @property
-    def num_array_bytes(self) -> int:
-        """Memory of the arrays."""
-        starts = array_bytes(self.start, self.returns, self.lexical, self.reader, self.push, self.pushed)
-        return array_bytes(self.keys, self.rows, self.entry) + starts
-
     def add(self, following: Closure) -> int:
         """The row of what follows, a new one if there is none yet."""
         known = self._row_of.get(following)
@@ -135,21 +129,17 @@ class Rows:
             return known
         row = self._row_of[following] = self._num_rows
         self._num_rows += 1
-        if row + 2 > len(self.start):
-            self.start, self.returns = doubled(self.start), doubled(self.returns)
-        for lexical, reader, frames in following.starts:
-            index = self._num_starts
-            self._num_starts += 1
-            if index == len(self.lexical):
-                self.lexical, self.reader = doubled(self.lexical), doubled(self.reader)
-                self.push = np.append(self.push, np.zeros(index, np.int32))
+        self.start, self.returns = with_room(self.start, row + 2), with_room(self.returns, row + 2)
+        size = self._num_starts + len(following.starts)
+        self.lexical, self.reader = with_room(self.lexical, size), with_room(self.reader, size)
+        self.push = with_room(self.push, size + 1)
+        for index, (lexical, reader, frames) in enumerate(following.starts, self._num_starts):
             self.lexical[index], self.reader[index] = lexical, reader
-            for frame in frames:
-                if self._num_pushed == len(self.pushed):
-                    self.pushed = doubled(self.pushed)
-                self.pushed[self._num_pushed] = frame
-                self._num_pushed += 1
-            self.push[index + 1] = self._num_pushed
+            end = self._num_pushed + len(frames)
+            self.pushed = with_room(self.pushed, end)
+            self.pushed[self._num_pushed : end] = frames
+            self.push[index + 1] = self._num_pushed = end
+        self._num_starts = size
         self.start[row + 1] = self._num_starts
         self.returns[row] = following.is_returning
         return row
@@ -157,25 +147,23 @@ class Rows:
     def put(self, key: int, row: int) -> None:
         """Let a key find a row."""
         if 2 * self._num_keys >= len(self.keys):
-            old = [(int(k), int(r)) for k, r in zip(self.keys, self.rows, strict=True) if k >= 0]
+            old = zip(self.keys.tolist(), self.rows.tolist(), strict=True)
             self.keys, self.rows = np.full(2 * len(self.keys), -1, np.int64), np.zeros(2 * len(self.keys), np.int32)
-            for k, r in old:
-                self._insert(k, r)
-        self._insert(key, row)
-        self._num_keys += 1
-
-    def put_entry(self, frame: int, row: int) -> None:
-        """Let the entry of a frame find a row."""
-        while frame >= len(self.entry):
-            self.entry = doubled(self.entry, -1)
-        self.entry[frame] = row
-
-    def _insert(self, key: int, row: int) -> None:
+            self._num_keys = 0
+            for known, its_row in old:
+                if known >= 0:
+                    self.put(known, its_row)
         mask = len(self.keys) - 1
         slot = (key ^ key >> 29) * 0x9E3779B1 & mask
         while self.keys[slot] >= 0:
             slot = slot + 1 & mask
         self.keys[slot], self.rows[slot] = key, row
+        self._num_keys += 1
+
+    def put_entry(self, frame: int, row: int) -> None:
+        """Let the entry of a frame find a row."""
+        self.entry = with_room(self.entry, frame + 1, -1)
+        self.entry[frame] = row
 
 
 BUNDLE: Final = -2
@@ -215,36 +203,37 @@ class Stacks:
         self.count: Int64Array = np.full(1, 2, np.int64)
         self.frame[_CUT_STACK] = CUT
 
-    @property
-    def num_array_bytes(self) -> int:
-        """Memory of the arrays."""
-        return array_bytes(self.frame, self.parent, self.members, self.slots)
-
     def push(self, parent: int, frame: int) -> int:
         """The stack with a frame on top of another stack."""
         if self.count[0] == len(self.frame):
             self.grow()
-        key = parent << 32 | frame
-        mask = len(self.slots) - 1
-        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
-        while (number := int(self.slots[slot])) != 0:
-            if self.parent[number] == parent and self.frame[number] == frame:
-                return number
-            slot = slot + 1 & mask
-        number = int(self.count[0])
-        self.count[0] += 1
-        self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
+        slot = self._slot(parent, frame)
+        number = int(self.slots[slot])
+        if number == 0:
+            number = self._next()
+            self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
         return number
 
-    def bundle(self, stacks: Iterable[int]) -> int:
+    def _slot(self, parent: int, frame: int) -> int:
+        """The slot of a stack, or the free one where it belongs."""
+        key, mask = parent << 32 | frame, len(self.slots) - 1
+        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+        while (number := self.slots[slot]) != 0 and (self.parent[number] != parent or self.frame[number] != frame):
+            slot = slot + 1 & mask
+        return slot
+
+    def _next(self) -> int:
+        """The number of a new stack, for which there is room."""
+        self.count[0] += 1
+        return int(self.count[0]) - 1
+
+    def bundle(self, some: Iterable[int], depth: int = 0) -> int:
         """The number that stands for some stacks, those of bundles among them one by one.
 
         Stacks with the same frame on top become one, on the bundle of what is below, and so on downwards: the sets of
         stacks of an ambiguous text share their parts, and are as many as the places of the text, not as its readings.
         """
-        return self._bundled(frozenset(stacks), 0)
-
-    def _bundled(self, stacks: frozenset[int], depth: int) -> int:
+        stacks = frozenset(some)
         if len(stacks) == 1:
             return next(iter(stacks))
         number = self._bundles.get(stacks)
@@ -253,7 +242,7 @@ class Stacks:
         bundles = [stack for stack in stacks if stack in self._members_by_bundle]
         if bundles:
             members = stacks.difference(bundles).union(*map(self._members_by_bundle.__getitem__, bundles))
-            number = self._bundles[stacks] = self._bundled(members, depth)
+            number = self._bundles[stacks] = self.bundle(members, depth)
             return number
         check()  # what is bundled below is kept, and counted when it is: who begins again gets further
         groups: dict[int, list[int]] = {}
@@ -265,9 +254,9 @@ class Stacks:
                 if len(group) == 1:
                     merged += group
                 else:
-                    below = frozenset(self.parent[group].tolist())
-                    merged.append(self.push(self._bundled(below, depth + 1 + len(stacks) // _MANY_STACKS), frame))
-            number = self._bundled(frozenset(merged), depth)
+                    below = self.parent[group].tolist()
+                    merged.append(self.push(self.bundle(below, depth + 1 + len(stacks) // _MANY_STACKS), frame))
+            number = self.bundle(merged, depth)
         else:
             number = self._new_bundle(stacks)
         charge(_STEPS_OF_BUNDLE + len(stacks) // 4)
@@ -277,12 +266,10 @@ class Stacks:
     def _new_bundle(self, stacks: frozenset[int]) -> int:
         if self.count[0] == len(self.frame):
             self.grow()
-        number = int(self.count[0])
-        self.count[0] += 1
-        while self._num_members + 1 + len(stacks) > len(self.members):
-            self.members = doubled(self.members)
+        number = self._next()
         start = self._num_members
         self._num_members += 1 + len(stacks)
+        self.members = with_room(self.members, self._num_members)
         self.members[start], self.members[start + 1 : self._num_members] = len(stacks), sorted(stacks)
         self.frame[number], self.parent[number] = BUNDLE, start
         self._members_by_bundle[number] = stacks
@@ -316,15 +303,9 @@ class Stacks:
         """Make room."""
         self.frame, self.parent = doubled(self.frame), doubled(self.parent)
         self.slots = np.zeros(2 * len(self.slots), np.int32)
-        mask = len(self.slots) - 1
         for number in range(_CUT_STACK + 1, int(self.count[0])):
-            if self.frame[number] == BUNDLE:
-                continue
-            key = int(self.parent[number]) << 32 | int(self.frame[number])
-            slot = (key ^ key >> 29) * 0x9E3779B1 & mask
-            while self.slots[slot]:
-                slot = slot + 1 & mask
-            self.slots[slot] = number
+            if self.frame[number] != BUNDLE:
+                self.slots[self._slot(int(self.parent[number]), int(self.frame[number]))] = number
 
 
 def row_key(reader: int, label_set: int) -> int:

@@ -82,12 +82,11 @@ class Store:
 
     def __init__(self, subject: str, version: str) -> None:
         self._key = {"subject": subject, "version": version}
-        self._subject, self._version = subject, version
 
     def path(self, name: str) -> Path | None:
         """The file of the arrays with a name; None if nothing is kept."""
         folder = root()
-        return None if folder is None else folder / self._version / self._subject / f"{name}.arrays"
+        return None if folder is None else folder / self._key["version"] / self._key["subject"] / f"{name}.arrays"
 
     def load(self, name: str) -> dict[str, npt.NDArray[Any]] | None:
         """The arrays with a name, writable; None if they are not there or damaged."""
@@ -110,19 +109,16 @@ class Store:
         if path is None:
             return False
         parts = _pack(arrays, {**self._key, "name": name})
-        temporary = None
+        temporary = path.with_name(f"{name}.{os.getpid()}.{threading.get_ident()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{name}.{os.getpid()}.{threading.get_ident()}.tmp")
             with temporary.open("wb") as file:
-                for part in parts:
-                    file.write(part)
+                file.writelines(parts)
             os.replace(temporary, path)
         except OSError as error:
             _log.debug("decodekit: %s cannot be written: %s", path, error)
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             return False
         _sweep(path.parents[2], path.parent)
         return True

@@ -35,11 +35,11 @@ class Division:
     """
 
     def __init__(self, vocabulary: Vocabulary, left_out: frozenset[int] = NONE) -> None:
-        self._trie = all_tokens(vocabulary).whole.trie
+        index = all_tokens(vocabulary).whole
+        self._trie = index.trie
         self._left_out: Int32Array = bitmask_from_ids(left_out, vocabulary.size)
-        top = all_tokens(vocabulary).whole.top
         self._top: Int32Array = np.zeros(256, np.int32)  # the node of each byte; 0 if no token begins with it
-        self._top[self._trie.byte[top]] = top
+        self._top[index.trie.byte[index.top]] = index.top
 
     def num_tokens(self, text: bytes) -> int | None:
         """The fewest tokens that a text can be divided into; None if there is no division."""

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, doubled
+from decodekit.constraints.engine.automaton import DEAD, Automaton, Int32Array, UInt8Array, array_bytes, with_room
 from decodekit.constraints.engine.configurations import (
     CUT,
     Closure,
@@ -40,7 +40,8 @@ from decodekit.constraints.engine.configurations import (
     States,
     row_key,
 )
-from decodekit.constraints.memory_account import Account
+from decodekit.constraints.language.shortest import is_permitted
+from decodekit.constraints.memory_account import Account, Memo
 from decodekit.constraints.network import Call, End, Frame, Fresh, Move, Read, Return
 from decodekit.constraints.work_budget import charge, check, spend
 from decodekit.errors import ResourceLimitError
@@ -78,19 +79,19 @@ class Recogniser:
         self.root_frame = root
         self.frames: list[Frame] = []
         self.readers: list[Reader] = []
-        self._moves: list[tuple[Move, ...] | None] = []  # by frame, once they were asked for
+        self._moves: Memo[int, tuple[Move, ...]] = Memo(self._find_moves)  # by frame
         self.rows = Rows()
         self.stacks = Stacks()
         self.captures: UInt8Array = np.zeros(256, np.uint8)
         self.permitted: Int32Array = np.full(256, -1, np.int32)
         self.num_permitted: Int32Array = np.zeros(256, np.int32)
         self._num_counts = 0
-        self._selections: dict[bytes, int] = {}
+        self._selections: Memo[bytes, int] = Memo(self._begin_selection)
         self._frame_numbers: dict[Frame, int] = {}
         self._reader_numbers: dict[Reader, int] = {}
         self.states = States()
         self.account = Account()
-        self._followed: dict[tuple[int, ...], Closure] = {}
+        self._followed: Memo[tuple[int, ...], Closure] = Memo(self._epsilon_closure)  # by frames
         self._left: dict[int, Closure] = {}
         self._fresh: dict[int, tuple[Fresh, Closure] | None] = {}
         self._returned: dict[int, tuple[tuple[Configuration, ...], bool]] = {}
@@ -113,8 +114,7 @@ class Recogniser:
     @property
     def num_array_bytes(self) -> int:
         """Memory of the arrays."""
-        own = array_bytes(self.captures, self.permitted, self.num_permitted)
-        return own + self.rows.num_array_bytes + self.stacks.num_array_bytes
+        return sum(map(array_bytes, (self, self.rows, self.stacks)))
 
     def step(self, state: State, byte: int) -> State | None:
         """The state after one more byte, or None if no text continues so."""
@@ -123,7 +123,8 @@ class Recogniser:
             return edges[edge]
         except KeyError:
             with self.automaton.lock:
-                target = edges[edge] = self._read(state, byte)
+                entry = self.advance(self.states.configurations[state], byte)
+                target = edges[edge] = self._intern(entry)
             return target
 
     def read(self, state: State, data: bytes) -> State | None:
@@ -168,15 +169,7 @@ class Recogniser:
 
     def enter(self, frame: int) -> Closure:
         """The `Closure` of the entry of a frame."""
-        return self._follow((frame,))
-
-    def add_row(self, reader: int, label_set: int) -> None:
-        """Write down for compiled code what follows a lexeme of a reader that does not capture."""
-        self.rows.put(row_key(reader, label_set), self.rows.add(self.leave(reader, label_set)))
-
-    def add_entry(self, frame: int) -> None:
-        """Write down for compiled code what follows on the entry of a frame."""
-        self.rows.put_entry(frame, self.rows.add(self.enter(frame)))
+        return self._followed[(frame,)]
 
     def resolve(self, following: Closure, stack: int) -> Entry:
         """The configurations of a `Closure` on a stack, and whether the text may end there."""
@@ -242,7 +235,9 @@ class Recogniser:
         if key not in self._fresh:
             frame, labels = self.frames[self.readers[reader].frame], self.automaton.label_sets[label_set]
             common = frame.fresh(labels[0]) if len(labels) == 1 else None
-            self._fresh[key] = None if common is None else (common, self._follow(map(self._frame, common.frames)))
+            self._fresh[key] = (
+                None if common is None else (common, self._followed[tuple(map(self._frame, common.frames))])
+            )
         return self._fresh[key]
 
     def first_bytes(self, configurations: Iterable[Configuration]) -> UInt8Array:
@@ -294,9 +289,6 @@ class Recogniser:
                 return True
         return False
 
-    def _read(self, state: State, byte: int) -> State | None:
-        return self._intern(self.advance(self.states.configurations[state], byte))
-
     def advance(self, configurations: Iterable[Configuration], byte: int) -> Entry:
         """The configurations after one more byte in any of some. The automaton's lock is held."""
         check()
@@ -325,9 +317,9 @@ class Recogniser:
         frame = self.frames[where.frame]
         frames: list[int] = []
         for label in self.automaton.label_sets[label_set]:
-            if where.permitted is None or type(label) is not int or where.permitted[label]:
+            if is_permitted(label, where.permitted):
                 frames += map(self._frame, frame.after(label, text))
-        return self._follow(frames)
+        return self._followed[tuple(frames)]
 
     def _intern(self, entry: Entry) -> State | None:
         configurations, is_accepting = entry
@@ -362,7 +354,6 @@ class Recogniser:
         if number is None:
             number = self._frame_numbers[frame] = len(self.frames)
             self.frames.append(frame)
-            self._moves.append(None)
             self.rows.put_entry(number, -1)
         return number
 
@@ -371,37 +362,25 @@ class Recogniser:
         if number is None:
             number = self._reader_numbers[reader] = len(self.readers)
             self.readers.append(reader)
-            if number == len(self.captures):
-                self.captures = doubled(self.captures)
-                self.permitted = doubled(self.permitted, -1)
+            self.captures = with_room(self.captures, number + 1)
+            self.permitted = with_room(self.permitted, number + 1, -1)
             self.captures[number] = reader.captures
             if reader.permitted is not None:
-                self.permitted[number] = self._selection(reader.permitted)
+                self.permitted[number] = self._selections[reader.permitted]
         return number
 
-    def _selection(self, permitted: bytes) -> int:
+    def _begin_selection(self, permitted: bytes) -> int:
         """The index at which the running counts of a selection begin."""
-        begin = self._selections.get(permitted)
-        if begin is None:
-            begin = self._selections[permitted] = self._num_counts
-            self._num_counts += len(permitted) + 1
-            while self._num_counts > len(self.num_permitted):
-                self.num_permitted = doubled(self.num_permitted)
-            counts = np.cumsum(np.frombuffer(permitted, np.uint8), dtype=np.int32)
-            self.num_permitted[begin] = 0
-            self.num_permitted[begin + 1 : self._num_counts] = counts
+        begin = self._num_counts
+        self._num_counts += len(permitted) + 1
+        self.num_permitted = with_room(self.num_permitted, self._num_counts)
+        counts = np.cumsum(np.frombuffer(permitted, np.uint8), dtype=np.int32)
+        self.num_permitted[begin] = 0
+        self.num_permitted[begin + 1 : self._num_counts] = counts
         return begin
 
-    def _follow(self, frames: Iterable[int]) -> Closure:
-        """The `Closure` of the entry of any of some frames."""
-        key = tuple(frames)
-        following = self._followed.get(key)
-        if following is None:
-            following = self._followed[key] = self._epsilon_closure(key)
-        return following
-
     def _epsilon_closure(self, frames: tuple[int, ...]) -> Closure:
-        """Follow all moves that read nothing: what may be read next, and whether the stack below may go on."""
+        """The `Closure` of the entry of any of some frames: all moves that read nothing are followed."""
         agenda: list[tuple[int, tuple[int, ...]]] = [(frame, ()) for frame in frames]
         entered = set(agenda)
         starts: dict[tuple[int, int, tuple[int, ...]], None] = {}
@@ -409,7 +388,7 @@ class Recogniser:
         while agenda:
             frame, pushed = agenda.pop()
             following: list[tuple[int, tuple[int, ...]]] = []
-            for move in self._moves_of(frame):
+            for move in self._moves[frame]:
                 if isinstance(move, Read):
                     following += ((number, pushed) for number in self._begin(frame, move, pushed, starts))
                 elif isinstance(move, Call):
@@ -430,12 +409,9 @@ class Recogniser:
         charge(len(entered))
         return Closure(tuple(starts), is_returning)
 
-    def _moves_of(self, frame: int) -> tuple[Move, ...]:
-        moves = self._moves[frame]
-        if moves is None:
-            spend()
-            moves = self._moves[frame] = self.frames[frame].moves()
-        return moves
+    def _find_moves(self, frame: int) -> tuple[Move, ...]:
+        spend()
+        return self.frames[frame].moves()
 
     def _begin(
         self, frame: int, move: Read, pushed: tuple[int, ...], starts: dict[tuple[int, int, tuple[int, ...]], None]
@@ -453,7 +429,7 @@ class Recogniser:
         return [
             self._frame(after)
             for label in automaton.labels[lexical]
-            if permitted is None or type(label) is not int or permitted[label]
+            if is_permitted(label, permitted)
             for after in self.frames[frame].after(label, b"")
         ]
 

@@ -45,8 +45,8 @@ class TokenBytes:
         number_of: dict[State, int] = {state: 0}
         alive: Indices = np.arange(len(self.tokens))
         numbers: Indices = np.zeros(len(alive), np.int64)
-        found: list[Indices] = []
-        targets: list[Indices] = []
+        found: list[Indices] = [np.zeros(0, np.int64)]
+        targets: list[Indices] = [np.zeros(0, np.int64)]
         level = 0
         while len(alive):
             keys = numbers * 256 + self.data[self.starts[alive] + level]
@@ -66,8 +66,6 @@ class TokenBytes:
             found.append(self.tokens[alive[is_whole]])
             targets.append(numbers[is_whole])
             alive, numbers = alive[~is_whole], numbers[~is_whole]
-        if not found:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), states
         return np.concatenate(found), np.concatenate(targets), states
 
 

@@ -16,12 +16,11 @@ few long ones with more.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet, finalize
 
 import numpy as np
@@ -35,7 +34,7 @@ from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.ir import accept
 from decodekit.constraints.language.registry import named
-from decodekit.constraints.memory_account import Account, on_shortage, share
+from decodekit.constraints.memory_account import Account, Shelf, on_shortage
 from decodekit.constraints.network import Fresh
 from decodekit.first_use import announcer
 from decodekit.vocabulary import Vocabulary
@@ -62,9 +61,8 @@ _MAX_EXITS: Final = 4096  # a walk with more is repeated for the bytes that may 
 _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class WayOut:
-    """The exits of a lexeme after the same bytes: those before a node, and those at one."""
+class Exits(NamedTuple):
+    """The exits of a lexeme: the nodes before whose byte it may end, and those with tokens that end it for good."""
 
     before: Int32Array
     at: Int32Array
@@ -76,68 +74,34 @@ class Walk:
 
     Attributes:
         inside: tokens after which the lexeme goes on, int32 [words]; None if there are none.
-        before: by label set, the nodes before whose byte the lexeme may end.
-        at: by label set, the nodes with tokens that end the lexeme for good.
-        label_sets: the label sets with which the lexeme may end inside a token.
+        exits: by the label set with which the lexeme may end inside a token; without nodes unless `is_complete`.
         is_complete: False if there were too many exits to list; the walk must be repeated for the bytes that follow.
-        ways_out: the exits of a label set by the bytes before them, made when a captured text asks for them.
+        ways_out: by label set, the places of exits in `exits` by the bytes before them, once a captured text asks.
         by_text: those bytes by the text that they stand for.
     """
 
     inside: Int32Array | None
-    before: dict[int, Int32Array]
-    at: dict[int, Int32Array]
-    label_sets: tuple[int, ...]
-    is_complete: bool
-    num_bytes: int = field(init=False)
-    ways_out: dict[int, dict[bytes, WayOut]] = field(init=False, default_factory=dict)
+    exits: dict[int, Exits]
+    is_complete: bool = True
+    ways_out: dict[int, dict[bytes, Exits]] = field(init=False, default_factory=dict)
     by_text: dict[tuple[int, object], dict[str, list[bytes]]] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        arrays = [*self.before.values(), *self.at.values()]
+    @property
+    def num_bytes(self) -> int:
+        """Memory, what captured texts ask for aside."""
         inside = 0 if self.inside is None else self.inside.nbytes
-        self.num_bytes = 256 + inside + sum(128 + array.nbytes for array in arrays)
+        return 256 + inside + sum(128 + nodes.nbytes for exits in self.exits.values() for nodes in exits if len(nodes))
 
     def to_arrays(self) -> dict[str, Int32Array]:
         """The arrays for `from_arrays`, of a complete walk with one label set at most; the number of that set aside."""
-        return {
-            "inside": NO_NODES if self.inside is None else self.inside,
-            "before": np.concatenate([NO_NODES, *self.before.values()]),
-            "at": np.concatenate([NO_NODES, *self.at.values()]),
-        }
+        exits = next(iter(self.exits.values()), Exits(NO_NODES, NO_NODES))
+        return {"inside": NO_NODES if self.inside is None else self.inside, "before": exits.before, "at": exits.at}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Int32Array], label_set: int) -> Walk:
         """The walk that `to_arrays` was asked of, with the number of the label set in some automaton."""
-        inside, before, at = arrays["inside"], arrays["before"], arrays["at"]
-        return cls(
-            inside=inside if len(inside) else None,
-            before={label_set: before} if len(before) else {},
-            at={label_set: at} if len(at) else {},
-            label_sets=(label_set,) if len(before) or len(at) else (),
-            is_complete=True,
-        )
-
-
-class _Kept:
-    """The walks of the states of one automaton, the one that was asked for last at the end."""
-
-    def __init__(self) -> None:
-        self.walks: OrderedDict[tuple[int, bytes], Walk] = OrderedDict()
-        self._account = Account()
-
-    def add(self, key: tuple[int, bytes], walk: Walk) -> None:
-        if key not in self.walks:  # another thread may have been faster
-            self.walks[key] = walk
-            self._account.add(walk.num_bytes)
-        bound = share(WALK_CACHE_BYTES, 8)
-        while self._account.num_bytes > bound and len(self.walks) > 1:
-            _, oldest = self.walks.popitem(last=False)
-            self._account.add(-oldest.num_bytes)
-
-    def clear(self) -> None:
-        self.walks.clear()
-        self._account.set(0)
+        inside, exits = arrays["inside"], Exits(arrays["before"], arrays["at"])
+        return cls(inside if len(inside) else None, {label_set: exits} if any(map(len, exits)) else {})
 
 
 class TokenIndex:
@@ -147,19 +111,14 @@ class TokenIndex:
     """
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        trie: TokenTrie | None = None,
-        name: str = "tokens",
-        store: Store | None = None,
-        root: int = 0,
+        self, vocabulary: Vocabulary, trie: TokenTrie, name: str, store: Store | None = None, root: int = 0
     ) -> None:
-        self.vocabulary = vocabulary
-        self.trie = TokenTrie.build(vocabulary) if trie is None else trie
+        self.vocabulary, self.trie = vocabulary, trie
         self.root, self.depth = root, int(self.trie.depth[root])
         self._name, self._store = name, store
         self.num_words = num_words(vocabulary.size)
-        self._walks: dict[int, _Kept] = {}  # by the `id` of the automaton that numbers their states
+        # By the `id` of the automaton that numbers the states: by state, and the bytes that may follow, if any.
+        self._walks: dict[int, Shelf[tuple[int, bytes], Walk]] = {}
         self._lock = threading.RLock()
         self._account = Account()
         self._account.add(0 if root else self.trie.num_bytes)
@@ -175,22 +134,21 @@ class TokenIndex:
         with self._lock:
             kept = self._walks.get(id(automaton))
             if kept is None:
-                kept = self._walks[id(automaton)] = _Kept()
+                kept = self._walks[id(automaton)] = Shelf(_size, WALK_CACHE_BYTES, 8)
                 finalize(automaton.account, self._walks.pop, id(automaton), None).atexit = False
-            walk = kept.walks.get(key)
-            if walk is not None:
-                kept.walks.move_to_end(key)
-                return walk
+            if key in kept:
+                kept.move_to_end(key)
+                return kept[key]
         walk = self._common_walk(automaton, state) if follow is None else self._walk_all(automaton, state, follow)
         with self._lock:
-            kept.add(key, walk)
+            kept.keep(key, walk)
         return walk
 
     def forget_walks(self) -> None:
         """Let go of all walks."""
         with self._lock:
             for kept in self._walks.values():
-                kept.clear()
+                kept.empty()
 
     def _common_walk(self, automaton: Automaton, state: int) -> Walk:
         """The walk of a lexical state, from disk if its language has a name; kept there if it was not yet."""
@@ -206,7 +164,7 @@ class TokenIndex:
         if arrays is not None:
             return Walk.from_arrays(arrays, label_set)
         walk = self._walk_all(automaton, state)
-        if walk.is_complete and set(walk.label_sets) <= {label_set}:
+        if walk.is_complete and walk.exits.keys() <= {label_set}:
             self._store.save(file, walk.to_arrays())
         return walk
 
@@ -223,14 +181,11 @@ class TokenIndex:
         if num_exits > len(exits) and follow is not None:
             exits, *_ = self._run(automaton, state, follow, words, NO_NODES, num_exits)
         is_complete = num_exits <= len(exits)
-        found = exits[:num_exits] if is_complete else exits[:0]
-        return Walk(
-            inside=words if num_inside else None,
-            before=_group(found[found[:, 2] == EXIT_BEFORE]),
-            at=_group(found[found[:, 2] == EXIT_AT]),
-            label_sets=tuple(np.flatnonzero(seen).tolist()),
-            is_complete=is_complete,
-        )
+        nodes, label_sets, kinds = exits[: num_exits if is_complete else 0].T
+        before, at = kinds == EXIT_BEFORE, kinds == EXIT_AT
+        groups = ((label_set, label_sets == label_set) for label_set in np.flatnonzero(seen).tolist())
+        by_label_set = {label_set: Exits(nodes[before & group], nodes[at & group]) for label_set, group in groups}
+        return Walk(words if num_inside else None, by_label_set, is_complete)
 
     def reached(self, automaton: Automaton, state: int) -> Int32Array:
         """By token, the lexical state after it if the lexeme goes on, else `DEAD`; int32 [V]. Not kept.
@@ -250,7 +205,7 @@ class TokenIndex:
         reached: Int32Array,
         capacity: int,
     ) -> tuple[Int32Array, UInt8Array, int, int]:
-        """Run `gpu.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
+        """Run `kernels.walk` to its end; returns exits, label sets, and the numbers of exits and tokens inside."""
         from decodekit.constraints.engine.compiled import kernels
 
         trie, start, stop = self.trie, self.root + 1, int(self.trie.end[self.root])
@@ -272,14 +227,19 @@ class TokenIndex:
             if len(seen) < len(automaton.label_sets):
                 seen = np.concatenate((seen, np.zeros(len(automaton.label_sets) - len(seen), np.uint8)))
 
-    def below(self, before: Int32Array, at: Int32Array) -> Int32Array:
-        """The tokens of the subtrees of some nodes, and those of some nodes alone; ids in no order."""
-        first, end = self.trie.first, self.trie.end
+    def below(self, exits: Exits) -> Int32Array:
+        """The tokens that leave a lexeme at some exits; ids in no order."""
+        (before, at), first, end = exits, self.trie.first, self.trie.end
         change = np.zeros(len(self.trie.tokens) + 1, np.int32)
         for starts, stops in ((first[before], first[end[before]]), (first[at], first[at + 1])):
             np.add.at(change, starts, 1)
             np.add.at(change, stops, -1)
         return self.trie.tokens[np.cumsum(change[:-1]) > 0]
+
+    def after(self, byte: int) -> list[TokenIndex]:
+        """The tokens that begin with a byte, as what follows it; empty if there are none."""
+        nodes = self.top[self.trie.byte[self.top] == byte].tolist()
+        return [TokenIndex(self.vocabulary, self.trie, f"{byte}-{self._name}", self._store, node) for node in nodes]
 
     def along(self, data: bytes) -> Iterator[int]:
         """The tokens with which some bytes begin, the shortest first. The index has all tokens."""
@@ -293,18 +253,17 @@ class TokenIndex:
             node = child
             yield from trie.tokens[trie.first[node] : trie.first[node + 1]].tolist()
 
-    def ways_out(self, walk: Walk, label_set: int) -> dict[bytes, WayOut]:
-        """The exits of a walk of all tokens with a label set, by the bytes of the lexeme before them."""
+    def ways_out(self, walk: Walk, label_set: int) -> dict[bytes, Exits]:
+        """The exits of a walk with a label set by the bytes of the lexeme before them, as places in ``walk.exits``."""
         found = walk.ways_out.get(label_set)
         if found is None:
             groups: dict[bytes, tuple[list[int], list[int]]] = {}
-            depth = self.trie.depth
-            for number, node in enumerate(walk.before.get(label_set, NO_NODES).tolist()):
-                groups.setdefault(self.bytes_above(node, self.depth, int(depth[node]) - 1), ([], []))[0].append(number)
-            for number, node in enumerate(walk.at.get(label_set, NO_NODES).tolist()):
-                groups.setdefault(self.bytes_above(node, self.depth, int(depth[node])), ([], []))[1].append(number)
+            for is_at, nodes in enumerate(walk.exits[label_set]):
+                for place, node in enumerate(nodes.tolist()):
+                    prefix = self.bytes_above(node, self.depth, int(self.trie.depth[node]) - 1 + is_at)
+                    groups.setdefault(prefix, ([], []))[is_at].append(place)
             found = walk.ways_out[label_set] = {
-                prefix: WayOut(np.array(before, np.int32), np.array(at, np.int32))
+                prefix: Exits(np.array(before, np.int32), np.array(at, np.int32))
                 for prefix, (before, at) in groups.items()
             }
         return found
@@ -338,9 +297,8 @@ class TokenIndex:
         return bytes(prefix[::-1])
 
 
-def _group(exits: Int32Array) -> dict[int, Int32Array]:
-    """Nodes by label set."""
-    return {int(label_set): exits[exits[:, 1] == label_set, 0].copy() for label_set in np.unique(exits[:, 1])}
+def _size(walk: Walk) -> int:
+    return walk.num_bytes
 
 
 _indices: WeakSet[TokenIndex] = WeakSet()
@@ -412,20 +370,12 @@ def tokens_after(vocabulary: Vocabulary) -> tuple[tuple[int, Part], ...]:
 
     Half of many vocabularies begins with a blank.
     """
-    store, every = store_of(vocabulary), all_tokens(vocabulary)
-    names = ("tokens", "short-tokens", "long-tokens")
-
-    def below(index: TokenIndex, name: str, byte: int) -> TokenIndex | None:
-        found = index.top[index.trie.byte[index.top] == byte]
-        return TokenIndex(vocabulary, index.trie, f"{byte}-{name}", store, int(found[0])) if len(found) else None
-
+    every = all_tokens(vocabulary)
+    trie = every.whole.trie
     parts: list[tuple[int, Part]] = []
     for node in every.whole.top.tolist():
-        byte = int(every.whole.trie.byte[node])
-        if every.whole.trie.end[node] - node >= MANY_NODES and byte < 0x80 and not chr(byte).isalnum():
-            whole, *others = (
-                below(index, name, byte) for index, name in zip((every.whole, *every.by_length), names, strict=False)
-            )
-            assert whole is not None
-            parts.append((byte, Part(whole, tuple(index for index in others if index is not None))))
+        byte = int(trie.byte[node])
+        if trie.end[node] - node >= MANY_NODES and byte < 0x80 and not chr(byte).isalnum():
+            whole, *others = (after for index in (every.whole, *every.by_length) for after in index.after(byte))
+            parts.append((byte, Part(whole, tuple(others))))
     return tuple(parts)

@@ -22,9 +22,8 @@ can be completed by bytes, so a vocabulary that has each single byte never meets
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
@@ -32,19 +31,19 @@ import numpy as np
 from decodekit.constraints.engine.automaton import DEAD, Int32Array, UInt8Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids, first_id, num_set, num_words
 from decodekit.constraints.engine.compiled.kernel_runs import MAX_RETURNED, Runner
-from decodekit.constraints.engine.configurations import Configuration, Entry, StackCut, State
+from decodekit.constraints.engine.configurations import Closure, Configuration, Entry, StackCut, State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.token_index import (
     NO_NODES,
+    Exits,
     Part,
     TokenIndex,
     Walk,
-    WayOut,
     all_tokens,
     byte_tokens,
     tokens_after,
 )
-from decodekit.constraints.memory_account import Account, is_exceeded, share
+from decodekit.constraints.memory_account import Memo, Shelf
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.priority import in_turns
 from decodekit.constraints.work_budget import finished
@@ -60,21 +59,21 @@ _MASK_BYTES: Final = 512  # of what is kept beside the words
 _ANY_BYTE: Final = np.ones(256, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """The mask of states that are the same in the upper frames of their stacks.
+@dataclass(slots=True)
+class _Mask:
+    """A mask, or one that is being made.
 
     Attributes:
-        words: the tokens that need no more frames, int32 [words].
-        returned: nodes of tries at and below which tokens need more.
+        words: the tokens that are allowed whatever was cut from the stacks, int32 [words].
+        returned: nodes of tries at and below which tokens depend on that.
     """
 
     words: Int32Array
-    returned: tuple[tuple[TokenIndex, int], ...]
+    returned: list[tuple[TokenIndex, int]] = field(default_factory=list)
 
 
-def _memory(shared: _Shared | None) -> int:
-    return _MASK_BYTES if shared is None else _MASK_BYTES + shared.words.nbytes
+def _memory(words: Int32Array | None) -> int:
+    return _MASK_BYTES + (0 if words is None else words.nbytes)
 
 
 class Masks:
@@ -88,16 +87,17 @@ class Masks:
         self._tokens = all_tokens(vocabulary)
         self._parts = tokens_after(vocabulary)
         self._byte_tokens = byte_tokens(vocabulary)
-        self._leads: dict[int, int] = {}
         self._num_words = num_words(vocabulary.size)
         self._eos_words = bitmask_from_ids(sorted(vocabulary.eos_token_ids), vocabulary.size)
-        self._kept: OrderedDict[State, Int32Array] = OrderedDict()  # oldest first
+        self._kept: Shelf[State, Int32Array] = Shelf(_memory, MASK_CACHE_BYTES, 4, is_strict=True)
         self._num_allowed: dict[State, int] = {}  # of those whose tokens were counted
         self._is_branching: set[State] = set()  # known, without the mask, to allow more than one token
-        self._account, self._shared_account = Account(), Account()
-        self._density: dict[int, bool] = {}  # by lexical state
-        # By upper configurations, and whether the text may end; the one that was used last at the end.
-        self._shared: OrderedDict[tuple[frozenset[Configuration], bool], _Shared | None] = OrderedDict()
+        self._is_dense: Memo[int, bool] = Memo(self._find_density)  # by lexical state
+        self._leads: Memo[int, int] = Memo(self._leads_to_dense)  # by lexical state and reader
+        # Of states that are the same in the upper frames of their stacks; the one that was used last at the end.
+        self._shared: Shelf[Entry, _Mask | None] = Shelf(
+            lambda mask: _memory(None if mask is None else mask.words), MASK_CACHE_BYTES // 2, 8
+        )
 
     def load(self) -> None:
         """Load the compiled functions, once in a process: it takes a tenth of a second, which no mask should take."""
@@ -107,7 +107,7 @@ class Masks:
         with self._recogniser.automaton.lock:
             whole.reached(self._recogniser.automaton, DEAD)
             self._runner.add_tokens(whole.trie, NO_NODES, self._eos_words)
-            self._runner.run(whole.trie, NO_NODES, (), self._eos_words, whole.bytes_above)
+            self._runner.run(whole, NO_NODES, (), self._eos_words)
         Masks._are_kernels_loaded = True
 
     def mask(self, state: State) -> Int32Array:
@@ -120,7 +120,7 @@ class Masks:
             words = self._kept.get(state)
             if words is None:
                 words = self._make(state)
-                self._keep(state, words)
+                self._kept.keep(state, words)
         return words
 
     def num_allowed(self, state: State) -> int:
@@ -158,20 +158,15 @@ class Masks:
     def is_walked(self, configuration: Configuration) -> bool:
         """Whether a configuration is looked at by a walk of its lexeme, because it allows many tokens."""
         lexical, reader, _, text = configuration
-        return text is not None or (self._recogniser.permitted[reader] < 0 and self._is_dense(lexical))
+        return text is not None or (self._recogniser.permitted[reader] < 0 and self._is_dense[lexical])
 
     def walks_of(self, configuration: Configuration) -> Iterator[tuple[TokenIndex, Walk]]:
         """The walks of such a one: which tokens stay inside its lexeme, and where tokens leave it."""
-        lexical, reader, stack, text = configuration
-        unused: Int32Array = np.zeros(self._num_words, np.int32)
-        follow = (lambda _: _ANY_BYTE) if text is not None else (lambda walk: self._bytes_after(reader, stack, walk))
-        return self._walks(lexical, self._tokens, unused, follow)
+        return self._walks(configuration, self._tokens, np.zeros(self._num_words, np.int32))
 
     def tokens_of(self, configurations: Iterable[Configuration]) -> Int32Array:
         """The tokens that some configurations allow, int32 [words]. The automaton's lock is held."""
-        words: Int32Array = np.zeros(self._num_words, np.int32)
-        self._add(configurations, self._tokens, words, [])
-        return words
+        return self._allowed(configurations, False).words
 
     def _make(self, state: State) -> Int32Array:
         """The mask of a state, from that of a state with cut stacks if that is enough."""
@@ -183,140 +178,91 @@ class Masks:
             shared = self._shared_mask((cut, states.is_accepting(state)))
             if shared is not None:
                 return self._completed(shared, state)
-        return self._allowed(states.configurations[state], states.is_accepting(state))[0]
+        return self._allowed(states.configurations[state], states.is_accepting(state)).words
 
     def _cut(self, state: State, num_frames: int) -> frozenset[Configuration] | None:
         """The configurations of a state with so many frames of their stacks; None if no stack has more."""
         upper = self._recogniser.stacks.upper
-        configurations = self._recogniser.states.configurations[state]
-        if all(upper(stack, num_frames) == stack for _, _, stack, _ in configurations):
-            return None
-        return frozenset(
-            (lexical, reader, upper(stack, num_frames), text) for lexical, reader, stack, text in configurations
-        )
+        whole = self._recogniser.states.configurations[state]
+        cut = [(lexical, reader, upper(stack, num_frames), text) for lexical, reader, stack, text in whole]
+        return None if cut == [*whole] else frozenset(cut)
 
-    def _shared_mask(self, key: tuple[frozenset[Configuration], bool]) -> _Shared | None:
+    def _shared_mask(self, key: Entry) -> _Mask | None:
         """The mask of configurations with cut stacks, kept; None if too much depends on what was cut."""
         if key in self._shared:
             self._shared.move_to_end(key)
             return self._shared[key]
-        found: _Shared | None = None
+        found: _Mask | None = None
         try:
-            words, returned = self._allowed(tuple(key[0]), key[1])
-            if len(returned) <= MAX_RETURNED:
-                found = _Shared(words, tuple(returned))
+            found = self._allowed(*key)
+            if len(found.returned) > MAX_RETURNED:
+                found = None
         except StackCut:
             pass
-        self._shared[key] = found
-        self._shared_account.add(_memory(found))
-        while self._shared_account.num_bytes > share(MASK_CACHE_BYTES, 4) // 2 and len(self._shared) > 1:
-            _, oldest = self._shared.popitem(last=False)
-            self._shared_account.add(-_memory(oldest))
+        self._shared.keep(key, found)
         return found
 
-    def _completed(self, shared: _Shared, state: State) -> Int32Array:
+    def _completed(self, shared: _Mask, state: State) -> Int32Array:
         """The mask of a state, from that of its upper frames."""
-        if not shared.returned:
-            return shared.words
-        recogniser, words = self._recogniser, shared.words
+        words = shared.words.copy() if shared.returned else shared.words
         for index, node in shared.returned:
-            path = index.bytes_above(node, 0, int(index.trie.depth[node]) - 1)
-            before = recogniser.read(state, path)
+            before = self._recogniser.read(state, index.bytes_above(node, 0, int(index.trie.depth[node]) - 1))
             if before is not None:
-                words = shared.words.copy() if words is shared.words else words
-                root = np.array([node], np.int32)
-                configurations = recogniser.states.configurations[before]
-                self._runner.run(index.trie, root, configurations, words, index.bytes_above)
+                configurations = self._recogniser.states.configurations[before]
+                self._runner.run(index, np.array([node], np.int32), configurations, words)
         return words
 
-    def _keep(self, state: State, words: Int32Array) -> None:
-        self._kept[state] = words
-        self._account.add(_MASK_BYTES + words.nbytes)
-        bound = share(MASK_CACHE_BYTES, 4)
-        while (self._account.num_bytes > bound or is_exceeded()) and len(self._kept) > 1:
-            oldest, forgotten = self._kept.popitem(last=False)
-            self._num_allowed.pop(oldest, None)
-            self._account.add(-_MASK_BYTES - forgotten.nbytes)
+    def _allowed(self, configurations: Iterable[Configuration], is_accepting: bool) -> _Mask:
+        """The tokens that configurations allow, those of the end of a text among them if it may end.
 
-    def _allowed(
-        self, configurations: tuple[Configuration, ...], is_accepting: bool
-    ) -> tuple[Int32Array, list[tuple[TokenIndex, int]]]:
-        """The tokens that configurations allow, and the nodes of tries that have to be looked at with whole stacks.
-
-        Raises:
-            StackCut: there are too many of these.
+        Raises `StackCut` where too many nodes have to be looked at with whole stacks.
         """
-        words = self._eos_words.copy() if is_accepting else np.zeros(self._num_words, np.int32)
-        returned: list[tuple[TokenIndex, int]] = []
-        self._add(configurations, self._tokens, words, returned)
-        return words, returned
+        mask = _Mask(self._eos_words.copy() if is_accepting else np.zeros(self._num_words, np.int32))
+        self._add(configurations, self._tokens, mask)
+        return mask
 
-    def _add(
-        self,
-        configurations: Iterable[Configuration],
-        part: Part,
-        words: Int32Array,
-        returned: list[tuple[TokenIndex, int]],
-    ) -> None:
-        """Add the tokens of a part that configurations allow, and the nodes at which their stacks are cut."""
+    def _add(self, configurations: Iterable[Configuration], part: Part, mask: _Mask) -> None:
+        """Add the tokens of a part that configurations allow."""
         together: list[Configuration] = []
         for configuration in configurations:
-            text = configuration[3]
-            if not self.is_walked(configuration):
-                together.append(configuration)
-            elif text is not None:
-                self._captured(configuration, part, text, words, returned)
+            if self.is_walked(configuration):
+                self._add_walked(configuration, part, mask)
             else:
-                self._dense(configuration, part, words, returned)
-        if together:
-            whole = part.whole
-            roots = whole.top
-            if part is self._tokens:
-                leads = 0
-                for lexical, reader, *_ in together:
-                    leads |= self._leads_to_dense(lexical, reader)
-                for number, (byte, after) in enumerate(self._parts):
-                    if leads >> number & 1:
-                        roots = self._add_after(byte, after, roots, together, words, returned)
-            nodes = self._runner.run(whole.trie, roots, together, words, whole.bytes_above)
-            returned += ((whole, node) for node in nodes)
+                together.append(configuration)
+        if not together:
+            return
+        roots = part.whole.top
+        if part is self._tokens:
+            leads = 0
+            for lexical, reader, *_ in together:
+                leads |= self._leads[lexical << 32 | reader]
+            for number, (byte, after) in enumerate(self._parts):
+                # A blank or a bracket is rarely the end of what it allows: after it there is often a name, a number or
+                # a string, whose tokens are known.
+                if leads >> number & 1:
+                    root = after.whole.root
+                    roots = roots[roots != root]
+                    self._runner.add_tokens(after.whole.trie, np.array([root], np.int32), mask.words)
+                    self._add(self._recogniser.advance(together, byte)[0], after, mask)
+        self._run(part.whole, roots, together, mask)
 
-    def _add_after(
-        self,
-        byte: int,
-        part: Part,
-        roots: Int32Array,
-        configurations: list[Configuration],
-        words: Int32Array,
-        returned: list[tuple[TokenIndex, int]],
-    ) -> Int32Array:
-        """Add the tokens that begin with a byte, by way of what follows it; returns the nodes that remain to be done.
+    def _run(self, index: TokenIndex, nodes: Int32Array, configurations: Iterable[Configuration], mask: _Mask) -> None:
+        """Add the tokens at and below some nodes that configurations allow."""
+        returned = self._runner.run(index, nodes, tuple(configurations), mask.words)
+        mask.returned += ((index, node) for node in returned)
 
-        A blank or a bracket is rarely the end of what it allows: after it there is often a name, a number or a string,
-        whose tokens are known.
-        """
-        after, _ = self._recogniser.advance(configurations, byte)
-        self._runner.add_tokens(part.whole.trie, np.array([part.whole.root], np.int32), words)
-        self._add(after, part, words, returned)
-        others: Int32Array = roots[roots != part.whole.root]
-        return others
-
-    def _leads_to_dense(self, lexical: int, reader: int) -> int:
+    def _leads_to_dense(self, key: int) -> int:
         """Bitset: bit i is set if a lexeme that allows many bytes starts at or after the first byte of part i.
 
-        An int, so that the garbage collector has nothing to scan.
+        Asked for ``lexical state << 32 | reader``: an int, so that the garbage collector has nothing to scan.
         """
-        key = lexical << 32 | reader
-        known = self._leads.get(key)
-        if known is None:
-            known = 0
-            if self._recogniser.permitted[reader] < 0:
-                for number, (byte, _) in enumerate(self._parts):
-                    target = self._recogniser.automaton.step(lexical, byte)
-                    if target != DEAD and (self._is_dense(target) or self._ends_before_dense(target, reader)):
-                        known |= 1 << number
-            self._leads[key] = known
-        return known
+        lexical, reader = key >> 32, key & 0xFFFFFFFF
+        found = 0
+        for number, (byte, _) in enumerate(self._parts if self._recogniser.permitted[reader] < 0 else ()):
+            target = self._recogniser.automaton.step(lexical, byte)
+            if target != DEAD and (self._is_dense[target] or self._ends_before_dense(target, reader)):
+                found |= 1 << number
+        return found
 
     def _ends_before_dense(self, lexical: int, reader: int) -> bool:
         """Whether a lexeme may end here and one that allows many bytes begin."""
@@ -326,102 +272,64 @@ class Masks:
             ending > 0
             and not recogniser.captures[reader]
             and any(
-                recogniser.permitted[other] < 0 and not recogniser.captures[other] and self._is_dense(start)
+                recogniser.permitted[other] < 0 and not recogniser.captures[other] and self._is_dense[start]
                 for start, other, _ in recogniser.leave(reader, ending).starts
             )
         )
 
-    def _is_dense(self, lexical: int) -> bool:
-        is_dense = self._density.get(lexical)
-        if is_dense is None:
-            first = self._recogniser.automaton.first_bytes(lexical)
-            is_dense = self._density[lexical] = int(np.count_nonzero(first)) >= _MANY_BYTES
-        return is_dense
+    def _find_density(self, lexical: int) -> bool:
+        return int(np.count_nonzero(self._recogniser.automaton.first_bytes(lexical))) >= _MANY_BYTES
 
-    def _walks(
-        self, lexical: int, part: Part, words: Int32Array, bytes_after: Callable[[Walk], UInt8Array]
-    ) -> Iterator[tuple[TokenIndex, Walk]]:
+    def _walks(self, configuration: Configuration, part: Part, words: Int32Array) -> Iterator[tuple[TokenIndex, Walk]]:
         """The walks of a lexeme, whose tokens inside are added; with too many exits, those before some bytes alone."""
+        lexical, reader, stack, text = configuration
         automaton = self._recogniser.automaton
         for index in part.by_length:
             walk = index.walk(automaton, lexical)
             if walk.inside is not None:
                 words |= walk.inside
-            yield index, walk if walk.is_complete else index.walk(automaton, lexical, bytes_after(walk))
-
-    def _dense(
-        self, configuration: Configuration, part: Part, words: Int32Array, returned: list[tuple[TokenIndex, int]]
-    ) -> None:
-        """Add the tokens of a configuration by the walk of its lexeme; and the nodes at which its stack is cut."""
-        lexical, reader, stack, _ = configuration
-        recogniser = self._recogniser
-        for index, walk in self._walks(lexical, part, words, lambda walk: self._bytes_after(reader, stack, walk)):
-            for label_set in walk.label_sets:
-                nodes = self._go_on(
-                    index,
-                    recogniser.resolve(recogniser.leave(reader, label_set), stack),
-                    walk.before.get(label_set, NO_NODES),
-                    walk.at.get(label_set, NO_NODES),
-                    words,
-                )
-                returned += ((index, node) for node in nodes)
-
-    def _go_on(
-        self, index: TokenIndex, entry: Entry, before: Int32Array, at: Int32Array, words: Int32Array
-    ) -> list[int]:
-        """Add the tokens that leave a lexeme at some nodes, after which the configurations of `entry` go on.
-
-        Returns:
-            The nodes at which a stack is cut.
-        """
-        configurations, is_accepting = entry
-        if not configurations and not is_accepting:
-            return []
-        if len(at):
-            self._runner.add_tokens(index.trie, at, words)
-        if not configurations or not len(before):
-            return []
-        return self._runner.run(index.trie, before, tuple(configurations), words, index.bytes_above)
+            if not walk.is_complete:
+                follow = self._bytes_after(reader, stack, walk) if text is None else _ANY_BYTE
+                walk = index.walk(automaton, lexical, follow)
+            yield index, walk
 
     def _bytes_after(self, reader: int, stack: int, walk: Walk) -> UInt8Array:
         """The bytes that may come after a lexeme, uint8 [256]."""
         recogniser = self._recogniser
         follow = np.zeros(256, np.uint8)
-        for label_set in walk.label_sets:
+        for label_set in walk.exits:
             follow |= recogniser.first_bytes(recogniser.resolve(recogniser.leave(reader, label_set), stack)[0])
         return follow
 
-    def _captured(
-        self,
-        configuration: Configuration,
-        part: Part,
-        text: bytes,
-        words: Int32Array,
-        returned: list[tuple[TokenIndex, int]],
-    ) -> None:
-        """Add the tokens of a configuration that captures: what follows depends on the bytes of each token."""
-        lexical, reader, stack, _ = configuration
-        recogniser = self._recogniser
-        for index, walk in self._walks(lexical, part, words, lambda _: _ANY_BYTE):
-            for label_set in walk.label_sets:
+    def _add_walked(self, configuration: Configuration, part: Part, mask: _Mask) -> None:
+        """Add the tokens of a configuration by the walk of its lexeme.
+
+        If it captures, what follows depends on the bytes of each token.
+        """
+        _, reader, stack, text = configuration
+        leave = self._recogniser.leave
+        for index, walk in self._walks(configuration, part, mask.words):
+            for label_set, exits in walk.exits.items():
+                if text is None:
+                    self._go_on(index, leave(reader, label_set), stack, exits, mask)
+                    continue
                 ways = index.ways_out(walk, label_set)
-                listed = self._fresh_ways(index, walk, label_set, configuration, ways, words, returned)
-                before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
+                listed = self._fresh_ways(index, walk, label_set, configuration, mask)
                 for prefix in ways if listed is None else listed:
-                    way = ways[prefix]
-                    entry = recogniser.resolve(recogniser.leave(reader, label_set, text + prefix), stack)
-                    nodes = self._go_on(index, entry, before[way.before], at[way.at], words)
-                    returned += ((index, node) for node in nodes)
+                    before, at = ways[prefix]
+                    some = Exits(exits.before[before], exits.at[at])
+                    self._go_on(index, leave(reader, label_set, text + prefix), stack, some, mask)
+
+    def _go_on(self, index: TokenIndex, following: Closure, stack: int, exits: Exits, mask: _Mask) -> None:
+        """Add the tokens that leave a lexeme at some exits, after which `following` goes on."""
+        configurations, is_accepting = self._recogniser.resolve(following, stack)
+        if len(exits.at) and (configurations or is_accepting):
+            self._runner.add_tokens(index.trie, exits.at, mask.words)
+        if len(exits.before) and configurations:
+            self._run(index, exits.before, configurations, mask)
 
     def _fresh_ways(
-        self,
-        index: TokenIndex,
-        walk: Walk,
-        label_set: int,
-        configuration: Configuration,
-        ways: dict[bytes, WayOut],
-        words: Int32Array,
-        returned: list[tuple[TokenIndex, int]],
+        self, index: TokenIndex, walk: Walk, label_set: int, configuration: Configuration, mask: _Mask
     ) -> list[bytes] | None:
         """Add the tokens with which the text becomes one that is not listed; returns the ways to those that are.
 
@@ -435,7 +343,7 @@ class Masks:
         so_far = fresh.decode(text)
         if so_far is None:
             return None
-        by_text = index.ways_by_text(walk, label_set, fresh)
+        ways, by_text = index.ways_out(walk, label_set), index.ways_by_text(walk, label_set, fresh)
         if sum(map(len, by_text.values())) < len(ways):  # a way that is half of an escape
             return None
         start = len(so_far)
@@ -445,13 +353,12 @@ class Masks:
             if known.startswith(so_far) and (prefixes := by_text.get(known[start:])) is not None
             for prefix in prefixes
         ]
-        before, at = walk.before.get(label_set, NO_NODES), walk.at.get(label_set, NO_NODES)
+        exits = walk.exits[label_set]
         if listed:
-            before = np.delete(before, np.concatenate([ways[prefix].before for prefix in listed]))
-            at = np.delete(at, np.concatenate([ways[prefix].at for prefix in listed]))
+            places = zip(*(ways[prefix] for prefix in listed), strict=True)
+            exits = Exits(*(np.delete(nodes, np.concatenate(some)) for nodes, some in zip(exits, places, strict=True)))
         try:
-            nodes = self._go_on(index, self._recogniser.resolve(following, stack), before, at, words)
+            self._go_on(index, following, stack, exits, mask)
         except TextNeeded:
             return None
-        returned += ((index, node) for node in nodes)
         return listed

@@ -52,11 +52,6 @@ class TokenTrie:
         return sum(array.nbytes for array in (self.byte, self.depth, self.end, self.first, self.tokens))
 
     @classmethod
-    def build(cls, vocabulary: Vocabulary, min_length: int = 1, max_length: int | None = None) -> TokenTrie:
-        """The trie of the tokens of a vocabulary with so many bytes."""
-        return cls.build_all(vocabulary, [(min_length, max_length)])[0]
-
-    @classmethod
     def build_all(cls, vocabulary: Vocabulary, lengths: Sequence[tuple[int, int | None]]) -> list[TokenTrie]:
         """One trie for each range of lengths; the tokens are sorted once, which takes most of the time."""
         entries = [(token, data) for token, data in enumerate(vocabulary.token_bytes) if data and is_text(data)]

@@ -49,13 +49,7 @@ class Explanation:
 
 
 def explain_text(recogniser: Recogniser, before: bytes, asked: str | bytes) -> Explanation:
-    """Whether a text may go on with `asked`, as far as the language says.
-
-    Args:
-        recogniser: what the engine knows of it.
-        before: the text so far, which is alive.
-        asked: what is to come next.
-    """
+    """Whether a text, `before` so far, may go on with `asked`, as far as the language says."""
     data = as_bytes(asked)
     state, count = _read(recogniser, before), 0
     for byte in data:

@@ -64,13 +64,7 @@ class Reading:
 
 
 def read_whole(root: Frame, text: str, asked: Iterable[SpecialName] = ()) -> str:
-    """The text itself, if it is one of a network's.
-
-    Args:
-        root: the frame of a whole text.
-        text: special tokens stand in it by name, or as ``<[7]>``.
-        asked: the special tokens that texts of the network may have.
-    """
+    """The text itself, if it is one of a network's. Special tokens that it may have stand by name or as ``<[7]>``."""
     recogniser = _recogniser(root)
     reading = readings(recogniser, text, asked)[0]
     if not reading.is_whole:
@@ -94,13 +88,7 @@ on_shortage(_recogniser.cache_clear)
 
 
 def readings(recogniser: Recogniser, text: str, asked: Iterable[SpecialName]) -> list[Reading]:
-    """The ways to read a text that go furthest: one for each state that they lead to, those that may end first.
-
-    Args:
-        recogniser: of the constraint.
-        text: the text.
-        asked: the special tokens that the constraint asks for.
-    """
+    """The ways to read a text that go furthest: one for each state that they lead to, those that may end first."""
     data = as_bytes(text)
     *_, (end, found) = positions(recogniser, data, 0, asked)
     return sorted(

@@ -16,20 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from decodekit.constraints.composition.split import Close, FirstBytes, HasParts, Round, Split, Todo
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.grammar.rules import (
-    Alternatives,
-    Concatenated,
-    Expression,
-    Inline,
-    Repeated,
-    SpecialToken,
-    Terminal,
-)
+from decodekit.constraints.grammar.rules import Expression, Inline, SpecialToken, Terminal
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.growing_json import GrowingJson
 from decodekit.constraints.json_schema.notation import Notated
@@ -68,16 +60,19 @@ class _Event:
     """A part begins at `start`; with an `end`, it ends there. A list, from the last event to the first.
 
     Attributes:
-        number: of the events up to this one.
         reader: of a part that is JSON.
+        number: of the events up to this one.
     """
 
     before: _Event | None
-    number: int
     item: Inline | Terminal
     start: int
     end: int | None = None
     reader: GrowingJson | None = None
+    number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.number = 1 if self.before is None else self.before.number + 1
 
 
 @dataclass(eq=False, slots=True)
@@ -218,21 +213,11 @@ class GrowingSplit(Split):
             item, then = todo.item, todo.then
             if isinstance(item, Close):
                 if item.kind == "part" and isinstance(todo.owner, Inline):
-                    last = _event(last, todo.owner, at, at)
+                    last = _Event(last, todo.owner, at, at)
                 agenda.append((then, last))
-            elif isinstance(item, Concatenated):
-                for part in reversed(item.items):
-                    then = self._before(part, then)
-                agenda.append((then, last))
-            elif isinstance(item, Alternatives):
-                agenda += [(self._before(option, then), last) for option in reversed(item.options)]
-            elif isinstance(item, Repeated):
-                agenda.append((self._before(Round(item, 0, False), then), last))
-            elif isinstance(item, Round):
-                agenda += [(after, last) for after in self._rounds(item, then)]
-            elif isinstance(item, Inline) and isinstance(within := inner(item.constraint), HasParts):
-                after = self._before(Close("part", 0, within), then, item)
-                agenda.append((self._before(self._expression_of(within), after), _event(last, item, at)))
+            elif (ways := self._ways(item, then)) is not None:
+                last = _Event(last, item, at) if isinstance(item, Inline) else last
+                agenda += [(after, last) for after in ways]
             elif isinstance(item, Inline | Terminal | SpecialToken):
                 yield self._entered(item, then, at, last)
 
@@ -244,9 +229,9 @@ class GrowingSplit(Split):
         if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
             if self._reader_at != at:
                 self._reader, self._reader_at = GrowingJson(is_written=self._is_written), at
-            return _Division(item, at, self._reader, then, _event(last, item, at, None, self._reader))
+            return _Division(item, at, self._reader, then, _Event(last, item, at, None, self._reader))
         if isinstance(item, Inline) or item.name is not None:
-            last = _event(last, item, at)
+            last = _Event(last, item, at)
         return _Division(item, at, self._reader_of(item)[0].root, then, last)
 
     def _may_end(self, one: _Division) -> bool:
@@ -266,15 +251,19 @@ class GrowingSplit(Split):
         last = one.last
         if last is None or last.item is not one.item or last.end is not None:
             return last
-        return _event(last, last.item, last.start, self.num_read, last.reader)
+        return _Event(last, last.item, last.start, self.num_read, last.reader)
+
+    def _marked(self, mark: Close, then: Todo | None, owner: Expression) -> Todo | None:
+        """The rest alone: no value is made of it, and ways to the same rest are one."""
+        return then
+
+    def _within(self, item: Expression | Close | Round) -> HasParts | None:
+        part = inner(item.constraint) if isinstance(item, Inline) else None
+        return part if isinstance(part, HasParts) else None
 
     def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
-        if isinstance(item, Inline):
-            part = inner(item.constraint)
-            if isinstance(part, JsonSchema):
-                return _OF_JSON
-            if part is not item.constraint and isinstance(part, HasParts):
-                return super()._begin_of(self._expression_of(part))
+        if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
+            return _OF_JSON
         return super()._begin_of(item)
 
     # -- what is certain
@@ -353,13 +342,13 @@ class GrowingSplit(Split):
         document = self._undecided or Document(reader, None)
         document.constraint, document.name = constraint, item.name
         if self._id is not None:
-            document.id = self._identifier(document, self._id)
+            self._identify(document, self._id)
         self._documents.append(document)
         return document
 
-    def _identifier(self, document: Document, found: str) -> str:
+    def _identify(self, document: Document, found: str) -> None:
         assert self._format is not None and document.name is not None
-        return self._format.identifier_of(document.name, found)
+        document.id = self._format.identifier_of(document.name, found)
 
     def _end(self, event: _Event, end: int) -> None:
         item = event.item
@@ -392,7 +381,7 @@ class GrowingSplit(Split):
             if self._format.is_id_first:
                 self._id = found
             else:
-                self._documents[-1].id = self._identifier(self._documents[-1], found)
+                self._identify(self._documents[-1], found)
 
     def _text_of(self, start: int, end: int) -> str:
         return self._text[start - self._offset : end - self._offset]
@@ -407,16 +396,6 @@ class GrowingSplit(Split):
             piece = json.dumps(piece, ensure_ascii=False)[1:-1]
         self._documents[-1].json.push(piece)
         self._num_told = end
-
-
-def _event(
-    before: _Event | None,
-    item: Inline | Terminal,
-    start: int,
-    end: int | None = None,
-    reader: GrowingJson | None = None,
-) -> _Event:
-    return _Event(before, 1 if before is None else before.number + 1, item, start, end, reader)
 
 
 def _common(one: _Event | None, other: _Event | None) -> _Event | None:

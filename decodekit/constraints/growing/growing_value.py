@@ -60,17 +60,9 @@ class GrowingValue:
         return {**vars(self), "_known": {}, "_split": None, "_marks": []}
 
     def push(self, text: str, *, is_whole: bool = False) -> ValueSoFar:
-        """Go on with a piece of the text.
-
-        Args:
-            text: the piece.
-            is_whole: whether the text ends with it as its constraint asks for.
-        """
-        self._pieces.append(text)
-        number = len(self._pieces)
-        if is_whole:
-            self._pieces.append(None)
-        return ValueSoFar(self, len(self._pieces) if is_whole else number)
+        """Go on with a piece of the text; `is_whole`: the text ends with it as its constraint asks for."""
+        self._pieces += [text, None] if is_whole else [text]
+        return ValueSoFar(self, len(self._pieces))
 
     def value(self, num_pieces: int) -> Any:
         """The value after so many pieces."""

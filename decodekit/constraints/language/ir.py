@@ -131,10 +131,6 @@ class Accept(_Interned):
     def _derive(self) -> Transitions:
         return ()
 
-    def possible_bytes(self) -> ByteMask:
-        """None."""
-        return 0
-
     def _bound(self) -> tuple[int, int]:
         return 0, 0
 
@@ -153,10 +149,6 @@ class Bytes(_Interned):
 
     def _derive(self) -> Transitions:
         return ((self.mask, EPSILON),)
-
-    def possible_bytes(self) -> ByteMask:
-        """The set."""
-        return self.mask
 
     def _bound(self) -> tuple[int, int]:
         return 1, 1
@@ -196,7 +188,10 @@ class Product(_Interned):
 
     def __init__(self, head: Node, tail: Node) -> None:
         self.head, self.tail = head, tail
-        labels = _pass_labels(head.labels, tail.labels) if head.labels and tail.labels else ()
+        labels: tuple[Hashable, ...] = ()  # of the empty word: the last label that is passed counts
+        if head.labels and tail.labels:
+            passed = (first if last is None else last for last in tail.labels for first in head.labels)
+            labels = tuple(dict.fromkeys(passed))
         is_labelled = tail.is_labelled or head.is_labelled
         has_counts = head.has_counts or tail.has_counts
         self._finish(labels, head.can_be_empty or tail.can_be_empty, is_labelled, has_counts)
@@ -419,14 +414,9 @@ class Complement(_Interned):
         self._finish(() if operand.labels else (None,), True, False)
 
     def _derive(self) -> Transitions:
-        rows: list[tuple[ByteMask, Node]] = []
-        rest = ALL_BYTES
-        for mask, target in self.operand.transitions():
-            rows.append((mask, complement(target)))
-            rest &= ~mask
-        if rest:
-            rows.append((rest, ANYTHING))
-        return merge(rows)
+        rows = [(mask, complement(target)) for mask, target in self.operand.transitions()]
+        rest = ALL_BYTES ^ sum(mask for mask, _ in rows)  # they are disjoint
+        return merge([*rows, (rest, ANYTHING)] if rest else rows)
 
     def _after(self, byte: int) -> Node:
         return complement(self.operand.derivative(byte))
@@ -520,19 +510,11 @@ def _around(ranges: list[tuple[int, int] | None]) -> tuple[int, int] | None:
     return (min(known)[0], max(high for _, high in known)) if len(known) == len(ranges) else None
 
 
-def _pass_labels(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """Labels of the empty word in a concatenation: the last label that is passed counts."""
-    return tuple(dict.fromkeys(first if last is None else last for last in after for first in before))
-
-
 def _meet_labels(operands: tuple[Node, ...]) -> tuple[Hashable, ...]:
-    labels: tuple[Hashable, ...] = (None,)
-    for operand in operands:
-        if not operand.labels:
-            return ()
-        if operand.labels != (None,):
-            labels = operand.labels  # `both` admits one labelled operand at most
-    return labels
+    if not all(operand.labels for operand in operands):
+        return ()
+    # `both` admits one labelled operand at most.
+    return next((operand.labels for operand in operands if operand.labels != (None,)), (None,))
 
 
 def _intern(kind: type[_Interned], identity: Hashable, *arguments: object) -> Node:
@@ -689,8 +671,7 @@ def _chain(node: Node) -> list[Node]:
     while isinstance(node, Product):
         parts.append(node.head)
         node = node.tail
-    parts.append(node)
-    return parts
+    return [*parts, node]
 
 
 def choice(*nodes: Node) -> Node:

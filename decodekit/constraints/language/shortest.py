@@ -28,7 +28,6 @@ def words_by_length(
     """Words of a regular language with their labels: those of length 0, of length 1, and so on; some lists are empty.
 
     Args:
-        node: the language.
         count: called for every remainder that is found; it may raise to bound the search.
         usable: the bytes that a word may have.
         permitted: one byte for each label, 1 if words may end with it; None if any label will do.
@@ -73,11 +72,6 @@ def few_by_length(
 
     The search ends with the last label if the node says which ones there are, and else with the last remainder, of
     which a text of at most 32,767 characters has so many.
-
-    Args:
-        node: the language.
-        num_each: how many words of a label.
-        count, usable, permitted: as for `words_by_length`.
     """
     num_labels = None if node.is_labelled else 1
     if node.is_labelled and node.label_range is not None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from decodekit.constraints.constraint import Watch
 from decodekit.constraints.engine.automaton import Int32Array
+from decodekit.constraints.memory_account import Memo
 from decodekit.vocabulary import Vocabulary
 
 _OUTSIDE: Final = 0
@@ -55,21 +56,19 @@ def _step(mode: int, byte: int) -> tuple[int, int]:
     return _OUTSIDE, (byte in b"[{") - (byte in b"]}")
 
 
-class ClosingTokens:
-    """The tokens of one vocabulary by the nesting at which they end a JSON array or object."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._by_nesting: dict[Nesting, list[int]] = {}
-        for token, data in enumerate(vocabulary.token_bytes):
-            if data and data[-1] in b'"]}':
-                for mode in (_OUTSIDE, _STRING, _ESCAPE):
-                    depth = _num_closed(data, mode)
-                    if depth is not None:
-                        self._by_nesting.setdefault(Nesting(mode, depth), []).append(token)
-
-    def at(self, nesting: Nesting) -> list[int]:
-        """The tokens whose last byte, and no earlier one, closes the outermost bracket, or a string outside of all."""
-        return self._by_nesting.get(nesting, [])
+@lru_cache(maxsize=8)
+def closing_tokens_of(vocabulary: Vocabulary) -> dict[Nesting, list[int]]:
+    """The tokens of a vocabulary whose last byte, and no earlier one, closes the outermost bracket, or a string outside
+    of all, by the nesting before them; sorted once.
+    """
+    by_nesting: dict[Nesting, list[int]] = {}
+    for token, data in enumerate(vocabulary.token_bytes):
+        if data and data[-1] in b'"]}':
+            for mode in (_OUTSIDE, _STRING, _ESCAPE):
+                depth = _num_closed(data, mode)
+                if depth is not None:
+                    by_nesting.setdefault(Nesting(mode, depth), []).append(token)
+    return by_nesting
 
 
 def _num_closed(data: bytes, mode: int) -> int | None:
@@ -86,12 +85,6 @@ def _num_closed(data: bytes, mode: int) -> int | None:
         return 0 if mode == _STRING and _OUTSIDE not in modes else None
     is_inside = all(earlier >= depth for earlier in depths)  # else the outermost bracket was closed before
     return 1 - depth if mode == _OUTSIDE and depth <= 1 and is_inside else None
-
-
-@lru_cache(maxsize=8)
-def closing_tokens_of(vocabulary: Vocabulary) -> ClosingTokens:
-    """The closing tokens of a vocabulary, sorted once."""
-    return ClosingTokens(vocabulary)
 
 
 _OUTSIDE_STRINGS: Final = b" \t\r\n,:[]{}0123456789eE+.truefalsn-"
@@ -171,8 +164,16 @@ class CompletingTokens:
             for token, data in enumerate(vocabulary.token_bytes)
             if data and (b'"' in data or not data.translate(None, _OUTSIDE_STRINGS))  # the others complete nothing
         ]
-        self._by_mode = {mode: _completing(asked, mode) for mode in _PIECES}
-        self._watched: dict[Watch, _Asked] = {}
+        # The tokens that complete something where they begin in a mode, with what, and the bytes up to its end.
+        self._by_mode = {
+            mode: [
+                (token, data[: what.num_bytes], what)
+                for token, data in asked
+                if piece.fullmatch(data) and (what := completed(data, mode)).num_bytes
+            ]
+            for mode, piece in _PIECES.items()
+        }
+        self._watched: Memo[Watch, _Asked] = Memo(self._of, MAX_WATCHED)
 
     def at(self, watch: Watch, allowed: Int32Array) -> dict[bytes, list[int]]:
         """The allowed tokens that may complete something that is judged, by their bytes up to the end of it.
@@ -181,13 +182,7 @@ class CompletingTokens:
             watch: what is judged.
             allowed: int32 [words], a bit for each token.
         """
-        some = self._watched.get(watch)
-        if some is None:
-            if len(self._watched) >= MAX_WATCHED:
-                self._watched.clear()
-            some = self._watched[watch] = self._of(watch)
-        if not some.tokens:
-            return {}
+        some = self._watched[watch]
         found: dict[bytes, list[int]] = {}
         for number in (allowed[some.words] & some.bits).nonzero()[0].tolist():
             found.setdefault(some.beginnings[number], []).append(some.tokens[number])
@@ -214,17 +209,6 @@ class _Asked(NamedTuple):
     words: npt.NDArray[np.int64]
     bits: Int32Array
     beginnings: list[bytes]
-
-
-def _completing(tokens: list[tuple[int, bytes]], mode: int) -> list[tuple[int, bytes, Completed]]:
-    """The tokens that complete something where they begin in one mode, with what, and the bytes up to its end."""
-    rows, is_piece = [], _PIECES[mode].fullmatch
-    for token, data in tokens:
-        if is_piece(data):
-            found = completed(data, mode)
-            if found.num_bytes:
-                rows.append((token, data[: found.num_bytes], found))
-    return rows
 
 
 @lru_cache(maxsize=8)

@@ -18,9 +18,8 @@ from decodekit.constraints.engine.automaton import Automaton, begin_epoch, share
 from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.token_masks import Masks
-from decodekit.constraints.matching.guarded_matcher import GuardedMatcher
+from decodekit.constraints.matching.guarded_matcher import GuardedMatcher, Verdicts
 from decodekit.constraints.matching.matcher import GrammarMatcher, Matcher
-from decodekit.constraints.matching.verdicts import Verdicts
 from decodekit.constraints.memory_account import Account, has_room, make_room, on_shortage, share
 from decodekit.constraints.request_formats import as_constraint
 from decodekit.constraints.special import check_special_tokens, token_texts
@@ -73,17 +72,9 @@ class CompiledGrammar:
             self._masks.load()
             if self._verdicts is not None:
                 self._verdicts.load()
-            inner = GrammarMatcher(
-                self.vocabulary,
-                self._token_texts,
-                self._recogniser,
-                self._masks,
-                self._in_time,
-                [self._recogniser.root],
-                [],
-            )
-            verdicts = self._verdicts
-            matcher = inner if verdicts is None else GuardedMatcher(inner, verdicts, reader=verdicts.reader())
+            texts, verdicts = self._token_texts, self._verdicts
+            inner = GrammarMatcher(self.vocabulary, texts, self._recogniser, self._masks, self._in_time)
+            matcher = inner if verdicts is None else GuardedMatcher(inner, verdicts)
         make_room()
         return matcher
 

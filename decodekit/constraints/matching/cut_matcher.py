@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from copy import copy
 from typing import Final
 
 from decodekit.constraints.engine.division import NONE
@@ -143,11 +144,9 @@ class CutMatcher(WrappedMatcher):
 
     def fork(self) -> CutMatcher:
         """An independent matcher in the same state."""
-        twin = CutMatcher.__new__(CutMatcher)
-        twin._first, twin._then, twin._limit = self._first.fork(), self._then, self._limit
-        twin._opener, twin._closer, twin._over_at = self._opener, self._closer, self._over_at
+        twin = copy(self)
+        twin._first, twin._tokens = self._first.fork(), self._tokens.copy()
         twin._second = None if self._second is None else self._second.fork()
-        twin._tokens, twin.token_texts = self._tokens.copy(), self.token_texts
         return twin
 
     def forced_tokens(self) -> list[int]:

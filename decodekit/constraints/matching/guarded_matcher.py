@@ -6,29 +6,132 @@ A guard with a reader (`EarlyGuard`) is asked before that, at every token that m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from decodekit.constraints.constraint import GuardReader, Refusal, WorkingReader
+from decodekit.constraints.constraint import (
+    CompoundGuard,
+    Guard,
+    GuardReader,
+    Refusal,
+    WorkingReader,
+    judging_of,
+    reader_of,
+)
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import forbid, ids_from_bitmask
+from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.division import NONE
+from decodekit.constraints.engine.recogniser import Recogniser
+from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
 from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, completing_tokens_of
 from decodekit.constraints.matching.matcher import GrammarMatcher
-from decodekit.constraints.matching.verdicts import GuardAnswer, Verdicts
 from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
+from decodekit.constraints.memory_account import Memo
+from decodekit.constraints.special import is_text, spellings
 from decodekit.constraints.work_budget import SLICE, STEPS, Work, charge, check, done, noted
 from decodekit.errors import DecodekitError, ResourceLimitError
+from decodekit.vocabulary import Vocabulary
 
 MAX_STEPS: Final = 10_000_000
 """So many steps may be made to judge what one text could become, and `STEPS_OF_A_BYTE` more for each of its bytes. A
 step is about a microsecond; a long value is judged in some 20 steps a byte. Work is not given back by `rollback`."""
 STEPS_OF_A_BYTE: Final = 100
+MAX_VERDICTS: Final = 4096
+"""Verdicts and sets of ending tokens that the matchers of one grammar remember, each."""
+MAX_VERDICT_BYTES: Final = 1 << 24
+"""Bytes of the texts of these verdicts."""
 _STEPS_OF_MASKS: Final = 4
 """So many of these steps take as long as one with which masks and states are counted (see `work_budget`)."""
 
 _Answer = TypeVar("_Answer")
+
+
+class GuardAnswer(NamedTuple):
+    """The answer of a guard to a text.
+
+    Attributes:
+        found: why it is refused, or the error of the guard; None if it is accepted.
+        num_steps: of the judgement.
+    """
+
+    found: Refusal | DecodekitError | None
+    num_steps: int
+
+
+class Verdicts:
+    """The verdicts of a guard by text, and the tokens that end a text by state, for the matchers of one grammar.
+
+    Threads may share one: an entry is written as a whole, and a lost one is asked for again.
+    """
+
+    def __init__(self, guard: Guard, recogniser: Recogniser, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._guard = guard
+        self._recogniser = recogniser
+        self._verdicts: dict[bytes, GuardAnswer] = {}
+        self._num_bytes = 0
+        self.closers: Memo[State, tuple[int, ...]] = Memo(self._find_closers, MAX_VERDICTS)
+        """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
+        self.is_of_compounds = isinstance(guard, CompoundGuard)
+        self._is_loaded = False
+
+    def load(self) -> None:
+        """Sort the tokens of the vocabulary by how they end a text, once: no mask should take as long."""
+        if self._is_loaded:
+            return
+        if self.is_of_compounds:
+            closing_tokens_of(self.vocabulary)
+        else:
+            token_bytes_of(self.vocabulary)
+        reader = self.reader()
+        if reader is not None and not isinstance(reader.watch, bool):
+            completing_tokens_of(self.vocabulary)
+        self._is_loaded = True
+
+    def reader(self) -> GuardReader | None:
+        """A reader of the guard at the beginning of a text; None if it is asked at the end alone."""
+        return reader_of(self._guard)
+
+    def of(self, text: bytes) -> GuardAnswer | None:
+        """The guard's answer to a text; None if it was not asked, or the answer is forgotten."""
+        return self._verdicts.get(text)
+
+    def judging(self, text: bytes) -> Work[GuardAnswer]:
+        """The guard's answer to a text that the language accepts, remembered for `of`."""
+        found: Refusal | DecodekitError | None
+        steps: list[int] = []
+        try:
+            found = yield from noted(judging_of(self._guard, text), steps.append)
+        except DecodekitError as error:
+            found = error
+        if len(self._verdicts) >= MAX_VERDICTS or self._num_bytes >= MAX_VERDICT_BYTES:
+            self._verdicts.clear()
+            self._num_bytes = 0
+        self._num_bytes += len(text)
+        verdict = self._verdicts[text] = GuardAnswer(found, sum(steps))
+        return verdict
+
+    def _find_closers(self, state: State) -> tuple[int, ...]:
+        tokens, numbers, states = token_bytes_of(self.vocabulary).after(self._recogniser, state)
+        ends = self._recogniser.states.configurations
+        final = [number for number, target in enumerate(states) if not ends[target]]
+        found = tuple(int(token) for number in final for token in tokens[numbers == number])
+        return found + self._special_closers(state)
+
+    def _special_closers(self, state: State) -> tuple[int, ...]:
+        """The special tokens among them."""
+        recogniser = self._recogniser
+        if all(is_text(bytes((byte,))) for byte in recogniser.following_bytes(state)):
+            return ()
+        targets = {
+            token: recogniser.join([recogniser.read(state, way) for way in ways])
+            for token, ways in spellings(self.vocabulary).items()
+        }
+        ends = recogniser.states.configurations
+        return tuple(t for t, target in targets.items() if target is not None and not ends[target])
 
 
 class GuardedMatcher(WrappedMatcher):
@@ -51,23 +154,14 @@ class GuardedMatcher(WrappedMatcher):
     inner: GrammarMatcher
     has_guard = True
 
-    def __init__(
-        self,
-        inner: GrammarMatcher,
-        verdicts: Verdicts,
-        text: bytes = b"",
-        ends: Sequence[int] = (0,),
-        places: Sequence[Nesting] = (Nesting(),),
-        reader: GuardReader | None = None,
-        num_steps: int = 0,
-    ) -> None:
+    def __init__(self, inner: GrammarMatcher, verdicts: Verdicts) -> None:
         self.inner = inner
         self._verdicts = verdicts
-        self._text = bytearray(text)
-        self._ends = list(ends)  # length of the text before the first token and after each one
-        self._places = list(places)  # the same moments, for a guard of JSON arrays and objects
-        self._reader = reader
-        self._num_steps = num_steps  # of judgements of whole texts, whoever made them first
+        self._text = bytearray()
+        self._ends = [0]  # length of the text before the first token and after each one
+        self._places = [Nesting()]  # the same moments, for a guard of JSON arrays and objects
+        self._reader = verdicts.reader()
+        self._num_steps = 0  # of judgements of whole texts, whoever made them first
         self._paid: bytes | None = None  # the last of these texts
         self._begun: tuple[bytes, int, Work[object]] | None = None  # the work for a token after a text
 
@@ -79,7 +173,7 @@ class GuardedMatcher(WrappedMatcher):
     @property
     def is_accepting(self) -> bool:
         """Whether the text may end here: the language and the guard accept it."""
-        return self.inner.is_accepting and self._judged(bytes(self._text)) is None
+        return self.inner.is_accepting and self._judged(self.text) is None
 
     @property
     def is_complete(self) -> bool:
@@ -118,20 +212,20 @@ class GuardedMatcher(WrappedMatcher):
 
     def _at_end(self, token: int) -> Refusal | None:
         """The guard's refusal of the text that `token` ends; None if it accepts it, or `token` does not end it."""
-        state = self.inner.state
+        whole = self._ended_by(token)
+        return None if whole is None else self._judged(whole)
+
+    def _ended_by(self, token: int) -> bytes | None:
+        """The whole text that `token` ends; None if it does not end it, or is not allowed."""
         if token in self._verdicts.vocabulary.eos_token_ids:
-            return self._judged(bytes(self._text)) if self.inner.is_accepting else None
-        target = self.inner.after(state, token)
+            return self.text if self.inner.is_accepting else None
+        target = self.inner.after(self.inner.state, token)
         if target is None or self.inner.recogniser.states.configurations[target]:
             return None
-        return self._judged(bytes(self._text) + (self.token_texts[token] or b""))
+        return self.text + (self.token_texts[token] or b"")
 
     def _judged(self, text: bytes) -> Refusal | None:
-        """The guard's refusal of a whole text; None if it accepts it.
-
-        Raises:
-            ResourceLimitError: judging what this text could become takes too many steps.
-        """
+        """The guard's refusal of a whole text; None if it accepts it."""
         verdict = done(self._whole(text))
         if isinstance(verdict.found, DecodekitError):
             raise verdict.found.with_traceback(None)
@@ -219,10 +313,9 @@ class GuardedMatcher(WrappedMatcher):
         """The tokens after which the text is whole, so that the guard has to be asked."""
         verdicts = self._verdicts
         if not verdicts.is_of_compounds:
-            return verdicts.closers(self.inner.state)
-        return [
-            token for token in closing_tokens_of(verdicts.vocabulary).at(self._places[-1]) if self.inner.allows(token)
-        ]
+            return verdicts.closers[self.inner.state]
+        closing = closing_tokens_of(verdicts.vocabulary).get(self._places[-1], ())
+        return [token for token in closing if self.inner.allows(token)]
 
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether the text after `token` can become one of the language with so many tokens more.
@@ -232,7 +325,7 @@ class GuardedMatcher(WrappedMatcher):
         if not self.inner.can_end_within(num_tokens, token, left_out):
             return False
         data = self.token_texts[token] or b""
-        return (num_tokens > 0 or self._judged(bytes(self._text) + data) is None) and self._early(data) is None
+        return (num_tokens > 0 or self._judged(self.text + data) is None) and self._early(data) is None
 
     def prepare(self, num_things: int, token: int | None = None) -> bool:
         """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more.
@@ -243,9 +336,8 @@ class GuardedMatcher(WrappedMatcher):
             return False
         if token is None or not 0 <= token < len(self.token_texts):
             return True
-        text = bytes(self._text)
-        if self._begun is None or self._begun[:2] != (text, token):
-            self._begun = text, token, self._judging(token)
+        if self._begun is None or self._begun[:2] != (self.text, token):
+            self._begun = self.text, token, self._judging(token)
         left = min(num_things, SLICE) * STEPS  # all of it is kept, so slices need not grow
         try:
             while left > 0:
@@ -261,17 +353,12 @@ class GuardedMatcher(WrappedMatcher):
 
     def _judging(self, token: int) -> Work[None]:
         """The judgements of the guard and its reader that a token needs."""
-        data = self.token_texts[token] or b""
-        if token in self._verdicts.vocabulary.eos_token_ids:
-            if self.inner.is_accepting:
-                yield from self._whole(bytes(self._text))
-            return
-        target = self.inner.after(self.inner.state, token)
-        if target is None:
-            return
-        if not self.inner.recogniser.states.configurations[target]:
-            yield from self._whole(bytes(self._text) + data)
-        yield from self._beginning(data)
+        whole = self._ended_by(token)
+        if whole is not None:
+            yield from self._whole(whole)
+        is_end = token in self._verdicts.vocabulary.eos_token_ids
+        if not is_end and self.inner.after(self.inner.state, token) is not None:
+            yield from self._beginning(self.token_texts[token] or b"")
 
     def accept(self, token: int) -> bool:
         """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
@@ -313,11 +400,11 @@ class GuardedMatcher(WrappedMatcher):
 
     def fork(self) -> GuardedMatcher:
         """An independent matcher in the same state."""
-        reader = None if self._reader is None else self._reader.fork()
-        text = bytes(self._text)
-        return GuardedMatcher(
-            self.inner.fork(), self._verdicts, text, self._ends, self._places, reader, self._num_steps
-        )
+        twin = copy(self)
+        twin.inner, twin._reader = self.inner.fork(), None if self._reader is None else self._reader.fork()
+        twin._text, twin._ends, twin._places = self._text.copy(), self._ends.copy(), self._places.copy()
+        twin._paid = twin._begun = None
+        return twin
 
     def forced_tokens(self) -> list[int]:
         """The run of tokens each of which is the only one that the language allows, up to one that the guard refuses.
@@ -346,7 +433,7 @@ class GuardedMatcher(WrappedMatcher):
         data = as_bytes(asked)
         state = self.inner.recogniser.read(self.inner.state, data)
         ends = state is not None and not self.inner.recogniser.states.configurations[state]
-        refusal = self._judged(bytes(self._text) + data) if ends else None
+        refusal = self._judged(self.text + data) if ends else None
         position = max(0, len(asked) - 1)
         if refusal is None:
             refusal, num_read = self._early_within(data)

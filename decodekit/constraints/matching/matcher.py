@@ -165,8 +165,6 @@ class GrammarMatcher:
         recogniser: Recogniser,
         masks: Masks,
         in_time: BudgetedCompletion,
-        path: list[State],
-        tokens: list[int],
     ) -> None:
         self.token_texts = token_texts
         self._vocabulary = vocabulary
@@ -174,8 +172,8 @@ class GrammarMatcher:
         self.recogniser = recogniser
         self._masks = masks
         self._in_time = in_time
-        self._path = path  # the state before the first token and after each one; states are immutable
-        self._tokens = tokens
+        self._path = [recogniser.root]  # the state before the first token and after each one; states are immutable
+        self._tokens: list[int] = []
 
     @property
     def num_tokens(self) -> int:
@@ -278,15 +276,9 @@ class GrammarMatcher:
 
     def fork(self) -> GrammarMatcher:
         """An independent matcher in the same state."""
-        return GrammarMatcher(
-            self._vocabulary,
-            self.token_texts,
-            self.recogniser,
-            self._masks,
-            self._in_time,
-            self._path.copy(),
-            self._tokens.copy(),
-        )
+        twin = GrammarMatcher(self._vocabulary, self.token_texts, self.recogniser, self._masks, self._in_time)
+        twin._path, twin._tokens = self._path.copy(), self._tokens.copy()
+        return twin
 
     @property
     def text(self) -> bytes:
@@ -339,7 +331,7 @@ class GrammarMatcher:
             return explain_text(self.recogniser, text, data)
         if asked in self._vocabulary.eos_token_ids:
             return explain_end(self.recogniser, text)
-        return explain_special(self.recogniser, text, self._spellings(asked))
+        return explain_special(self.recogniser, text, spellings(self._vocabulary).get(asked, ()))
 
     def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
         """The run of bytes each of which is the only one that may follow; changes nothing."""
@@ -370,9 +362,6 @@ class GrammarMatcher:
     def after(self, state: State, token: int) -> State | None:
         """The state after one more token, or None if it is not allowed."""
         return successor(self.recogniser, self._vocabulary, state, token)
-
-    def _spellings(self, token: int) -> tuple[bytes, ...]:
-        return spellings(self._vocabulary).get(token, ())
 
 
 def fill_bitmasks(

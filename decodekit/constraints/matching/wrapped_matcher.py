@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from decodekit.constraints.constraint import Refusal
-from decodekit.constraints.engine.automaton import Int32Array
-from decodekit.constraints.engine.division import NONE
-from decodekit.constraints.explain.explanation import Explanation
 from decodekit.constraints.matching.matcher import Matcher
 from decodekit.constraints.work_budget import WorkBudget
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _forwarded(method: _Method) -> _Method:
+    """A method of `Matcher`, answered by the other one."""
+    name = method.__name__
+
+    @wraps(method)
+    def answer(self: WrappedMatcher, *asked: Any, **options: Any) -> Any:
+        with self._work:
+            return getattr(self.inner, name)(*asked, **options)
+
+    return cast("_Method", answer)
 
 
 class WrappedMatcher:
@@ -67,55 +79,23 @@ class WrappedMatcher:
         with self._work:
             return self.inner.can_continue
 
-    def fill_bitmask(self, out: Int32Array, row: int = 0, exact: bool = True) -> None:
-        """Write the allowed tokens into ``out[row]``, int32 [rows, words]."""
-        with self._work:
-            self.inner.fill_bitmask(out, row, exact)
-
-    def refusal(self, token: int) -> Refusal | None:
-        """The guard's refusal of the text that `token` ends, or of all that begin with it."""
-        with self._work:
-            return self.inner.refusal(token)
-
-    def refusals(self, is_early: bool = True) -> dict[int, Refusal]:
-        """All tokens of the inexact mask that the guard refuses, with the reason."""
-        with self._work:
-            return self.inner.refusals(is_early)
+    fill_bitmask = _forwarded(Matcher.fill_bitmask)
+    refusal = _forwarded(Matcher.refusal)
+    refusals = _forwarded(Matcher.refusals)
+    completion = _forwarded(Matcher.completion)
+    can_end_within = _forwarded(Matcher.can_end_within)
+    fill_ending = _forwarded(Matcher.fill_ending)
+    prepare = _forwarded(Matcher.prepare)
+    accept = _forwarded(Matcher.accept)
+    validate = _forwarded(Matcher.validate)
+    forced_tokens = _forwarded(Matcher.forced_tokens)
+    forced_text = _forwarded(Matcher.forced_text)
+    explain = _forwarded(Matcher.explain)
 
     def ending_tokens(self) -> list[int]:
         """The tokens that the language allows and with which the text ends, if a guard is asked about them."""
         with self._work:
             return self.inner.ending_tokens() if isinstance(self.inner, WrappedMatcher) else []
-
-    def completion(self, left_out: frozenset[int] = NONE) -> tuple[int, ...]:
-        """Few tokens with which the text becomes whole."""
-        with self._work:
-            return self.inner.completion(left_out)
-
-    def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
-        """Whether `token` is allowed and the `completion` of the text after it has at most so many tokens."""
-        with self._work:
-            return self.inner.can_end_within(num_tokens, token, left_out)
-
-    def fill_ending(self, out: Int32Array, num_tokens: int, left_out: frozenset[int] = NONE) -> None:
-        """Write the tokens for which `can_end_within` holds into ``out``, int32 [words]."""
-        with self._work:
-            self.inner.fill_ending(out, num_tokens, left_out)
-
-    def prepare(self, num_things: int, token: int | None = None) -> bool:
-        """Do a part of the work of `fill_bitmask`, or of `accept` for a token; whether it needs no more."""
-        with self._work:
-            return self.inner.prepare(num_things, token)
-
-    def accept(self, token: int) -> bool:
-        """Go on with `token` if it is allowed; otherwise False, and nothing changes."""
-        with self._work:
-            return self.inner.accept(token)
-
-    def validate(self, tokens: Sequence[int]) -> int:
-        """The number of the first `tokens` that could be accepted one after the other; changes nothing."""
-        with self._work:
-            return self.inner.validate(tokens)
 
     def rollback(self, num_tokens: int) -> None:
         """Forget the last tokens."""
@@ -124,21 +104,6 @@ class WrappedMatcher:
     def fork(self) -> Matcher:
         """An independent matcher in the same state."""
         raise NotImplementedError
-
-    def forced_tokens(self) -> list[int]:
-        """The run of tokens each of which is the only one allowed; changes nothing."""
-        with self._work:
-            return self.inner.forced_tokens()
-
-    def forced_text(self, gaps: Mapping[int, bytes] | None = None) -> bytes:
-        """The run of bytes each of which is the only one that may follow; changes nothing."""
-        with self._work:
-            return self.inner.forced_text(gaps)
-
-    def explain(self, asked: int | str | bytes) -> Explanation:
-        """Whether a token or a text may come next, and why not; changes nothing."""
-        with self._work:
-            return self.inner.explain(asked)
 
 
 class BudgetedMatcher(WrappedMatcher):

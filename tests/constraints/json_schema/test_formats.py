@@ -236,7 +236,7 @@ def test_a_text_that_is_one_string_is_refused_at_its_quote() -> None:
     assert all(matcher.accept(byte) for byte in b'{"')
     matcher.fill_bitmask(mask)
     assert matcher.inner.recogniser.num_states < num_states + 10
-    matcher._verdicts.closers(matcher.inner.state)  # the way of any other guard
+    assert matcher._verdicts.closers[matcher.inner.state] is not None  # the way of any other guard
     assert matcher.inner.recogniser.num_states > num_states + 100
 
 

@@ -8,7 +8,7 @@ with an array finds everything in the arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.configurations import Configuration, Int64Array, StackCut, row_key
 from decodekit.constraints.engine.recogniser import Recogniser, too_many
+from decodekit.constraints.engine.token_index import TokenIndex
 from decodekit.constraints.engine.trie import TokenTrie
 from decodekit.constraints.network import TextNeeded
 from decodekit.constraints.work_budget import Unfinished, charge, is_sliced, spend
@@ -41,19 +42,16 @@ STEPS_OF_RUN: Final = 32
 
 _NONE_CAPTURED: Final = np.zeros((0, 3), np.int64)
 
-
-_Key: TypeAlias = tuple[int, bytes, tuple[Configuration, ...], bool]
-_NOT_KEPT: Final[_Key] = (0, b"", (), False)
+_Key: TypeAlias = tuple[TokenIndex, bytes, tuple[Configuration, ...], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _LongRun:
-    """A run that was stopped in the middle: the arrays of `kernels.Work`, as far as they are filled.
+    """A run that was stopped in the middle: the arrays of `kernels.Run`, as far as they are filled.
 
     `words` has the tokens of this run alone: what else is in a mask differs from one mask to the next.
     """
 
-    trie: TokenTrie
     num_steps: int
     threads: Int32Array
     offsets: Int32Array
@@ -90,16 +88,9 @@ class Runner:
         self._kernels.add_tokens(nodes, trie.first, trie.tokens, words)
 
     def run(
-        self,
-        trie: TokenTrie,
-        roots: Int32Array,
-        configurations: Sequence[Configuration],
-        words: Int32Array,
-        bytes_above: Callable[[int, int, int], bytes],
+        self, index: TokenIndex, roots: Int32Array, configurations: tuple[Configuration, ...], words: Int32Array
     ) -> list[int]:
         """Add the tokens at and below `roots` whose bytes, from that of a root on, the configurations allow.
-
-        ``bytes_above(node, start, stop)`` are the bytes of the node's prefix from one depth to another.
 
         Returns:
             Nodes at and below which tokens may be missing, because they lead to the place where a stack was cut.
@@ -109,39 +100,35 @@ class Runner:
             StackCut: there are more than `MAX_RETURNED` such nodes.
         """
         try:
-            return self._run(trie, roots, configurations, words, bytes_above, self._row_of_most)
+            return self._run(index, roots, configurations, words, is_listed=False)
         except TextNeeded:
             # Perhaps because of a text that was captured on the way and taken to be any; the tokens so far are right.
-            return self._run(trie, roots, configurations, words, bytes_above, self._row_of)
+            return self._run(index, roots, configurations, words, is_listed=True)
 
-    def _row_of(self, reader: int, label_set: int, text: bytes) -> int:
-        """The row of the `Closure` of a captured text."""
-        return self._recogniser.rows.add(self._recogniser.leave(reader, label_set, text))
-
-    def _row_of_most(self, reader: int, label_set: int, text: bytes) -> int:
-        """The same; texts that are not listed share their row."""
-        common = self._recogniser.fresh(reader, label_set)
+    def _row_of(self, reader: int, label_set: int, text: bytes, is_listed: bool) -> int:
+        """The row of the `Closure` of a captured text, as if it was listed or as `fresh` says."""
+        recogniser = self._recogniser
+        common = None if is_listed else recogniser.fresh(reader, label_set)
         if common is not None:
             fresh, following = common
             decoded = fresh.decode(text[: len(text) - len(fresh.end)])
             if decoded is not None and decoded not in fresh.listed:
-                return self._recogniser.rows.add(following)
-        return self._row_of(reader, label_set, text)
+                return recogniser.rows.add(following)
+        return recogniser.rows.add(recogniser.leave(reader, label_set, text))
 
     def _run(
         self,
-        trie: TokenTrie,
+        index: TokenIndex,
         roots: Int32Array,
-        configurations: Sequence[Configuration],
+        configurations: tuple[Configuration, ...],
         words: Int32Array,
-        bytes_above: Callable[[int, int, int], bytes],
-        row_of: Callable[[int, int, bytes], int],
+        is_listed: bool,
     ) -> list[int]:
-        kernels, position = self._kernels, self._position
+        kernels, position, trie = self._kernels, self._position, index.trie
         self._begin(trie, configurations)
-        captured, own, is_kept = _NONE_CAPTURED, words, is_sliced()
-        key: _Key = (id(trie), roots.tobytes(), tuple(configurations), row_of == self._row_of) if is_kept else _NOT_KEPT
-        if is_kept:
+        captured, own = _NONE_CAPTURED, words
+        key: _Key | None = (index, roots.tobytes(), configurations, is_listed) if is_sliced() else None
+        if key is not None:
             begun = self._long_runs.pop(key, None)
             if begun is None:
                 own = np.zeros_like(words)
@@ -149,11 +136,9 @@ class Runner:
                 captured, own = begun.captured, begun.words
                 self._go_on_with(begun)
         try:
-            while (
-                needed := kernels.run(*self._arrays(trie, captured), roots, *self._work(own), position)
-            ) != kernels.DONE:
+            while (needed := kernels.run(*self._arguments(trie, captured, roots, own))) != kernels.DONE:
                 if needed == kernels.CAPTURED:
-                    captured = self._with_row_of_captured(captured, trie, roots, configurations, bytes_above, row_of)
+                    captured = self._with_row_of_captured(captured, index, roots, configurations, is_listed)
                 elif needed == kernels.MERGE:
                     self._merge(trie, roots, own)
                 elif needed != kernels.PAUSE:
@@ -163,34 +148,34 @@ class Runner:
                     spend()
         except Unfinished:
             self._charge()
-            if is_kept:
+            if key is not None:
                 level = int(trie.depth[position[kernels.NODE]] - trie.depth[roots[position[kernels.ROOT]]]) + 1
-                self._keep(key, trie, level, captured, own)
+                self._keep(key, level, captured, own)
             raise
         self._charge()
-        if is_kept:
+        if key is not None:
             words |= own
             if self._num_steps >= STEPS_KEPT:  # what the mask needs besides may take more than a slice
-                self._keep(key, trie, 0, captured, own)
+                self._keep(key, 0, captured, own)
         nodes: list[int] = self._returned[: position[kernels.NUM_RETURNED]].tolist()
         return nodes
 
     def _with_row_of_captured(
         self,
         captured: Int64Array,
-        trie: TokenTrie,
+        index: TokenIndex,
         roots: Int32Array,
-        configurations: Sequence[Configuration],
-        bytes_above: Callable[[int, int, int], bytes],
-        row_of: Callable[[int, int, bytes], int],
+        configurations: tuple[Configuration, ...],
+        is_listed: bool,
     ) -> Int64Array:
         """The rows of captured texts, with one more: that of the text that the run has met."""
-        kernels, position = self._kernels, self._position
+        kernels, position, depth = self._kernels, self._position, index.trie.depth
         node, reader, label_set, begin = map(int, position[kernels.NODE : kernels.NEED + 3])
         before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
-        start = int(trie.depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
-        text = before + bytes_above(node, start, int(trie.depth[node]))
-        entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row_of(reader, label_set, text)]]
+        start = int(depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
+        text = before + index.bytes_above(node, start, int(depth[node]))
+        row = self._row_of(reader, label_set, text, is_listed)
+        entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row]]
         return np.concatenate((captured, np.array(entry, np.int64)))
 
     def _charge(self) -> None:
@@ -200,12 +185,12 @@ class Runner:
         self._position[self._kernels.NUM_STEPS] = 0
         charge(num_steps)
 
-    def _keep(self, key: _Key, trie: TokenTrie, level: int, captured: Int64Array, words: Int32Array) -> None:
+    def _keep(self, key: _Key, level: int, captured: Int64Array, words: Int32Array) -> None:
         """Keep where a long run is: at a node of a level below its root, or at its end."""
         offsets = self._offsets[: level + 1].copy()
         threads = self._threads[:, : offsets[level]].copy()
         position, returned = self._position.copy(), self._returned.copy()
-        self._long_runs[key] = _LongRun(trie, self._num_steps, threads, offsets, position, returned, captured, words)
+        self._long_runs[key] = _LongRun(self._num_steps, threads, offsets, position, returned, captured, words)
         if len(self._long_runs) > MAX_LONG_RUNS:
             del self._long_runs[next(iter(self._long_runs))]
 
@@ -234,8 +219,10 @@ class Runner:
         self._position[kernels.NUM_RETURNED], self._position[kernels.MERGE_ABOVE] = 0, MANY_THREADS
         self._position[kernels.NUM_STEPS] = self._num_steps = 0
 
-    def _arrays(self, trie: TokenTrie, captured: Int64Array) -> tuple[npt.NDArray[Any], ...]:
-        """The arrays that a run reads, in the order of `gpu.run`. Growth replaces them."""
+    def _arguments(
+        self, trie: TokenTrie, captured: Int64Array, roots: Int32Array, words: Int32Array
+    ) -> tuple[npt.NDArray[Any], ...]:
+        """The arrays of a run, in the order of `kernels.run`. Growth replaces them."""
         recogniser = self._recogniser
         automaton, rows, stacks = recogniser.automaton, recogniser.rows, recogniser.stacks
         return (
@@ -244,26 +231,19 @@ class Runner:
             rows.keys, rows.rows, rows.entry, rows.start, rows.returns, rows.lexical, rows.reader, rows.push,
             rows.pushed, captured,
             stacks.frame, stacks.parent, stacks.members, stacks.slots, stacks.count,
-            trie.byte, trie.depth, trie.end, trie.first, trie.tokens,
+            trie.byte, trie.depth, trie.end, trie.first, trie.tokens, roots,
+            self._threads, self._offsets, self._todo, self._places, self._seen, words, self._returned, self._position,
         )  # fmt: skip
 
-    def _work(self, words: Int32Array) -> tuple[npt.NDArray[Any], ...]:
-        """The arrays that a run writes, `position` aside."""
-        return self._threads, self._offsets, self._todo, self._places, self._seen, words, self._returned
-
     def _make(self, needed: int, one: int, two: int) -> None:
-        """Make what a run needs.
-
-        Raises:
-            StackCut: it needs more of the stacks.
-        """
+        """Make what a run needs; `StackCut` if that is more of the stacks."""
         kernels, recogniser = self._kernels, self._recogniser
         if needed == kernels.LEXICAL:
             recogniser.automaton.make(one)
         elif needed == kernels.LEAVE:
-            recogniser.add_row(one, two)
+            recogniser.rows.put(row_key(one, two), recogniser.rows.add(recogniser.leave(one, two)))
         elif needed == kernels.ENTER:
-            recogniser.add_entry(one)
+            recogniser.rows.put_entry(one, recogniser.rows.add(recogniser.enter(one)))
         elif needed == kernels.ROOM:
             self._widen()
         elif needed == kernels.STACKS:
@@ -297,11 +277,7 @@ class Runner:
             self._position[kernels.ROOT], self._position[kernels.NODE] = index + 1, -1
 
     def _widen(self) -> None:
-        """Make room for more threads.
-
-        Raises:
-            ResourceLimitError: there are too many.
-        """
+        """Make room for more threads, up to `MAX_THREADS`."""
         capacity = 2 * self._threads.shape[1]
         if capacity > MAX_THREADS:
             raise too_many()

@@ -16,7 +16,7 @@ caller makes it and calls again with the same arguments. Slow twins of the kerne
 and every mask is compared with one made token by token.
 
 numba takes three times as long to unpack 36 arrays that come in named tuples (24 µs a call, not 8), so the entries take
-arrays one by one and group them; everything behind them takes named tuples.
+arrays one by one; everything behind `run` takes one tuple of them.
 
 This module imports numba: import it where a kernel is called, not with a module.
 """
@@ -65,67 +65,15 @@ FEW: Final = 32  # threads that are compared one by one
 NO_ROOM: Final = -1
 
 
-class Lexical(NamedTuple):
-    """The arrays of an `Automaton`."""
-
-    table: Int32Array
-    kinds: UInt8Array
-    endings: Int32Array
-    low: Int32Array
-    high: Int32Array
-
-
-class Readers(NamedTuple):
-    """The arrays of a `Recogniser`'s readers: whether each captures, and its permitted labels."""
-
-    captures: UInt8Array
-    permitted: Int32Array
-    num_permitted: Int32Array
-
-
-class RowArrays(NamedTuple):
-    """The arrays of `Rows`, and what was said of captured texts, int64 [n, 3]: see `_row_of_captured`."""
-
-    keys: Int64Array
-    rows: Int32Array
-    entry: Int32Array
-    start: Int32Array
-    returns: UInt8Array
-    lexical: Int32Array
-    reader: Int32Array
-    push: Int32Array
-    pushed: Int32Array
-    captured: Int64Array
-
-
-class StackArrays(NamedTuple):
-    """The arrays of `Stacks`; `size` is its `count`."""
-
-    frame: Int32Array
-    parent: Int32Array
-    members: Int32Array
-    slots: Int32Array
-    size: Int64Array
-
-
-class Trie(NamedTuple):
-    """The arrays of a `TokenTrie`."""
-
-    byte: UInt8Array
-    depth: Int32Array
-    end: Int32Array
-    first: Int32Array
-    tokens: Int32Array
-
-
-class Work(NamedTuple):
-    """The arrays that a run writes.
+class Run(NamedTuple):
+    """The arrays that a run reads and writes, `words` to `position`; the others are those of their owners.
 
     Attributes:
+        captured: what was said of captured texts, int64 [n, 3]: see `_row_of_captured`.
+        num_stacks: the `count` of `Stacks`.
         threads: int32 [4, capacity]: lexical state, reader, stack, and the depth at which the lexeme began (-1 - i:
             before the root, for configuration i). Those after the byte of a node at level L below its root (1 for the
             root itself) lie at ``offsets[L]`` to before ``offsets[L + 1]``.
-        offsets: see `threads`.
         todo: the (stack, row) pairs that follow at one node, each once, int32 [2, capacity].
         places: where they are in `todo`, as `seen`, int64 [a power of 2].
         seen: threads of one node, found by what they are: 2**20 * (number of the node) + thread, int64 [a power of 2].
@@ -134,6 +82,40 @@ class Work(NamedTuple):
         position: where the run is and what it needs; see the constants.
     """
 
+    # of the `Automaton`
+    table: Int32Array
+    kinds: UInt8Array
+    endings: Int32Array
+    low: Int32Array
+    high: Int32Array
+    # of the readers of the `Recogniser`
+    captures: UInt8Array
+    permitted: Int32Array
+    num_permitted: Int32Array
+    # of `Rows`
+    keys: Int64Array
+    rows: Int32Array
+    entry: Int32Array
+    start: Int32Array
+    returns: UInt8Array
+    row_lexical: Int32Array
+    row_reader: Int32Array
+    push: Int32Array
+    pushed: Int32Array
+    captured: Int64Array
+    # of `Stacks`
+    frame: Int32Array
+    parent: Int32Array
+    members: Int32Array
+    slots: Int32Array
+    num_stacks: Int64Array
+    # of the `TokenTrie`
+    byte: UInt8Array
+    depth: Int32Array
+    end: Int32Array
+    first: Int32Array
+    tokens: Int32Array
+    # of the `Runner`
     threads: Int32Array
     offsets: Int32Array
     todo: Int32Array
@@ -142,17 +124,6 @@ class Work(NamedTuple):
     words: Int32Array
     returned: Int32Array
     position: Int64Array
-
-
-class Run(NamedTuple):
-    """All that a run reads and writes."""
-
-    lexical: Lexical
-    readers: Readers
-    rows: RowArrays
-    stacks: StackArrays
-    trie: Trie
-    work: Work
 
 
 # -- parts
@@ -175,10 +146,10 @@ def _after(table: Int32Array, kinds: UInt8Array, state: Int, byte: Int) -> Int:
 
 
 @part
-def _add_tokens_of(trie: Trie, node: Int, words: Int32Array) -> None:
+def _add_tokens_of(node: Int, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
     """Set the bits of the tokens of a node."""
-    for i in range(trie.first[node], trie.first[node + 1]):
-        token = trie.tokens[i]
+    for i in range(first[node], first[node + 1]):
+        token = tokens[i]
         words[token >> 5] |= np.int32(1) << np.int32(token & 31)
 
 
@@ -189,42 +160,41 @@ def _slot(key: Int, size: Int) -> Int:
 
 
 @part
-def _row(rows: RowArrays, key: Int) -> Int:
+def _row(run: Run, key: Int) -> Int:
     """The row of a key, -1 if there is none."""
-    slot = _slot(key, len(rows.keys))
-    while rows.keys[slot] >= 0:
-        if rows.keys[slot] == key:
-            return int(rows.rows[slot])
-        slot = slot + 1 & len(rows.keys) - 1
+    slot = _slot(key, len(run.keys))
+    while run.keys[slot] >= 0:
+        if run.keys[slot] == key:
+            return int(run.rows[slot])
+        slot = slot + 1 & len(run.keys) - 1
     return -1
 
 
 @part
-def _row_of_captured(rows: RowArrays, key: Int, node: Int, begin: Int) -> Int:
-    """The row of a key after the text captured up to a node, by (key, node * 2**20 + depth of its begin, row)."""
-    detail = np.int64(node) << 20 | begin & 0xFFFFF
-    for i in range(len(rows.captured)):
-        if rows.captured[i, 0] == key and rows.captured[i, 1] == detail:
-            return int(rows.captured[i, 2])
+def _row_of_captured(run: Run, key: Int, begin: Int) -> Int:
+    """The row of a key after the text captured up to the node, by (key, node * 2**20 + depth of its begin, row)."""
+    captured, detail = run.captured, run.position[NODE] << 20 | begin & 0xFFFFF
+    for i in range(len(captured)):
+        if captured[i, 0] == key and captured[i, 1] == detail:
+            return int(captured[i, 2])
     return -1
 
 
 @part
-def _pushed(stacks: StackArrays, parent: Int, frame: Int) -> Int:
+def _pushed(run: Run, parent: Int, frame: Int) -> Int:
     """The stack with a frame on top of another, made if there was none; `NO_ROOM`."""
-    if stacks.size[0] == len(stacks.frame):
+    if run.num_stacks[0] == len(run.frame):
         return NO_ROOM
-    mask = len(stacks.slots) - 1
-    slot = _slot(np.int64(parent) << 32 | frame, len(stacks.slots))
-    number = np.int64(stacks.slots[slot])
-    while number != 0 and (stacks.parent[number] != parent or stacks.frame[number] != frame):
-        slot = slot + 1 & mask
-        number = np.int64(stacks.slots[slot])
+    slot = _slot(np.int64(parent) << 32 | frame, len(run.slots))
+    number = np.int64(run.slots[slot])
+    while number != 0 and (run.parent[number] != parent or run.frame[number] != frame):
+        slot = slot + 1 & len(run.slots) - 1
+        number = np.int64(run.slots[slot])
     if number == 0:
-        number = stacks.size[0]
-        stacks.size[0] += 1
-        stacks.slots[slot] = number
-        stacks.parent[number], stacks.frame[number] = parent, frame
+        number = run.num_stacks[0]
+        run.num_stacks[0] += 1
+        run.slots[slot] = number
+        run.parent[number], run.frame[number] = parent, frame
     return number
 
 
@@ -234,9 +204,9 @@ def _is_thread(threads: Int32Array, i: Int, lexical: Int, reader: Int, stack: In
 
 
 @part
-def _with_thread(work: Work, begin: Int, count: Int, lexical: Int, reader: Int, stack: Int, depth: Int) -> Int:
+def _with_thread(run: Run, begin: Int, count: Int, lexical: Int, reader: Int, stack: Int, depth: Int) -> Int:
     """Add a thread to those from `begin` on unless it is one of them; returns their end, or `NO_ROOM`."""
-    threads, seen, number = work.threads, work.seen, work.position[NUM_NODES]
+    threads, seen, number = run.threads, run.seen, run.position[NUM_NODES]
     slot: Int = -1
     if count - begin < FEW:
         for i in range(begin, count):
@@ -259,14 +229,13 @@ def _with_thread(work: Work, begin: Int, count: Int, lexical: Int, reader: Int, 
 @part
 def _begin_lexemes(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int) -> tuple[Int, Int]:
     """Add the threads with which a row begins lexemes on a stack; returns what is needed, and the threads' end."""
-    rows = run.rows
-    for k in range(rows.start[row], rows.start[row + 1]):
+    for k in range(run.start[row], run.start[row + 1]):
         inner: Int = np.int64(stack)
-        for m in range(rows.push[k], rows.push[k + 1]):
-            inner = _pushed(run.stacks, inner, rows.pushed[m])
+        for m in range(run.push[k], run.push[k + 1]):
+            inner = _pushed(run, inner, run.pushed[m])
             if inner == NO_ROOM:
                 return STACKS, count
-        end = _with_thread(run.work, begin, count, rows.lexical[k], rows.reader[k], inner, depth)
+        end = _with_thread(run, begin, count, run.row_lexical[k], run.row_reader[k], inner, depth)
         if end == NO_ROOM:
             return ROOM, count
         count = end
@@ -274,12 +243,12 @@ def _begin_lexemes(run: Run, row: Int, stack: Int, depth: Int, begin: Int, count
 
 
 @part
-def _follow(work: Work, row: Int, stack: Int, count: Int) -> Int:
+def _follow(run: Run, row: Int, stack: Int, count: Int) -> Int:
     """Add what is to be followed at the node to the first `count` unless it is there; returns their end, or `NO_ROOM`.
 
     An ambiguous text has as many ways down its bundles as it has readings, and few places to come to.
     """
-    todo, places, number = work.todo, work.places, work.position[NUM_NODES]
+    todo, places, number = run.todo, run.places, run.position[NUM_NODES]
     slot: Int = -1
     if count < FEW:
         for i in range(count):
@@ -303,31 +272,30 @@ def _follow(work: Work, row: Int, stack: Int, count: Int) -> Int:
 @part
 def _return(run: Run, stack: Int, num_todo: Int) -> tuple[Int, Int, bool]:
     """Go on below a stack, a bundle in each of its stacks: what is needed, the end of `todo`, is the text whole."""
-    stacks, entry, work = run.stacks, run.rows.entry, run.work
-    position = work.position
+    returned, position = run.returned, run.position
     low = high = -1
-    if stacks.frame[stack] == BUNDLE:
-        low = stacks.parent[stack] + 1
-        high = low + stacks.members[low - 1] - 1
+    if run.frame[stack] == BUNDLE:
+        low = run.parent[stack] + 1
+        high = low + run.members[low - 1] - 1
     is_whole = False
     for j in range(low, high + 1):
-        top = stack if j < 0 else stacks.members[j]
+        top = stack if j < 0 else run.members[j]
         if top == 0:
             is_whole = True
             continue
-        frame = stacks.frame[top]
+        frame = run.frame[top]
         if frame == CUT:
             num = position[NUM_RETURNED]
-            if num == 0 or work.returned[num - 1] != position[NODE]:
-                if num == len(work.returned):
+            if num == 0 or returned[num - 1] != position[NODE]:
+                if num == len(returned):
                     return DEEPER, num_todo, is_whole
-                work.returned[num] = position[NODE]
+                returned[num] = position[NODE]
                 position[NUM_RETURNED] += 1
             continue
-        if entry[frame] < 0:
+        if run.entry[frame] < 0:
             position[NEED] = frame
             return ENTER, num_todo, is_whole
-        end = _follow(work, entry[frame], stacks.parent[top], num_todo)
+        end = _follow(run, run.entry[frame], run.parent[top], num_todo)
         if end == NO_ROOM:
             return ROOM, num_todo, is_whole
         num_todo = end
@@ -339,8 +307,8 @@ def _go_on(
     run: Run, row: Int, stack: Int, depth: Int, begin: Int, count: Int, num_todo: Int
 ) -> tuple[Int, Int, Int, bool]:
     """Add the threads of all that follows a row on a stack: what is needed, their end, that of `todo`, is it whole."""
-    todo, i, is_whole = run.work.todo, num_todo, False
-    num_todo = _follow(run.work, row, stack, num_todo)
+    todo, i, is_whole = run.todo, num_todo, False
+    num_todo = _follow(run, row, stack, num_todo)
     if num_todo == NO_ROOM:
         return ROOM, count, num_todo, is_whole
     while i < num_todo:
@@ -348,7 +316,7 @@ def _go_on(
         needed, count = _begin_lexemes(run, row, stack, depth, begin, count)
         if needed != DONE:
             return needed, count, num_todo, is_whole
-        if run.rows.returns[row] != 0:
+        if run.returns[row] != 0:
             needed, num_todo, ends = _return(run, stack, num_todo)
             if needed != DONE:
                 return needed, count, num_todo, is_whole
@@ -358,21 +326,20 @@ def _go_on(
 
 
 @part
-def _is_selected(lexical: Lexical, readers: Readers, reader: Int, state: Int) -> bool:
+def _is_selected(run: Run, reader: Int, state: Int) -> bool:
     """Whether some word from a lexical state on ends with a label that the reader permits."""
-    selection = readers.permitted[reader]
-    if selection < 0 or lexical.low[state] < 0:
+    selection, counts = run.permitted[reader], run.num_permitted
+    if selection < 0 or run.low[state] < 0:
         return True
-    counts = readers.num_permitted
-    return bool(counts[selection + lexical.high[state]] != counts[selection + lexical.low[state]])
+    return bool(counts[selection + run.high[state]] != counts[selection + run.low[state]])
 
 
 @part
 def _row_after(run: Run, reader: Int, ending: Int, begin: Int) -> Int:
     """The row of what follows a lexeme; -1 - (what is needed) if it is not known."""
-    position, key = run.work.position, np.int64(reader) << 32 | ending
-    captures = run.readers.captures[reader] != 0
-    row = _row_of_captured(run.rows, key, position[NODE], begin) if captures else _row(run.rows, key)
+    position, key = run.position, np.int64(reader) << 32 | ending
+    captures = run.captures[reader] != 0
+    row = _row_of_captured(run, key, begin) if captures else _row(run, key)
     if row < 0:
         position[NEED], position[NEED + 1], position[NEED + 2] = reader, ending, begin
         return -1 - (CAPTURED if captures else LEAVE)
@@ -382,26 +349,26 @@ def _row_after(run: Run, reader: Int, ending: Int, begin: Int) -> Int:
 @part
 def _advance(run: Run, low: Int, begin: Int) -> tuple[Int, Int, bool]:
     """Read the node's byte in the threads ``low .. begin``: what is needed, the threads' end, is the text whole."""
-    lexical, trie, position, threads = run.lexical, run.trie, run.work.position, run.work.threads
+    position, threads = run.position, run.threads
     node = position[NODE]
-    value, depth = trie.byte[node], trie.depth[node]
+    value, depth = run.byte[node], run.depth[node]
     count, is_whole = begin, False
     num_todo: Int = 0
     for i in range(low, begin):
         reader = threads[1, i]
-        target = _after(lexical.table, lexical.kinds, threads[0, i], value)
+        target = _after(run.table, run.kinds, threads[0, i], value)
         if target < 0:
             position[NEED] = target
             return LEXICAL, count, is_whole
-        if target == DEAD or not _is_selected(lexical, run.readers, reader, target):
+        if target == DEAD or not _is_selected(run, reader, target):
             continue
-        if lexical.kinds[target] != FINAL:
-            end = _with_thread(run.work, begin, count, target, reader, threads[2, i], threads[3, i])
+        if run.kinds[target] != FINAL:
+            end = _with_thread(run, begin, count, target, reader, threads[2, i], threads[3, i])
             if end == NO_ROOM:
                 return ROOM, count, is_whole
             count = end
-        if lexical.endings[target] != 0:
-            row = _row_after(run, reader, lexical.endings[target], threads[3, i])
+        if run.endings[target] != 0:
+            row = _row_after(run, reader, run.endings[target], threads[3, i])
             if row < 0:
                 return -1 - row, count, is_whole
             needed, count, num_todo, ends = _go_on(run, row, threads[2, i], depth, begin, count, num_todo)
@@ -415,15 +382,15 @@ def _advance(run: Run, low: Int, begin: Int) -> tuple[Int, Int, bool]:
 @part
 def _run_below(run: Run, root: Int) -> Int:
     """Run the subtree of a root from ``position[NODE]`` on; returns what is needed."""
-    trie, position, offsets = run.trie, run.work.position, run.work.offsets
-    stop, base = trie.end[root], trie.depth[root] - 1
+    position, offsets = run.position, run.offsets
+    stop, base = run.end[root], run.depth[root] - 1
     if not root <= position[NODE] < stop:
         position[NODE] = root
     while position[NODE] < stop:
         if position[NUM_STEPS] >= STEPS_AT_ONCE:
             return PAUSE
         node = position[NODE]
-        level = trie.depth[node] - base
+        level = run.depth[node] - base
         begin = offsets[level]
         position[NUM_NODES] += 1
         needed, count, is_whole = _advance(run, offsets[level - 1], begin)
@@ -433,12 +400,12 @@ def _run_below(run: Run, root: Int) -> Int:
             position[NEED], position[NEED + 1] = begin, count
             return MERGE
         if is_whole or count > begin:
-            _add_tokens_of(trie, node, run.work.words)
+            _add_tokens_of(node, run.first, run.tokens, run.words)
         if count > begin:
             offsets[level + 1] = count
             position[NODE] = node + 1
         else:
-            position[NODE] = trie.end[node]
+            position[NODE] = run.end[node]
     return DONE
 
 
@@ -458,20 +425,17 @@ def run(
 ) -> Int:  # fmt: skip
     """Add the tokens at and below `roots` that the configurations ``threads[:, :offsets[1]]`` allow to `words`.
 
-    The configurations are those before the byte of a root. The arrays are those of `Lexical`, `Readers`, `RowArrays`,
-    `StackArrays`, `Trie` and `Work`, in their order.
+    The configurations are those before the byte of a root. The other arrays are those of `Run`, in their order.
 
     Returns:
         DONE, or what is needed; with the same arguments the run then goes on where it stopped.
     """
     state = Run(
-        Lexical(table, kinds, endings, low, high),
-        Readers(captures, permitted, num_permitted),
-        RowArrays(keys, rows, entry, start, returns, row_lexical, row_reader, push, pushed, captured),
-        StackArrays(frame, parent, members, slots, num_stacks),
-        Trie(byte, depth, end, first, tokens),
-        Work(threads, offsets, todo, places, seen, words, returned, position),
-    )
+        table, kinds, endings, low, high, captures, permitted, num_permitted,
+        keys, rows, entry, start, returns, row_lexical, row_reader, push, pushed, captured,
+        frame, parent, members, slots, num_stacks, byte, depth, end, first, tokens,
+        threads, offsets, todo, places, seen, words, returned, position,
+    )  # fmt: skip
     while position[ROOT] < len(roots):
         needed = _run_below(state, roots[position[ROOT]])
         if needed != DONE:
@@ -489,13 +453,11 @@ def walk(
 ) -> Int:  # fmt: skip
     """Walk the nodes from ``position[0]`` to before `stop`, with ``stack[d]`` the lexical state at depth d.
 
+    The first arrays are those of the `Automaton` and of the `TokenTrie`.
+
     Args:
-        table, kinds, endings: of the `Automaton`.
-        byte, depth, end, first, tokens: of the `TokenTrie`.
         follow: the bytes before which the lexeme may end, uint8 [256].
         start_depth: where the walk begins. There the lexeme does not end: that is a configuration of its own.
-        stop: the first node that is not walked.
-        stack: lexical states by depth.
         words: gets the bits of the tokens after which the lexeme goes on, int32 [words].
         reached: gets the lexical states after these tokens, int32 [tokens], or [0] if nobody asks.
         exits: gets where the lexeme ends, int32 [capacity, 3]: node, label set, `EXIT_BEFORE` or `EXIT_AT`. Those
@@ -506,7 +468,6 @@ def walk(
     Returns:
         -1 when the walk is complete; else the code of what the automaton has to make (see `_after`).
     """
-    trie = Trie(byte, depth, end, first, tokens)
     node, num_inside = position[0], position[2]
     num_exits: Int = position[1]
     unknown: Int = np.int64(-1)
@@ -527,7 +488,7 @@ def walk(
             if kinds[target] == FINAL:
                 num_exits = _with_exit(exits, seen, num_exits, node, endings[target], EXIT_AT)
             else:
-                _add_tokens_of(trie, node, words)
+                _add_tokens_of(node, first, tokens, words)
                 num_inside += first[node + 1] - first[node]
                 if len(reached):
                     for i in range(first[node], first[node + 1]):
@@ -550,9 +511,7 @@ def _with_exit(exits: Int32Array, seen: UInt8Array, num_exits: Int, node: Int, l
 def add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
     """Set the bits of the tokens of some nodes."""
     for node in nodes:
-        for i in range(first[node], first[node + 1]):
-            token = tokens[i]
-            words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        _add_tokens_of(node, first, tokens, words)
 
 
 @compiled
