@@ -28,8 +28,7 @@ from decodekit.constraints.json_schema.values.shape import (
     TRUE,
     ArraySpec,
     Contains,
-    EvaluatedItems,
-    EvaluatedKeys,
+    EvaluatedParts,
     Goal,
     Literal,
     ObjectSpec,
@@ -269,7 +268,7 @@ def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -
         keywords = location.keywords()
         is_list = location.draft < SchemaDraft.DRAFT2020 and isinstance(keywords.get("items"), list)
         rest_key = "additionalItems" if is_list else "items"
-        spec = replace(spec, evaluated=EvaluatedItems(len(spec.prefix), rest_key in keywords))
+        spec = replace(spec, evaluated=EvaluatedParts(rest_key in keywords, num_items=len(spec.prefix)))
     return _only(sense, arrays=(spec,) if sense.is_asserted else tuple(spec.denials()))
 
 
@@ -284,7 +283,7 @@ def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense
         is_met = least == 0 and most is None  # by every array
         spec = ArraySpec(contains=() if is_met else (Contains(goal, denied, least, most),))
         if sense.is_evaluated and location.draft >= SchemaDraft.DRAFT2020:  # before, it evaluated nothing
-            spec = replace(spec, evaluated=EvaluatedItems(goals=frozenset({goal})))
+            spec = replace(spec, evaluated=EvaluatedParts(goals=frozenset({goal})))
         return EVERYTHING if spec == ANY_ARRAY else restrict(arrays=(spec,))
     specs = [ArraySpec(contains=(Contains(goal, denied, 0, least - 1),))] if least else []
     if most is not None:
@@ -330,7 +329,7 @@ def _properties(semantics: Semantics, location: Location, value: Any, sense: Sen
     spec = ObjectSpec((part,))
     if sense.is_evaluated:
         is_all = "additionalProperties" in location.keywords()
-        evaluated = EvaluatedKeys(frozenset(part.names), tuple(pattern for pattern, _ in part.patterns), is_all)
+        evaluated = EvaluatedParts(is_all, frozenset(part.names), tuple(pattern for pattern, _ in part.patterns))
         spec = replace(spec, evaluated=evaluated)
     return _only(sense, objects=(spec,) if sense.is_asserted else tuple(spec.denials()))
 
@@ -510,7 +509,7 @@ def _unevaluated_properties(semantics: Semantics, location: Location, shape: Sha
         if not spec.evaluated.is_all:
             if goal != TRUE:
                 spec = spec.meet(ObjectSpec((semantics.remainder(location, spec.evaluated),)))
-            spec = replace(spec, evaluated=EvaluatedKeys(is_all=True))
+            spec = replace(spec, evaluated=EvaluatedParts(is_all=True))
         objects.append(spec)
     return replace(shape, objects=tuple(dict.fromkeys(objects)))
 
@@ -523,7 +522,7 @@ def _unevaluated_items(semantics: Semantics, location: Location, shape: Shape) -
         if not spec.evaluated.is_all:
             rest = semantics.either(goal, *spec.evaluated.goals)
             spec = spec.meet(ArraySpec((TRUE,) * spec.evaluated.num_items, rest))
-            spec = replace(spec, evaluated=EvaluatedItems(is_all=True))
+            spec = replace(spec, evaluated=EvaluatedParts(is_all=True))
         arrays.append(spec)
     return replace(shape, arrays=tuple(dict.fromkeys(arrays)))
 
@@ -557,7 +556,7 @@ def _refusing_a_property(semantics: Semantics, location: Location, shape: Shape,
         if not spec.evaluated.is_all:
             keys = semantics.remainder(location, spec.evaluated).uncovered()
             witness = ObjectSpec(witnesses=(Witness(keys, refused),))
-            objects.append(replace(spec.meet(witness), evaluated=EvaluatedKeys()))
+            objects.append(replace(spec.meet(witness), evaluated=EvaluatedParts()))
     return Shape(objects=tuple(dict.fromkeys(objects)))
 
 
@@ -569,7 +568,7 @@ def _refusing_an_item(semantics: Semantics, location: Location, shape: Shape, go
             both = conjunction(refused, *map(denial, evaluated.goals))
             witness = Contains(both, semantics.either(goal, *evaluated.goals), 1, None, evaluated.num_items)
             counted = ArraySpec(contains=(witness,), min_items=evaluated.num_items + 1)
-            arrays.append(replace(spec.meet(counted), evaluated=EvaluatedItems()))
+            arrays.append(replace(spec.meet(counted), evaluated=EvaluatedParts()))
     return Shape(arrays=tuple(dict.fromkeys(arrays)))
 
 

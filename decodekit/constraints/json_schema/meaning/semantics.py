@@ -44,7 +44,7 @@ from decodekit.constraints.json_schema.values.shape import (
     NOTHING,
     TRUE,
     ArraySpec,
-    EvaluatedKeys,
+    EvaluatedParts,
     Goal,
     Literal,
     ObjectSpec,
@@ -717,7 +717,7 @@ class Semantics:
         return next((excess for excess in found if excess is not None), None)
 
     @kept
-    def remainder(self, location: Location, evaluated: EvaluatedKeys) -> Properties:
+    def remainder(self, location: Location, evaluated: EvaluatedParts) -> Properties:
         """`unevaluatedProperties` of a schema object behind what was evaluated."""
         names = dict.fromkeys(sorted(evaluated.names), TRUE)
         rules = tuple((pattern, TRUE) for pattern in evaluated.patterns)

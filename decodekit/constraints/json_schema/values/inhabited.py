@@ -52,17 +52,15 @@ class Emptiness:
         Raises:
             ResourceLimitError: the question led to more than `MAX_GOALS` goals, and `leave` raised that.
         """
-        known = self._known.get(goal)
-        if known is not None:
-            return known
-        try:
-            return self._solve(goal)
-        except ResourceLimitError as error:
-            self._leave(error)
-        self._known[goal] = True
-        return True
+        if goal not in self._known:
+            try:
+                self._solve(goal)
+            except ResourceLimitError as error:
+                self._leave(error)
+                self._known[goal] = True
+        return self._known[goal]
 
-    def _solve(self, question: Goal) -> bool:
+    def _solve(self, question: Goal) -> None:
         evaluate = self._evaluate()
         assert evaluate is not None, "whose goals these are lives as long as it is asked"
         found: dict[Goal, bool] = {question: False}  # a lower bound of the solution
@@ -108,7 +106,6 @@ class Emptiness:
             self._keep_inhabited(found)
         else:
             self._known.update(found)
-        return found[question]
 
     def _keep_inhabited(self, found: dict[Goal, bool]) -> None:
         self._known.update((goal, True) for goal, is_inhabited in found.items() if is_inhabited)
@@ -118,25 +115,22 @@ def have_representatives(choices: Sequence[tuple[frozenset[_Value], int]]) -> bo
     """Whether the sets have distinct representatives, so many values of each: augmenting paths (Kuhn 1955)."""
     places = [values for values, count in choices for _ in range(count)]
     giver: dict[_Value, int] = {}
+    given: dict[int, _Value] = {}
     for place in range(len(places)):
         came_by: dict[_Value, int] = {}  # value -> the place that asks for it
         agenda = [place]
         free: _Value | None = None
         while agenda and free is None:
             asking = agenda.pop()
-            for value in places[asking]:
-                if value in came_by:
-                    continue
+            for value in places[asking] - came_by.keys():
                 came_by[value] = asking
-                if value not in giver:
+                if value in giver:
+                    agenda.append(giver[value])
+                else:
                     free = value
-                    break
-                agenda.append(giver[value])
         if free is None:
             return False
-        holds = {number: value for value, number in giver.items()}
-        given: _Value | None = free
-        while given is not None:
-            number = came_by[given]
-            giver[given], given = number, None if number == place else holds[number]
+        while free is not None:  # each place on the way gives what it had to the one before
+            asking = giver[free] = came_by[free]
+            given[asking], free = free, given.get(asking)
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, cast
@@ -19,7 +19,6 @@ _TOKEN: Final = re.compile(
 _PART: Final = 512
 """So many steps are made before the reading can be left off."""
 _TOKEN_STEPS: Final = 6
-_WORDS: Final[dict[bytes, bool | None]] = {b"true": True, b"false": False, b"null": None}
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +38,7 @@ class Instance:
     value: bool | Fraction | Decimal | str | list[Instance] | dict[str, Instance] | None
     start: int
     end: int
-    identity: int
+    identity: int = 0
     is_plain: bool = False
     known: dict[Any, Any] | None = None
 
@@ -59,19 +58,19 @@ class Instance:
 def scalar(raw: bytes, end: int) -> Instance:
     """The instance of a string, number or word that ends at a byte; its identity has to be found."""
     start = end - len(raw)
-    if raw[:1] == b'"':
-        return Instance("string", json.loads(raw), start, end, 0)
-    if raw in _WORDS:
-        word = _WORDS[raw]
-        return Instance("null" if word is None else "boolean", word, start, end, 0)
-    return Instance("number", numbers.read_any(raw.decode()), start, end, 0, is_plain=raw.lstrip(b"-").isdigit())
+    if raw[0] in b"-0123456789":
+        number = numbers.read_any(raw.decode())
+        return Instance("number", number, start, end, is_plain=raw.lstrip(b"-").isdigit())
+    value: str | bool | None = json.loads(raw)
+    kind = "string" if isinstance(value, str) else "null" if value is None else "boolean"
+    return Instance(kind, value, start, end)
 
 
 def compound(keys: list[str] | None, values: list[Instance], start: int, end: int) -> Instance:
     """The instance of an object with some keys, or of an array; its identity has to be found."""
     if keys is None:
-        return Instance("array", values, start, end, 0)
-    return Instance("object", dict(zip(keys, values, strict=True)), start, end, 0)
+        return Instance("array", values, start, end)
+    return Instance("object", dict(zip(keys, values, strict=True)), start, end)
 
 
 def content(instance: Instance) -> Hashable:
@@ -81,14 +80,6 @@ def content(instance: Instance) -> Hashable:
     if instance.kind == "object":
         return "object", frozenset((key, member.identity) for key, member in instance.members.items())
     return instance.kind, cast("Hashable", instance.value)
-
-
-@dataclass(eq=False, slots=True)
-class _Open:
-    bracket: bytes
-    start: int = 0
-    values: list[Instance] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
 
 
 def read(text: bytes) -> Instance:
@@ -103,8 +94,8 @@ def reading(text: bytes) -> Work[Instance]:
         ValueError: it is not JSON.
     """
     identities: dict[Hashable, int] = {}
-    outer = _Open(b"")
-    stack = [outer]
+    outer: list[Instance] = []
+    stack: list[tuple[list[str] | None, list[Instance], int]] = [(None, outer, 0)]  # keys of an object, values, start
     at = num_steps = reported = 0
     while at < len(text):
         if num_steps - reported >= _PART:
@@ -118,14 +109,14 @@ def reading(text: bytes) -> Work[Instance]:
         num_steps += _TOKEN_STEPS + (found.end() - at) // 64
         at = found.end()
         string, _, _, mark = found.groups()
-        top = stack[-1]
+        keys, values, start = stack[-1]
         if mark in (b"[", b"{"):
-            stack.append(_Open(mark, at - 1))
+            stack.append((None if mark == b"[" else [], [], at - 1))
             continue
         if mark in (b",", b":"):
             continue
-        if string is not None and top.bracket == b"{" and len(top.keys) == len(top.values):
-            top.keys.append(json.loads(string))
+        if string is not None and keys is not None and len(keys) == len(values):
+            keys.append(json.loads(string))
             continue
         if mark is None:
             instance = scalar(found[0].lstrip(), at)
@@ -133,12 +124,12 @@ def reading(text: bytes) -> Work[Instance]:
             if len(stack) == 1:
                 raise ValueError(f"a bracket too many at byte {at - 1}")
             stack.pop()
-            num_steps += len(top.values) // 4
-            instance = compound(None if top.bracket == b"[" else top.keys, top.values, top.start, at)
-            top = stack[-1]
+            num_steps += len(values) // 4
+            instance = compound(keys, values, start, at)
+            values = stack[-1][1]
         instance.identity = identities.setdefault(content(instance), len(identities))
-        top.values.append(instance)
-    if len(stack) > 1 or len(outer.values) != 1:
+        values.append(instance)
+    if len(stack) > 1 or len(outer) != 1:
         raise ValueError("no whole JSON value")
     yield num_steps - reported
-    return outer.values[0]
+    return outer[0]

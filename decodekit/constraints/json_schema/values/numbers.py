@@ -36,11 +36,11 @@ infinity all the same: counting that many digits would give every number its own
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import Final
 
@@ -102,25 +102,18 @@ def read(text: str) -> Fraction:
     Raises:
         OverflowError: it has more than `_MANY_POWERS` digits before the point, by its exponent.
     """
-    number = _decimal(text)
-    if "e" not in text.lower():
-        return Fraction(number)
-    if number.adjusted() > _MANY_POWERS:
-        raise OverflowError(f"{text:.40} is too large")
-    value = Fraction(number) if number.adjusted() >= _MIN_EXPONENT else Fraction(0)
-    return value if abs(value) >= SMALLEST else Fraction(0)
+    return Fraction(read_any(text))
 
 
 def read_any(text: str) -> Fraction | Decimal:
     """As `read`; a long number is a decimal one, since to make a fraction takes the square of its digits."""
-    if len(text) <= MAX_DIGITS:
-        return read(text)
     number = _decimal(text)
-    if "e" not in text.lower():
-        return number
-    if number.adjusted() > _MANY_POWERS:
-        raise OverflowError(f"{text:.40} is too large")
-    return number if number.copy_abs() >= SMALLEST else Decimal(0)
+    if "e" in text.lower():
+        if number.adjusted() > _MANY_POWERS:
+            raise OverflowError(f"{text:.40} is too large")
+        if number.copy_abs() < SMALLEST:
+            number = Decimal(0)
+    return number if len(text) > MAX_DIGITS else Fraction(number)
 
 
 def is_integer(number: Fraction | Decimal) -> bool:
@@ -184,8 +177,6 @@ def _too_long() -> ResourceLimitError:
 
 def _split(value: Fraction) -> tuple[str, str]:
     """Digits before and after the point of a decimal number >= 0, without closing zeros."""
-    if value.denominator == 1:
-        return str(value.numerator), ""
     num_digits = _num_fraction_digits(value)
     digits = str(int(value * 10**num_digits)).rjust(num_digits + 1, "0")
     return digits[: len(digits) - num_digits], digits[len(digits) - num_digits :]
@@ -193,12 +184,8 @@ def _split(value: Fraction) -> tuple[str, str]:
 
 def _num_fraction_digits(value: Fraction) -> int:
     """The least d with ``value * 10**d`` an integer; the denominator of a decimal number has factors 2 and 5 only."""
-    twos, fives, rest = 0, 0, value.denominator
-    while rest % 2 == 0:
-        rest, twos = rest // 2, twos + 1
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    return max(twos, fives)
+    twos = (value.denominator & -value.denominator).bit_length() - 1
+    return max(twos, round(math.log(value.denominator >> twos, 5)))
 
 
 # -- numbers beyond a bound: above it, or below it
@@ -267,6 +254,7 @@ def _exponents(exponent: int, is_above: bool) -> Node:
     return _e(ir.both(plus, _UP_TO_307), ir.both(minus, _UP_TO_999))
 
 
+@lru_cache(maxsize=2048)  # all there are, nearly
 def _exponent_equal(exponent: int) -> Node:
     if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
         return ir.EMPTY
@@ -380,8 +368,12 @@ def _beyond(bound: Fraction, is_above: bool, strict: bool) -> Node:
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
     entries = sorted((entry for value in values for entry in _spellings(value)), key=itemgetter(0))
-    table = WordTable([word for word, _ in entries], lambda index: entries[index][1](), _spell_ascii)
-    return table.node()
+
+    def end(index: int) -> Node:
+        _, has_fraction, exponent = entries[index]
+        return ir.concat(_ZEROS if has_fraction else _NO_FRACTION, exponent)
+
+    return WordTable([word for word, *_ in entries], end, _spell_ascii).node()
 
 
 def digits(values: Iterable[Fraction]) -> Node:
@@ -390,38 +382,23 @@ def digits(values: Iterable[Fraction]) -> Node:
 
 
 @lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
-def _spellings(value: Fraction) -> tuple[tuple[str, Callable[[], Node]], ...]:
-    """The digits of a number in its spellings, and what may follow them."""
-    whole, fraction = _split(abs(value))
-    fixed = f"{whole}.{fraction}" if fraction else whole
-    zeros = partial(_more_zeros, fraction)
+def _spellings(value: Fraction) -> tuple[tuple[str, bool, Node], ...]:
+    """The spellings of a number: its digits, whether some are behind the point, and its exponent; without one first."""
     if value == 0:
-        ends = (zeros, partial(ir.concat, _NO_FRACTION, _ANY_EXPONENT))
-        return tuple((f"{sign}{fixed}", end) for sign in ("", "-") for end in ends)
+        return tuple((zero, False, ir.optional(_ANY_EXPONENT)) for zero in ("0", "-0"))
     sign = "-" if value < 0 else ""
+    whole, fraction = _split(abs(value))
+    fixed = (f"{sign}{whole}.{fraction}" if fraction else sign + whole, bool(fraction), ir.EPSILON)
     exponent, first, rest = _scientific_parts(abs(value))
     if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
-        return ((f"{sign}{fixed}", zeros),)
-    mantissa = f"{first}.{rest}" if rest else first
-    return ((f"{sign}{fixed}", zeros), (f"{sign}{mantissa}", partial(_more_zeros, rest, exponent)))
+        return (fixed,)
+    return fixed, (f"{sign}{first}.{rest}" if rest else sign + first, bool(rest), _exponent_equal(exponent))
 
 
 def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
     """The length of the shortest spelling of a number; `is_fixed`: of those without an exponent."""
-    whole, fraction = _split(abs(value))
-    num_fixed = (value < 0) + len(whole) + (len(fraction) + 1 if fraction else 0)
-    if is_fixed or value == 0:
-        return num_fixed
-    exponent, _, rest = _scientific_parts(abs(value))
-    if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
-        return num_fixed
-    return min(num_fixed, (value < 0) + 2 + len(str(exponent)) + (len(rest) + 1 if rest else 0))
-
-
-def _more_zeros(fraction: str, exponent: int | None = None) -> Node:
-    """The rest of a number with these digits after its point: zeros, and its exponent if it has one."""
-    zeros = _ZEROS if fraction else _NO_FRACTION
-    return zeros if exponent is None else ir.concat(zeros, _exponent_equal(exponent))
+    spellings = _spellings(value)[: 1 if is_fixed else None]
+    return min(len(word) + (exponent.bounds() or (0, 0))[0] for word, _, exponent in spellings)
 
 
 def _spell_ascii(character: str) -> Node:
@@ -459,9 +436,7 @@ class NumberSpec:
         highs = [(spec.high, not spec.high_strict) for spec in (self, other) if spec.high is not None]
         low, low_strict = max(lows, default=(None, False))
         high, is_high_in = min(highs, default=(None, True))
-        values = other.values if self.values is None else self.values
-        if self.values is not None and other.values is not None:
-            values = self.values & other.values
+        listed = [spec.values for spec in (self, other) if spec.values is not None]
         return NumberSpec(
             low,
             low_strict,
@@ -470,7 +445,7 @@ class NumberSpec:
             _least_common_multiple(self.step, other.step),
             self.is_integer or other.is_integer,
             self.is_plain or other.is_plain,
-            values,
+            frozenset.intersection(*listed) if listed else None,
             united(self.no_multiples, other.no_multiples),
             united(self.no_values, other.no_values),
             united(self.languages, other.languages),
@@ -478,20 +453,20 @@ class NumberSpec:
 
     def admits(self, value: Fraction) -> bool:
         """Whether bounds, steps and integrality admit a value; `languages` are not asked."""
-        return not (
-            value in self.no_values
-            or any((value / step).denominator == 1 for step in self.no_multiples)
-            or self._is_outside(value)
+        return (
+            (self.low is None or (value > self.low if self.low_strict else value >= self.low))
+            and (self.high is None or (value < self.high if self.high_strict else value <= self.high))
+            and (self.whole_step is None or (value / self.whole_step).denominator == 1)
+            and not any((value / step).denominator == 1 for step in self.no_multiples)
+            and value not in self.no_values
         )
 
     @cached_property
     def admitted_values(self) -> frozenset[Fraction]:
         """Those of `values` that the other conditions admit, `languages` aside."""
         values = (self.values or frozenset()) - self.no_values
-        is_free = self.low is self.high is self.step is None and not (
-            self.no_multiples or self.is_integer or self.is_plain
-        )
-        return values if is_free else frozenset(value for value in values if self.admits(value))
+        is_free = self.low is self.high is self.whole_step is None and not self.no_multiples
+        return values if is_free else frozenset(filter(self.admits, values))
 
     @cached_property
     def num_bytes(self) -> int:
@@ -530,14 +505,6 @@ class NumberSpec:
             return False
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return last - first <= _MAX_TRIED and not any(self.admits(n * step) for n in range(first, last + 1))
-
-    def _is_outside(self, value: Fraction) -> bool:
-        return (
-            (self.low is not None and (value <= self.low if self.low_strict else value < self.low))
-            or (self.high is not None and (value >= self.high if self.high_strict else value > self.high))
-            or (self.step is not None and (value / self.step).denominator != 1)
-            or ((self.is_integer or self.is_plain) and value.denominator != 1)
-        )
 
     def node(self) -> Node:
         """The language of the set (see the module about spellings)."""
@@ -633,35 +600,32 @@ def _multiples(spec: NumberSpec) -> Node:
     if places > MAX_DIGITS:
         raise _too_long()
     modulus = int(step * scale)
-    # Scaled bounds: the least and the greatest integer X with X / 10**places within the bounds.
-    low = None if spec.low is None else math.ceil(spec.low * scale)
-    if low is not None and spec.low_strict and low == (spec.low or 0) * scale:
-        low += 1
-    high = None if spec.high is None else math.floor(spec.high * scale)
-    if high is not None and spec.high_strict and high == (spec.high or 0) * scale:
-        high -= 1
+    # The least and the greatest integer X with X / 10**places within the bounds.
+    low = high = None
+    if spec.low is not None:
+        low = math.floor(spec.low * scale) + 1 if spec.low_strict else math.ceil(spec.low * scale)
+    if spec.high is not None:
+        high = math.ceil(spec.high * scale) - 1 if spec.high_strict else math.floor(spec.high * scale)
     factors = tuple(sorted((other / step).numerator for other in spec.no_multiples))  # of their common multiples
-    out = frozenset(int(value * scale) for value in spec.no_values if (value / step).denominator == 1)
-    positive = _magnitudes(modulus, places, max(low or 0, 0), high, factors, out)
-    least, most = max(-high if high is not None else 0, 0), None if low is None else -low
-    negative = _magnitudes(modulus, places, least, most, factors, frozenset(-value for value in out))
-    return ir.choice(positive, ir.concat(_MINUS, negative))
+    out = [int(value * scale) for value in spec.no_values if (value / step).denominator == 1]
 
+    def magnitudes(low: int | None, high: int | None, out: Iterable[int]) -> Node:
+        least = max(low or 0, 0)
+        if high is not None and high < least:
+            return ir.EMPTY
+        node = _Multiples(_progression(modulus, places, least, high, factors, frozenset(out)), "start", 0, 0)
+        return node if node.is_alive() else ir.EMPTY
 
-def _magnitudes(
-    modulus: int, places: int, low: int, high: int | None, factors: tuple[int, ...], out: frozenset[int]
-) -> Node:
-    if high is not None and high < low:
-        return ir.EMPTY
-    node = _Multiples(_progression(modulus, places, low, high, factors, out), "start", 0, 0)
-    return node if node.is_alive() else ir.EMPTY
+    below, above = None if high is None else -high, None if low is None else -low
+    negative = magnitudes(below, above, [-value for value in out])
+    return ir.choice(magnitudes(low, high, out), ir.concat(_MINUS, negative))
 
 
 @dataclass(frozen=True, eq=False)
 class _Progression:
     """The integers X = n * `modulus`, `low` <= X <= `high`, that are not in `out`, where no factor divides n.
 
-    X stands for X / 10**places.
+    X stands for X / 10**places. One object for equal ones: see `_progression`.
     """
 
     modulus: int
@@ -681,11 +645,6 @@ class _Progression:
         """From where on only the remainder counts, without a bound above."""
         return max([self.low, *(value + 1 for value in self.out)])
 
-    @cached_property
-    def periodic(self) -> _Progression:
-        """The same without bounds and exceptions."""
-        return _progression(self.modulus, self.places, 0, None, self.factors, frozenset())
-
     def has_one(self, first: int, last: int) -> bool:
         """Whether one of them lies between `first` and `last`."""
         first = max(first, self.low)
@@ -697,7 +656,7 @@ class _Progression:
         )
 
 
-_progression = lru_cache(maxsize=4096)(_Progression)  # one object for equal ones
+_progression = lru_cache(maxsize=4096)(_Progression)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -766,7 +725,7 @@ class _Multiples(Node):
     def _with(self, phase: str, value: int, num_read: int) -> _Multiples:
         those = self.progression
         if phase == "whole" and those.high is None and value * 10**those.places >= those.is_periodic_from:
-            those = those.periodic
+            those = _progression(those.modulus, those.places, 0, None, those.factors, frozenset())
             value %= those.period
         return _Multiples(those, phase, value, num_read)
 

@@ -10,9 +10,9 @@ A hull is larger than the union, so it may stand in for it wherever values are a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.json_schema.values.numbers import NumberSpec
@@ -33,6 +33,8 @@ MAX_CHOICE: Final = 256
 """Bound on the goals of one property among which a hull leaves the choice; beyond it any value may stand there."""
 _MAX_PREFIX: Final = 64  # items of arrays that are told apart by their place
 
+_One = TypeVar("_One")
+_Bound = TypeVar("_Bound", int, Fraction)
 Either: TypeAlias = Callable[..., Goal]
 """The goal of the values that satisfy one of several goals."""
 
@@ -53,17 +55,26 @@ def over_approximation(shapes: Sequence[Shape], either: Either) -> Shape:
 
 
 def _of_numbers(specs: list[NumberSpec]) -> NumberSpec:
-    lows, highs = [spec.low for spec in specs], [spec.high for spec in specs]
-    values: frozenset[Fraction] | None = frozenset()
-    for spec in specs:
-        values = None if values is None or spec.values is None else values | spec.admitted_values
+    are_listed = all(spec.values is not None for spec in specs)
     return NumberSpec(
-        low=None if None in lows else min(low for low in lows if low is not None),
-        high=None if None in highs else max(high for high in highs if high is not None),
+        low=_outermost(min, [spec.low for spec in specs]),
+        high=_outermost(max, [spec.high for spec in specs]),
         is_integer=all(spec.is_integer for spec in specs),
         is_plain=all(spec.is_plain for spec in specs),
-        values=values,
+        values=frozenset().union(*(spec.admitted_values for spec in specs)) if are_listed else None,
     )
+
+
+def _outermost(furthest: Callable[[list[_Bound]], _Bound], bounds: list[_Bound | None]) -> _Bound | None:
+    """The bound within which all lie; None if one has none."""
+    known = [bound for bound in bounds if bound is not None]
+    return furthest(known) if len(known) == len(bounds) else None
+
+
+def _common(lists: Iterable[Collection[_One]]) -> tuple[_One, ...]:
+    """The members of the first that are in all others."""
+    first, *others = lists
+    return tuple(one for one in first if all(one in other for other in others))
 
 
 def _choice(goals: Sequence[Goal], either: Either) -> Goal:
@@ -75,15 +86,13 @@ def _choice(goals: Sequence[Goal], either: Either) -> Goal:
 def _of_objects(specs: list[ObjectSpec], either: Either) -> ObjectSpec:
     if ANY_OBJECT in specs:
         return ANY_OBJECT
-    first, others = specs[0], specs[1:]
-    most = [spec.max_properties for spec in specs]
     found = ObjectSpec(
-        (*(part for part in first.parts if all(part in spec.parts for spec in others)), *_members(specs, either)),
-        tuple(name for name in first.required if all(name in spec.required for spec in others)),
+        _common(spec.parts for spec in specs) + _members(specs, either),
+        _common(spec.required for spec in specs),
         min(spec.min_properties for spec in specs),
-        None if None in most else max(count for count in most if count is not None),
+        _outermost(max, [spec.max_properties for spec in specs]),
         frozenset.intersection(*(spec.names for spec in specs)),
-        tuple(one for one in first.witnesses if all(one in spec.witnesses for spec in others)),
+        _common(spec.witnesses for spec in specs),
         excluding=frozenset.intersection(*(spec.excluding for spec in specs)),
     )
     return ANY_OBJECT if found == ANY_OBJECT else found  # which is known by identity
@@ -91,33 +100,24 @@ def _of_objects(specs: list[ObjectSpec], either: Either) -> ObjectSpec:
 
 def _members(specs: list[ObjectSpec], either: Either) -> tuple[Properties, ...]:
     """The conditions on single properties: on those that all declare or, if all list their properties, on all."""
-    listed = [_listed(spec) for spec in specs]
-    declared = [dict.fromkeys(name for part in spec.parts for name in part.names) for spec in specs]
-    closed = [names for names in listed if names is not None]
-    if len(closed) == len(specs):
-        names = list(dict.fromkeys(name for spec in closed for name in spec))
+    closed = [
+        next((part for part in spec.parts if part.additional == FALSE and not part.patterns), None) for spec in specs
+    ]
+    are_listed = None not in closed
+    if are_listed:
+        names = tuple(dict.fromkeys(name for part in closed if part is not None for name in part.names))
     else:
-        names = [name for name in declared[0] if all(name in other for other in declared[1:])]
+        names = _common(dict.fromkeys(name for part in spec.parts for name in part.names) for spec in specs)
     goals = {name: _choice([spec.goal(name) for spec in specs], either) for name in names}
-    if len(closed) == len(specs):
+    if are_listed:
         return (Properties(goals, additional=FALSE),)
     goals = {name: goal for name, goal in goals.items() if goal != TRUE}
     return (Properties(goals),) if goals else ()
 
 
-def _listed(spec: ObjectSpec) -> dict[str, None] | None:
-    """The only properties that an object can have, if a part lists them."""
-    for part in spec.parts:
-        if part.additional == FALSE and not part.patterns:
-            return dict.fromkeys(part.names)
-    return None
-
-
 def _of_arrays(specs: list[ArraySpec], either: Either) -> ArraySpec:
     if ANY_ARRAY in specs:
         return ANY_ARRAY
-    first, others = specs[0], specs[1:]
-    most = [spec.max_items for spec in specs]
 
     def goal(index: int) -> Goal:
         reaching = [spec for spec in specs if spec.max_items is None or spec.max_items > index]
@@ -130,8 +130,8 @@ def _of_arrays(specs: list[ArraySpec], either: Either) -> ArraySpec:
         tuple(map(goal, range(num_prefix))),
         _choice(rest, either),
         min(spec.min_items for spec in specs),
-        None if None in most else max(count for count in most if count is not None),
-        tuple(one for one in first.contains if all(one in spec.contains for spec in others)),
+        _outermost(max, [spec.max_items for spec in specs]),
+        _common(spec.contains for spec in specs),
         all(spec.is_unique for spec in specs),
         all(spec.is_repeating for spec in specs),
         excluding=frozenset.intersection(*(spec.excluding for spec in specs)),

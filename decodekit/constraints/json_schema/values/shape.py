@@ -127,57 +127,41 @@ class Witness:
 
 
 @dataclass(frozen=True)
-class EvaluatedKeys:
-    """The properties that the schemas of one conjunction have evaluated, for an `unevaluatedProperties` around them.
+class EvaluatedParts:
+    """The properties or items that the schemas of one conjunction have evaluated, for an `unevaluated...` around them.
 
     Attributes:
+        is_all: all of them, because of `additionalProperties`, `items` or an inner `unevaluated...`.
         names: of `properties`. `patterns`: body languages of `patternProperties`.
-        is_all: every property, because of `additionalProperties` or an inner `unevaluatedProperties`.
-    """
-
-    names: frozenset[str] = frozenset()
-    patterns: tuple[Node, ...] = ()
-    is_all: bool = False
-
-    def meet(self, other: EvaluatedKeys) -> EvaluatedKeys:
-        """The union: what either of two schemas that both hold has evaluated."""
-        if self.is_all or not other:
-            return self
-        if other.is_all or not self:
-            return other
-        return EvaluatedKeys(self.names | other.names, tuple(dict.fromkeys(self.patterns + other.patterns)))
-
-    def __bool__(self) -> bool:
-        return self.is_all or bool(self.names or self.patterns)
-
-
-@dataclass(frozen=True)
-class EvaluatedItems:
-    """The items that the schemas of one conjunction have evaluated, for an `unevaluatedItems` around them.
-
-    Attributes:
-        num_items: so many from the first on. `is_all`: every item.
+        num_items: so many items from the first on.
         goals: the items that satisfy one of these (`contains`).
     """
 
-    num_items: int = 0
     is_all: bool = False
+    names: frozenset[str] = frozenset()
+    patterns: tuple[Node, ...] = ()
+    num_items: int = 0
     goals: frozenset[Goal] = frozenset()
 
-    def meet(self, other: EvaluatedItems) -> EvaluatedItems:
+    def meet(self, other: EvaluatedParts) -> EvaluatedParts:
         """The union: what either of two schemas that both hold has evaluated."""
         if self.is_all or not other:
             return self
         if other.is_all or not self:
             return other
-        return EvaluatedItems(max(self.num_items, other.num_items), False, united(self.goals, other.goals))
+        return EvaluatedParts(
+            False,
+            united(self.names, other.names),
+            tuple(dict.fromkeys(self.patterns + other.patterns)),
+            max(self.num_items, other.num_items),
+            united(self.goals, other.goals),
+        )
 
     def __bool__(self) -> bool:
-        return self.is_all or bool(self.num_items or self.goals)
+        return self != _NO_PARTS
 
 
-_NO_KEYS: Final = EvaluatedKeys()
-_NO_ITEMS: Final = EvaluatedItems()
+_NO_PARTS: Final = EvaluatedParts()
 
 
 @dataclass(frozen=True)
@@ -199,7 +183,7 @@ class ObjectSpec:
     max_properties: int | None = None
     names: Goal = TRUE
     witnesses: tuple[Witness, ...] = ()
-    evaluated: EvaluatedKeys = _NO_KEYS
+    evaluated: EvaluatedParts = _NO_PARTS
     excluding: frozenset[Literal] = frozenset()
 
     def meet(self, other: ObjectSpec) -> ObjectSpec:
@@ -291,7 +275,7 @@ class ArraySpec:
     contains: tuple[Contains, ...] = ()
     is_unique: bool = False
     is_repeating: bool = False
-    evaluated: EvaluatedItems = _NO_ITEMS
+    evaluated: EvaluatedParts = _NO_PARTS
     excluding: frozenset[Literal] = frozenset()
 
     def goal(self, index: int) -> Goal:
@@ -430,8 +414,8 @@ class Shape:
         """The same values, without what was evaluated."""
         if not self.has_evaluated:
             return self
-        objects = _unique([replace(spec, evaluated=_NO_KEYS) for spec in self.objects], ANY_OBJECT)
-        arrays = _unique([replace(spec, evaluated=_NO_ITEMS) for spec in self.arrays], ANY_ARRAY)
+        objects = _unique([replace(spec, evaluated=_NO_PARTS) for spec in self.objects], ANY_OBJECT)
+        arrays = _unique([replace(spec, evaluated=_NO_PARTS) for spec in self.arrays], ANY_ARRAY)
         return replace(self, objects=objects, arrays=arrays)
 
     def without_compounds(self) -> Shape:
