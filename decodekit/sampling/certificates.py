@@ -166,7 +166,9 @@ def within_min_p(standing: RankStatistics, share: float) -> Flags:
 
 
 class Leaders(NamedTuple):
-    """A token of each row.
+    """A token of each row: the one that `selectors` would take of every part of the row that holds it.
+
+    So it is where no other token comes so near that rounding could decide between them.
 
     Args:
         tokens: int64 [N], on the host; of a row that is not clear any token.
