@@ -72,12 +72,9 @@ def settle() -> None:
 
 
 def is_due(num_young: int, growth: float, *, is_idle: bool) -> bool:
-    """Whether the old objects should be collected now.
+    """Whether the old objects should be collected now, after so many collections of young ones since the last time.
 
-    Args:
-        num_young: collections of young objects since the last time.
-        growth: the most memory of the process since its start, over that of the last time.
-        is_idle: whether nobody decodes.
+    `growth` is the most memory of the process over that of the last time; idle is who decodes nothing.
     """
     return num_young >= (FEW if is_idle or growth >= GROWTH else MANY)
 

@@ -2,8 +2,7 @@
 and warnings, at the caller's line.
 
 Codes are grouped by hundred: 1xx output cut short, 2xx constraint, 3xx model, tokenizer and options, 4xx plug-ins,
-5xx jobs, 6xx decoding, 7xx the engine, 8xx the
-endpoint. A code is never reused for another meaning.
+5xx jobs, 6xx decoding, 7xx the engine, 8xx the endpoint. A code is never reused for another meaning.
 """
 
 from __future__ import annotations

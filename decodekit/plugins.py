@@ -37,23 +37,16 @@ _LIKENESS: Final = 0.6
 
 
 def available(kind: Kind, built_in: Iterable[str] = ()) -> list[str]:
-    """The names of a kind: the built-in ones in their order, then those of installed packages, sorted.
-
-    Loads nothing.
-    """
+    """The names of a kind: built-in ones in their order, those of installed packages sorted. Nothing is loaded."""
     built_in = list(built_in)
     installed = {entry.name for entry in importlib.metadata.entry_points(group=GROUPS[kind])}
     return [*built_in, *sorted(installed - set(built_in))]
 
 
 def find(kind: Kind, name: str, built_in: Mapping[str, Any] = MappingProxyType({}), *, at: str | None = None) -> Any:
-    """The part that was installed under a name: a value, or the class or function that makes one.
+    """The part that was installed under a name, or is built in: a value, or the class or function that makes one.
 
-    Args:
-        kind: of the thing.
-        name: its name.
-        built_in: the names that decodekit itself has for this kind.
-        at: the option to name in errors; the kind if left out.
+    Errors are at the option `at`, or at the kind.
 
     Raises:
         UnknownNameError: nothing has this name; with the nearest name.
@@ -88,12 +81,7 @@ def make(
 ) -> Any:
     """The value that a name stands for; a class or function is called without arguments.
 
-    Args:
-        kind, name, built_in, at: as for `find`.
-        is_one: whether something is a value of this kind.
-
-    Raises:
-        UnknownNameError, PluginError: as `find`; a `PluginError` also where no value of the kind comes out.
+    As `find`; a `PluginError` also where no value of the kind comes out, as `is_one` says.
     """
     found = find(kind, name, built_in, at=at)
     if not isinstance(found, type) and is_one(found):
@@ -112,11 +100,9 @@ def called(
     *,
     at: str | None = None,
 ) -> Any:
-    """The value that `factory` makes of the options. Its `DecodekitError` is handed on: that is how it refuses an
-    option.
+    """The value that `factory` makes of the options; a `PluginError` if it fails, or makes no value of the kind.
 
-    Raises:
-        PluginError: it fails otherwise, or makes no value of the kind.
+    Its `DecodekitError` is handed on: that is how it refuses an option.
     """
     try:
         made = factory(**options)

@@ -24,12 +24,10 @@ _BLANKS: Final = ("\u2581", "\u0120")
 
 
 class Controls(NamedTuple):
-    """The tokens that a tokenizer looks for in texts and that mean something to a model.
+    """The tokens that a tokenizer looks for in texts and that mean something to a model: ids by spelling.
 
-    Attributes:
-        ids: by spelling.
-        pattern: finds a spelling; None if there are none.
-        spare: of them, those that may stand between any two characters, and take nothing from around them.
+    The pattern finds a spelling, None if there are none; `spare` are those of them that may stand between any two
+    characters, and take nothing from around them.
     """
 
     ids: dict[str, int]
@@ -68,12 +66,7 @@ def encode_quoted(
 ) -> list[int]:
     """Token ids of a text in which what is quoted has no special tokens.
 
-    Args:
-        tokenizer: that encodes.
-        text: see `QuotedText`.
-        at: the place to name in errors.
-        encode: what the tokenizer makes of a text.
-        around: the special tokens that it adds to any text.
+    `encode` is what the tokenizer makes of a text, `around` are the special tokens that it adds to any text.
 
     Raises:
         TokenizerError: the tokenizer cannot read a quotation as text.
@@ -152,12 +145,9 @@ _known: WeakKeyDictionary[Any, dict[Any, Controls]] = WeakKeyDictionary()
 def controls_of(
     tokenizer: Any, others: Callable[[list[str]], Iterable[str]] | None = None, key: object = None
 ) -> Controls:
-    """The special tokens of a tokenizer, looked up once.
+    """The special tokens of a tokenizer, looked up once; one that looks for none in texts (mistral-common) has none.
 
-    Args:
-        tokenizer: any; one that does not look for special tokens in texts (mistral-common) has none here.
-        others: says which of the added tokens that are not special count as well, given these.
-        key: what `others` depends on besides.
+    `others` says which of the added tokens that are not special count as well; `key` is what it depends on besides.
     """
     try:
         found = _known.setdefault(tokenizer, {})

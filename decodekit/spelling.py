@@ -27,13 +27,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class SpelledCall:
-    """A name and what it is given.
-
-    Args:
-        name: of what is called.
-        argument: what stands behind the colon without a name, as it was written; None if nothing does.
-        options: values by name.
-    """
+    """A name and what it is given: options by name, and the text behind the colon that has none."""
 
     name: str
     argument: Any
@@ -59,11 +53,7 @@ def split(text: str, separator: Literal[",", "+"]) -> list[str]:
 
 
 def split_calls(text: str) -> list[str]:
-    """The calls between the commas of a text, each as it was written.
-
-    Raises:
-        OptionError: nothing stands between two commas, or an option has no call before it.
-    """
+    """The calls between the commas of a text, each as it was written; an option belongs to the call before it."""
     found: list[str] = []
     for piece in split(text, ","):
         if not piece:
@@ -78,12 +68,7 @@ def split_calls(text: str) -> list[str]:
 
 
 def read_call(text: str) -> SpelledCall:
-    """The call that a text spells.
-
-    Raises:
-        OptionError: something that is not an option stands behind the argument, nothing behind the colon, or an option
-            is given twice.
-    """
+    """The call that a text spells; an `OptionError` where something is not an option, missing, or given twice."""
     name, colon, rest = text.partition(":")
     argument: str | None = None
     options: dict[str, Any] = {}
@@ -111,11 +96,7 @@ def read_value(text: str) -> Any:
 def arguments(what: str, factory: Callable[..., Any], call: SpelledCall, *, at: str) -> dict[str, Any]:
     """The arguments of `factory` by name: the argument of a call is its first positional one.
 
-    Args:
-        what: the kind of thing that it makes, for errors.
-        factory: a class or function.
-        call: what is given.
-        at: the option to name in errors.
+    `what` is the kind of thing that it makes, for errors; `at` is the option to name in them.
 
     Raises:
         OptionError: an option that it does not have, with the nearest one; an argument that it does not take; or one

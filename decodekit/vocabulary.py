@@ -23,9 +23,8 @@ from decodekit.errors import TokenizerError, VocabularyMismatchError
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_PIECE = "\N{LOWER ONE EIGHTH BLOCK}"  # "▁", how SentencePiece spells a space
 
-TokenBytes = dict[
-    int, bytes | None
-]  # id -> bytes, None for a token that is never text; an id that is missing is unused
+# By id; None for a token that is never text. An id that is missing is unused.
+TokenBytes = dict[int, bytes | None]
 SpecialTokens = dict[str, int]
 
 
@@ -137,11 +136,7 @@ class Vocabulary:
         return fingerprint
 
     def decode(self, token_ids: Iterable[int]) -> bytes:
-        """Concatenated bytes of the tokens; tokens that are never text contribute nothing.
-
-        Raises:
-            VocabularyMismatchError: an id lies outside the vocabulary.
-        """
+        """Concatenated bytes of the tokens, of which those that are never text have none; their ids must be in it."""
         parts: list[bytes] = []
         for token_id in token_ids:
             if not 0 <= token_id < self.size:
@@ -150,11 +145,7 @@ class Vocabulary:
         return b"".join(parts)
 
     def ending_with(self, token_ids: Iterable[int]) -> Vocabulary:
-        """The same tokens, of which the given ones end a text, too, and are not part of it.
-
-        Raises:
-            VocabularyMismatchError: an id lies outside the vocabulary.
-        """
+        """The same tokens, of which the given ones end a text, too, and are not part of it."""
         ids = frozenset(token_ids) - self.eos_token_ids
         return _ending_with(self, ids) if ids else self
 

@@ -17,7 +17,7 @@ DECLARED = 2
 """The file of the processor, and the fields that are written from it."""
 MORE: dict[str, int] = {
     # also fields of requests, options of commands, kinds of kernels; or words of the language
-    "temperature": 66,
+    "temperature": 65,
     "top_p": 23,
     "top_k": 20,
     "min_p": 18,

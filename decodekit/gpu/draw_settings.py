@@ -30,7 +30,7 @@ GREEDY, ASKED = 1, 2
 
 
 def distance_of(min_p: float) -> float:
-    """-ln of a min-p, on the host, where its logarithm is that of `apply_min_p`; inf for 0."""
+    """-ln of a min-p, on the host, where its logarithm is that of `MinP`; inf for 0."""
     return -math.log(min_p) if min_p else math.inf
 
 

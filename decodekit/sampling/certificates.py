@@ -58,13 +58,7 @@ SEARCHED: Final = 256
 
 
 class Blocks(NamedTuple):
-    """Wide rows on the host.
-
-    Args:
-        rows: z, float32 [N, V].
-        peaks: the largest z of each block of 64 tokens, float32 [N, blocks].
-        largest: the largest z / T of each row, float32 [N].
-    """
+    """Wide rows z on the host, float32 [N, V]; the largest z of each block of 64, and the largest z / T of each row."""
 
     rows: Floats
     peaks: Floats
@@ -73,12 +67,7 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Rows z / T.
-
-    Args:
-        logits: z, float32 [N, V].
-        temperature: T, above 0.
-    """
+    """Rows z / T: logits z, float32 [N, V], and a temperature T above 0."""
 
     logits: Tensor
     temperature: float = 1.0
@@ -122,7 +111,7 @@ class RankStatistics:
 
     @cached_property
     def distances(self) -> NDArray[np.float64]:
-        """The distances to the logits of the likelier and the equally likely tokens, [N, M]; padded with -inf.
+        """The distances to the logits of the likelier and the equally likely tokens, [N, M], padded with -inf.
 
         +inf is among them where tokens may be missing.
         """
@@ -168,23 +157,6 @@ def _without_itself(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     return distances
 
 
-def within_top_k(standing: RankStatistics, k: int, *, exact: bool = False) -> Flags:
-    """Fewer than k tokens are likelier; with `exact`, or as likely."""
-    is_before = standing.distances >= 0 if exact else standing.distances > 0
-    flags: Flags = np.count_nonzero(is_before, axis=1) < k
-    return flags
-
-
-def within_top_p(standing: RankStatistics, p: float) -> Flags:
-    """The tokens before it cannot reach a share p of what is left without it: A (1 - p) < p P."""
-    if p == 1.0:
-        return np.ones(len(standing.tokens), np.bool_)
-    with np.errstate(over="ignore"):
-        before = np.exp(standing.distances).sum(axis=1)  # A / P
-    flags: Flags = before * (1.0 - p + MARGIN) < p * (1.0 - MARGIN)
-    return flags
-
-
 def within_min_p(standing: RankStatistics, share: float) -> Flags:
     """It has at least this share of the largest probability."""
     if share == 0.0:
@@ -193,14 +165,10 @@ def within_min_p(standing: RankStatistics, share: float) -> Flags:
     return flags
 
 
-def within_epsilon(standing: RankStatistics, epsilon: float) -> Flags:
-    """Its probability is at least epsilon."""
-    flags: Flags = (standing.log_probabilities >= math.log(epsilon) + MARGIN) | (standing.largest == 0)
-    return flags
-
-
 class Leaders(NamedTuple):
-    """A token of each row.
+    """A token of each row: the one that `selectors` would take of every part of the row that holds it.
+
+    So it is where no other token comes so near that rounding could decide between them.
 
     Args:
         tokens: int64 [N], on the host; of a row that is not clear any token.

@@ -126,11 +126,7 @@ def plain(value: Any) -> Any:
 
 
 def token_ids(name: str, values: Iterable[int], *, may_be_empty: bool = False) -> tuple[int, ...]:
-    """The token ids, ascending and once each.
-
-    Raises:
-        OptionError: there are none, or something is not a token id.
-    """
+    """The token ids, ascending and once each; an `OptionError` where one is none, or there is none."""
     TOKENS.require(name, values)
     ids = tuple(values)
     require(name, ids, may_be_empty or len(ids) > 0, "at least one token id")
@@ -140,11 +136,7 @@ def token_ids(name: str, values: Iterable[int], *, may_be_empty: bool = False) -
 
 
 def token_sequence(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    """The token ids in the order given.
-
-    Raises:
-        OptionError: there are none, or something is not a token id.
-    """
+    """The token ids in the order given; an `OptionError` where one is none, or there is none."""
     is_sequence = isinstance(values, Sequence) and not isinstance(values, str | bytes) and len(values) > 0
     require(name, values, is_sequence, "a non-empty sequence of token ids")
     for value in values:

@@ -96,20 +96,14 @@ class MirostatTruncation:
         if self.version == 2:
             return apply_mirostat(logits, mu)
         counts = mirostat_k(logits, mu).tolist()
-        rows = [TopK(count, exact=True)(row) for count, row in zip(counts, logits.split(1), strict=True)]
+        rows = [TopK(count, exact=True)(logits[row : row + 1]) for row, count in enumerate(counts)]
         return torch.cat(rows) if rows else logits
 
     def advance(self, mu: Tensor, logits: Tensor, kept: Tensor, tokens: Tensor) -> Tensor:
-        """mu after one more token of each row, float32 [N].
+        """mu after one more token of each row, float32 [N], from the logits that `process` was given and what it kept.
 
         A token that the truncation removes (the only one a constraint allows, or a token of a draft) has the
         surprise that it has in the whole distribution; one that is impossible there leaves mu as it was.
-
-        Args:
-            mu: float32 [N], before the token.
-            logits: float32 [N, V], what `process` was given.
-            kept: float32 [N, V], what it made of them.
-            tokens: int64 [N].
         """
         places = tokens.unsqueeze(-1)
         observed = surprise(logits).gather(-1, places).squeeze(-1)

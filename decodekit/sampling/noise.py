@@ -49,6 +49,7 @@ from torch import Tensor
 GOLDEN = 0x9E3779B97F4A7C15
 FACTOR1 = 0xBF58476D1CE4E5B9
 FACTOR2 = 0x94D049BB133111EB
+SIGNED_GOLDEN, _FACTOR1, _FACTOR2 = (value - (1 << 64) for value in (GOLDEN, FACTOR1, FACTOR2))  # the same bits, int64
 _MASK64 = (1 << 64) - 1
 
 Keys = Tensor | Sequence[int]
@@ -80,14 +81,12 @@ class Stream(IntEnum):
 def gumbel(
     seeds: Keys, sequences: Keys, positions: Keys, vocab_size: int, device: torch.device | str | None = None
 ) -> Tensor:
-    """Standard Gumbel noise of every token, float32 [N, vocab_size].
+    """Standard Gumbel noise of every token, float32 [N, vocab_size], on the device of the seeds if none is named.
 
     Args:
         seeds: [N] int64 (host integers of any size count modulo 2^64), the seed of each row.
         sequences: [N] int64, the index of the sample among several of one prompt.
         positions: [N] int64, the index of the generated token in its sequence, 0 for the first.
-        vocab_size: V.
-        device: of the result; the default is that of the seeds.
     """
     if device is None:
         device = seeds.device if isinstance(seeds, Tensor) else "cpu"
@@ -99,12 +98,7 @@ def gumbel(
 
 
 def gumbel_at(keys: Words, token_ids: NDArray[np.int64]) -> Floats:
-    """The same noise of given tokens only, float32.
-
-    Args:
-        keys: ``host_keys`` of the rows.
-        token_ids: int64, of a shape that broadcasts with that of the keys.
-    """
+    """The same noise of given tokens only, float32, for ``host_keys`` of the rows that broadcast with them."""
     return _host_gumbel(keys + (token_ids.view(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
 
 
@@ -134,10 +128,8 @@ def device_keys(seeds: Keys, sequences: Keys, positions: Keys, device: torch.dev
     seed, sequence, position = (
         torch.as_tensor(keys, dtype=torch.int64, device=device) for keys in (seeds, sequences, positions)
     )
-    golden = _signed(GOLDEN)
-    return mix_int64(mix_int64(mix_int64(seed + golden) + (sequence + 1) * golden) + (position + 1) * golden).unsqueeze(
-        -1
-    )
+    key = mix_int64(mix_int64(seed + SIGNED_GOLDEN) + (sequence + 1) * SIGNED_GOLDEN)
+    return mix_int64(key + (position + 1) * SIGNED_GOLDEN).unsqueeze(-1)
 
 
 # On the CPU this is numpy, whose uint64 has logical shifts and whose calls cost half of torch's (a draw among 50 tokens
@@ -178,9 +170,9 @@ def mix_uint64(values: Words) -> Words:
 def mix_int64(values: Tensor) -> Tensor:
     """The same on int64 tensors, whose arithmetic shifts are masked to logical ones; overwrites its argument."""
     values ^= (values >> 30).bitwise_and_((1 << 34) - 1)
-    values *= _signed(FACTOR1)
+    values *= _FACTOR1
     values ^= (values >> 27).bitwise_and_((1 << 37) - 1)
-    values *= _signed(FACTOR2)
+    values *= _FACTOR2
     values ^= (values >> 31).bitwise_and_((1 << 33) - 1)
     return values
 
@@ -204,9 +196,4 @@ def _host_counters(vocab_size: int) -> Words:
 
 @functools.lru_cache(maxsize=8)
 def _device_counters(vocab_size: int, device: torch.device) -> Tensor:
-    return torch.arange(1, vocab_size + 1, device=device) * _signed(GOLDEN)
-
-
-def _signed(value: int) -> int:
-    """The int64 with the bits of ``value``."""
-    return value - (1 << 64) if value >> 63 else value
+    return torch.arange(1, vocab_size + 1, device=device) * SIGNED_GOLDEN

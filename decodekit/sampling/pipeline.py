@@ -103,11 +103,7 @@ class LogitsProcessor(ABC):
         return self
 
     def adapted(self, window: int) -> LogitsProcessor:
-        """The processor as llama.cpp and mlx-lm understand it; itself, unless they differ.
-
-        Args:
-            window: how many of the last tokens their penalties count, where the processor does not say it.
-        """
+        """The processor as llama.cpp and mlx-lm understand it, whose penalties count so many of the last tokens."""
         return self
 
     def followed_by(self, rest: Sequence[LogitsProcessor]) -> LogitsProcessor | None:
@@ -115,11 +111,7 @@ class LogitsProcessor(ABC):
         return None
 
     def applied(self, logits: Tensor, history: History | None) -> Tensor:
-        """A call whose result is checked for what a caller relies on.
-
-        Raises:
-            ProcessorError: it is not a tensor of the shape, type and device of the logits.
-        """
+        """A call whose result is checked: a `ProcessorError` unless it has the shape, type and device of the logits."""
         rows = self(logits, history)
         is_right = isinstance(rows, Tensor) and rows.shape == logits.shape and rows.dtype == logits.dtype
         if is_right and rows.device == logits.device:
@@ -226,21 +218,14 @@ class Narrowing(OrderPreserving):
 
     @abstractmethod
     def survivors(self, logits: Tensor, temperature: float, rest: Sequence[OrderPreserving]) -> Candidates | None:
-        """The tokens that the truncation leaves of rows divided by a temperature; None where it removes little.
+        """The tokens that it leaves of wide rows [N, V] divided by a temperature; None where it removes little.
 
-        Args:
-            logits: float32 [N, V], wide (see `wide.is_wide`), N at least 1.
-            temperature: T, above 0.
-            rest: what follows. Candidates that the next processor removes may be left out.
+        Candidates that the next processor of the `rest` removes may be left out.
         """
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor) -> Tensor:
-    """Keep the tokens t whose bit ``t % 32`` of word ``t // 32`` is set in int32 [N, ceil(V / 32)], on their device.
-
-    Raises:
-        OptionError: the shapes do not belong together.
-    """
+    """Keep the tokens t whose bit ``t % 32`` of word ``t // 32`` is set in int32 [N, ceil(V / 32)], on their device."""
     num_rows, vocab_size = logits.shape
     if bitmask.shape != (num_rows, (vocab_size + 31) // 32):
         raise OptionError(f"a bitmask of shape {tuple(bitmask.shape)} for logits of shape {tuple(logits.shape)}")
@@ -300,8 +285,19 @@ class Pipeline:
         object.__setattr__(self, "processors", processors)
 
     @cached_property
-    def _narrowing(self) -> _Narrowed | None:
-        return _Narrowed.of(self.processors)
+    def _narrowing(self) -> tuple[int, Narrowing, float, tuple[OrderPreserving, ...]] | None:
+        """The first truncation that finds survivors and after which all processors keep the order.
+
+        The index of the step at which wide rows become candidates, which is it, or a temperature before it; it; this
+        temperature; and the processors after it.
+        """
+        for index, processor in enumerate(self.processors):
+            rest = tuple(after for after in self.processors[index + 1 :] if isinstance(after, OrderPreserving))
+            if isinstance(processor, Narrowing) and len(rest) == len(self.processors) - index - 1:
+                before = self.processors[index - 1] if index else None
+                divisor = before.divides_by() if isinstance(before, OrderPreserving) else None
+                return (index, processor, 1.0, rest) if divisor is None else (index - 1, processor, divisor, rest)
+        return None
 
     @classmethod
     def ordered(cls, processors: Iterable[LogitsProcessor], order: str = "decodekit") -> Pipeline:
@@ -366,16 +362,31 @@ class Pipeline:
         keep the order. The result is that of a call, without sorting and without noise for removed tokens.
         """
         rows = logits.to(torch.float32)
-        narrowing = self._narrowing if is_wide(rows) and len(rows) else None
+        start = self._narrowing[0] if self._narrowing and is_wide(rows) and len(rows) else None
         for index, processor in enumerate(self.processors):
             if mask is not None and processor.stage > Stage.BIAS:
                 rows, mask = apply_bitmask(rows, mask), None
-            if narrowing is not None and index == narrowing.start:
-                candidates = narrowing.candidates(rows)
+            if index == start:
+                candidates = self._candidates(rows)
                 if candidates is not None:
                     return candidates
             rows = processor.applied(rows, history)
         return rows if mask is None else apply_bitmask(rows, mask)
+
+    def _candidates(self, rows: Tensor) -> Candidates | None:
+        """The tokens that are left of rows [N, V] from the narrowing on; None where that is not worth it."""
+        assert self._narrowing is not None
+        _, truncation, temperature, rest = self._narrowing
+        found = truncation.survivors(rows, temperature, rest)
+        if found is None:
+            return None
+        values, ids = found.logits, found.token_ids
+        with np.errstate(invalid="ignore"):  # -inf - -inf in a row without tokens: NaN removes nothing
+            for processor in rest:
+                values = processor.applied_on_sorted(values)
+                if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
+                    values, ids = in_order(values, ids)
+        return Candidates(values, ids, found.vocab_size, found.device)
 
     @property
     def can_narrow(self) -> bool:
@@ -397,15 +408,8 @@ class Pipeline:
     ) -> Leaders:
         """The leader of each row without a mask; clear where it is the token taken under every mask that allows it.
 
-        The mask has to allow what is `given`, too.
-
-        Args:
-            logits: [N, V] of the model.
-            history: as in a call.
-            lead: finds the leaders of the rows that no truncation has touched, perhaps above a floor.
-
-        Raises:
-            ProcessorError: a processor gives another shape, type or device.
+        The mask has to allow what is `given`, too. `lead` finds the leaders of rows that no truncation has touched,
+        perhaps above a floor.
         """
         scores = Scores(logits.to(torch.float32))
         truncations: list[tuple[LogitsProcessor, Scores]] = []
@@ -481,43 +485,3 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return " | ".join(map(repr, self.processors)) if len(self.processors) > 1 else f"Pipeline({list(self)!r})"
-
-
-@dataclass(frozen=True)
-class _Narrowed:
-    """The step at which a pipeline's wide rows become candidates: a truncation, or the temperature before it.
-
-    The rest of the processors follow on candidates.
-    """
-
-    start: int
-    truncation: Narrowing
-    temperature: float
-    rest: tuple[OrderPreserving, ...]
-
-    @classmethod
-    def of(cls, processors: tuple[LogitsProcessor, ...]) -> _Narrowed | None:
-        """From the first truncation on that finds survivors and after which all processors keep the order."""
-        for index, processor in enumerate(processors):
-            if not isinstance(processor, Narrowing):
-                continue
-            rest = tuple(after for after in processors[index + 1 :] if isinstance(after, OrderPreserving))
-            if len(rest) < len(processors) - index - 1:
-                continue
-            before = processors[index - 1] if index else None
-            divisor = before.divides_by() if isinstance(before, OrderPreserving) else None
-            return cls(index if divisor is None else index - 1, processor, divisor or 1.0, rest)
-        return None
-
-    def candidates(self, rows: Tensor) -> Candidates | None:
-        """The tokens that the pipeline leaves of rows [N, V] from `start` on; None where that is not worth it."""
-        found = self.truncation.survivors(rows, self.temperature, self.rest)
-        if found is None:
-            return None
-        values, ids = found.logits, found.token_ids
-        with np.errstate(invalid="ignore"):  # -inf - -inf in a row without tokens: NaN removes nothing
-            for processor in self.rest:
-                values = processor.applied_on_sorted(values)
-                if processor.stage is Stage.TEMPERATURE:  # rounding may make logits equal
-                    values, ids = in_order(values, ids)
-        return Candidates(values, ids, found.vocab_size, found.device)

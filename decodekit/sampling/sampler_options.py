@@ -27,10 +27,7 @@ Processors: TypeAlias = (
 
 
 def made_of(options: object, faults: list[DecodekitError]) -> list[LogitsProcessor]:
-    """The processors that the options of a strategy stand for, in the order of `PROCESSORS`.
-
-    `faults` gets what is wrong with the others. An option that the strategy does not have is one that is not given.
-    """
+    """The processors that the options of a strategy stand for, in the order of `PROCESSORS`; of others the faults."""
     made: list[LogitsProcessor] = []
     found: dict[str, DecodekitError] = {}
     for kind in KINDS:
@@ -84,8 +81,7 @@ def _twice(made: Sequence[LogitsProcessor]) -> Iterator[OptionError]:
 def listed(given: Processors, faults: list[DecodekitError]) -> list[LogitsProcessor]:
     """The processors of an option, in their order; what a name stands for may be several.
 
-    `faults` gets an `OptionError` for what is not a processor, and the error of a name that is not known or whose
-    plug-in fails.
+    `faults` gets the errors of what is not a processor, of names that are not known, and of plug-ins that fail.
     """
     processors: list[LogitsProcessor] = []
     every: Iterable[Any] = given if isinstance(given, Pipeline | list | tuple) else [given]

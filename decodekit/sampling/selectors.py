@@ -11,21 +11,17 @@ from torch import Tensor
 
 from decodekit.errors import DeadEndError, DecodingError, NonFiniteLogitsError
 from decodekit.sampling.fast.candidates import Candidates
-from decodekit.sampling.fast.large_vocabulary import is_wide, sample_wide
-from decodekit.sampling.noise import Keys, gumbel, gumbel_at, host_keys
+from decodekit.sampling.fast.large_vocabulary import draw_among, is_wide, sample_wide
+from decodekit.sampling.noise import Keys, gumbel, host_keys
 
 
-def greedy(logits: Tensor) -> Tensor:
-    """The likeliest token of each row, int64 [N]; of equals the one with the lowest id.
-
-    Args:
-        logits: float32 [N, V].
+def greedy(rows: Tensor | Candidates) -> Tensor:
+    """The likeliest token of each row of logits [N, V], int64 [N], of equals that with the lowest id.
 
     Raises:
-        DeadEndError: a row has no token left; names the row.
-        NonFiniteLogitsError: a row has NaN or +inf; names the row.
+        DeadEndError, NonFiniteLogitsError: a row has no token left, or has NaN or +inf; names the row.
     """
-    peaks, tokens = likeliest(logits)
+    peaks, tokens = likeliest(rows.dense() if isinstance(rows, Candidates) else rows)
     _raise_first(faults(peaks))
     return tokens
 
@@ -43,20 +39,21 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
 def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: Keys) -> Tensor:
     """A token of each row, int64 [N], drawn from softmax(row) as argmax(row + Gumbel noise).
 
-    The tokens are on the device of the rows; those of candidates, which are on the host, on the CPU.
-
-    The token is a function of its row, seed, sequence and position alone.
+    A function of its row, seed, sequence and position alone. The tokens are on the device of the rows; those of
+    candidates, which are on the host, on the CPU.
 
     Args:
         rows: float32 [N, V], or candidates that stand for them.
         seeds, sequences, positions: int64 [N], tensors or host integers; see ``noise``.
 
     Raises:
-        DeadEndError: a row has no token left; names the row.
-        NonFiniteLogitsError: a row has NaN or +inf; names the row.
+        DeadEndError, NonFiniteLogitsError: as for `greedy`.
     """
     if isinstance(rows, Candidates):
-        return torch.from_numpy(_sample_candidates(rows, host_keys(seeds, sequences, positions)))
+        largest = rows.logits[:, :1]
+        _raise_first(faults(largest[:, 0]))
+        keys = host_keys(seeds, sequences, positions)
+        return torch.from_numpy(draw_among(rows.token_ids, rows.logits - largest, keys))
     if is_wide(rows) and len(rows):
         tokens = sample_wide(rows, host_keys(seeds, sequences, positions))
         if tokens is not None:
@@ -68,28 +65,13 @@ def sample(rows: Tensor | Candidates, seeds: Keys, sequences: Keys, positions: K
     return gumbel(seeds, sequences, positions, rows.shape[-1], rows.device).add_(relative).argmax(dim=-1)
 
 
-def _sample_candidates(rows: Candidates, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    peaks = rows.logits[:, :1]
-    _raise_first(faults(peaks[:, 0]))
-    noisy = gumbel_at(keys[:, None], rows.token_ids)
-    noisy += rows.logits - peaks
-    # Equal sums (about one draw in 10^6) go to the lowest id, as `argmax` does in the order of ids.
-    is_best = noisy == noisy.max(axis=1, keepdims=True)
-    tokens: NDArray[np.int64] = np.where(is_best, rows.token_ids, rows.vocab_size).min(axis=1)
-    return tokens
-
-
 def is_faulty(rows: Tensor) -> Tensor:
     """The rows of logits [N, V] that have NaN or +inf, bool [N]."""
     return ~(rows < torch.inf).all(dim=-1)
 
 
 def faults(peaks: Tensor | NDArray[np.float32]) -> dict[int, DecodingError]:
-    """The rows from which no token can be taken, with the reason.
-
-    Args:
-        peaks: [N], the largest logit of each row.
-    """
+    """The rows from which no token can be taken, with the reason, by their largest logits [N]."""
     found: dict[int, DecodingError] = {}
     for row, peak in enumerate(peaks.tolist()):
         if not math.isfinite(peak):

@@ -65,11 +65,8 @@ def precise_type(values: Tensor) -> torch.dtype:
 def lowest_kept(logits: Tensor, distance: Tensor | float) -> Tensor:
     """The least float32 that is not farther below the largest logit than `distance`, [..., 1].
 
-    NaN where the distance is, or where the row has no token or an infinite one: no comparison with it removes anything.
-
-    Args:
-        logits: float32 [..., V].
-        distance: float64 [..., 1], `widened` or `stretched`; below 0 it counts as 0, so that the likeliest tokens stay.
+    A float64 distance [..., 1] below 0 counts as 0, so that the likeliest tokens stay. NaN where the distance is, or
+    where the row has no token or an infinite one: no comparison with it removes anything.
     """
     peaks = logits.amax(dim=-1, keepdim=True)
     if peaks.device.type == "cpu" and peaks.dtype == torch.float32:  # a third of the time for a few numbers

@@ -4,7 +4,7 @@ Read `proposer` for what a proposer is, `verification` for why a draft never cha
 
 - `proposers.suffix`: copy what followed earlier in the text, or in other texts
 - `proposers.grammar_draft` (with `canonical`): what the constraint leaves no choice about
-- `proposers.draft_model` (with `draft_engine`, `text_draft`): a smaller model, or the first layers of the target
+- `proposers.draft_model` (with `draft_engine`): a smaller model, or the first layers of the target
 - `proposers.joined`: several proposers; `draft_length`: drafts as long as pays; `proposer_names`: how callers say it
 
 A new proposer: a class with `propose`, a name for the front door, and `testing.check_proposer` in its test.

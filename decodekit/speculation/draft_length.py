@@ -54,9 +54,7 @@ _NEIGHBOUR_WEIGHT: Final = 2.0
 def best_length(acceptance: Sequence[float], costs: Sequence[float]) -> int:
     """The k that maximises (1 + sum of the first k products of acceptance) / t(k), the smallest of equals.
 
-    Args:
-        acceptance: a_1 ... a_K, the odds of a token given that those before it were accepted.
-        costs: t(0) ... t(K), in any unit.
+    From a_1 ... a_K, the odds of a token given that those before it were accepted, and t(0) ... t(K) in any unit.
     """
     products = accumulate(acceptance, lambda one, other: one * other, initial=1.0)
     rates = [tokens / cost for tokens, cost in zip(accumulate(products), costs, strict=True)]
@@ -172,9 +170,8 @@ class _Offered:
 class _Backoff:
     """The pauses of a proposer that brings nothing: after some calls in vain, each longer.
 
-    Args:
-        patience: calls in vain before the first rest; `PROBE_CALLS` of them, at most, before each later one.
-        length: calls of the first rest; each later one is twice as long, up to `MAX_REST` times as long.
+    The first, of `length` calls, after `patience` calls in vain; each later one after at most `PROBE_CALLS` and twice
+    as long, up to `MAX_REST` times the first.
     """
 
     def __init__(self, patience: int, length: int) -> None:

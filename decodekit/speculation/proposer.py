@@ -70,26 +70,18 @@ class Target(Protocol):
         """The verification of drafts: "rejection" asks for tokens that `draw` drew, with their probabilities."""
 
     def take(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
-        """The tokens that the target would take if these logits were its own: its processors, its mask, its noise of
-        the place.
+        """The tokens that the target would take if these logits were its own: its processors, its mask, its noise.
 
         Args:
             rows: [R], `Context.row` of each place.
             drafts: [R], the tokens between the row's own text and the place, `Context.guessed` first.
-            logits: [R, V].
-
-        Returns:
-            A token for every place; None where there is none.
+            logits: [R, V]. None is taken where none is left.
         """
 
     def draw(self, rows: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> tuple[Tokens, Tensor]:
         """Tokens drawn by its processors and its mask, with noise that it does not use itself, and their distributions.
 
-        Args:
-            rows, drafts, logits: as for `take`.
-
-        Returns:
-            A token for every place, None where there is none, and float32 [R, V], the probabilities.
+        As `take`, with float32 [R, V], the probabilities, beside the tokens.
         """
 
 
@@ -98,9 +90,8 @@ class Context:
     """One row of a batch as proposers see it.
 
     Args:
-        prompt: tokens of the prompt.
-        text: tokens of the text so far, in a list that grows on with the row. It may be shorter than at the call
-            before: a guard takes texts back.
+        prompt, text: tokens; the text so far is in a list that grows on with the row. It may be shorter than at the
+            call before: a guard takes texts back.
         matcher: the constraint's state after the text, not to be changed; None in free text.
         canonical: how the tokenizer divides a text; None if it is not known.
         memory: what proposers keep for this row from call to call, each under a key of its own.
@@ -177,21 +168,14 @@ class ChecksTarget(Protocol):
     """A proposer that is asked, before anything is decoded, whether it can draft for a target."""
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
-        """Raise the `DecodekitError` that says why not; loads what is needed for drafts.
+        """Raise the `DecodekitError` that says why not, for a target and its tokens; loads what is needed for drafts.
 
-        Args:
-            model: the target.
-            vocabulary: its tokens.
-            is_greedy: whether it takes the likeliest token.
+        `is_greedy`: whether the target takes the likeliest token.
         """
 
 
 def asked(proposer: Proposer, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
-    """The drafts of a proposer, checked: one for every context, of tokens of the target.
-
-    Raises:
-        ProposerError: it cannot.
-    """
+    """The drafts of a proposer; a `ProposerError` unless there is one for every context, of tokens of the target."""
     drafts: Any = proposer.propose(contexts, limits)
     if not isinstance(drafts, Sequence) or len(drafts) != len(contexts):
         count = f"{len(drafts)} drafts" if isinstance(drafts, Sequence) else f"a {type(drafts).__name__}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Final
 
@@ -34,17 +33,12 @@ def _by_options(kind: type, wrap: Callable[[Any], Proposer] = lambda made: made)
     return make
 
 
-def _early_exit(layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
-    """The first layers of the model itself, so many of them or such a share."""
-    return replace(EarlyExit.of(str(layer)), num_tokens=num_tokens)
-
-
 PROPOSERS: Final[Mapping[str, Callable[..., Proposer]]] = {
     "prompt-lookup": _by_options(PromptLookup, Adaptive),
     "suffix": _by_options(Suffix, Adaptive),
     "grammar": _by_options(GrammarDraft),
     "draft-model": DraftModel,
-    "early-exit": _early_exit,
+    "early-exit": EarlyExit.of,
 }
 """Names that the option `speculate` takes, beside those of installed proposers.
 
@@ -53,14 +47,10 @@ What is looked up is worth as much as the text repeats itself, so that by name i
 
 
 def resolve_proposer(speculate: Any) -> Proposer | None:
-    """The proposer that a caller means; None if no guesses are wanted.
-
-    Args:
-        speculate: a name, a proposer, or a list or tuple of them.
+    """The proposer that a caller means by a name, a proposer, or a list of them; None if no guesses are wanted.
 
     Raises:
-        UnknownNameError: a name is not known.
-        PluginError: what it stands for cannot be loaded or made.
+        UnknownNameError, PluginError: a name is not known, or what it stands for cannot be loaded or made.
         OptionError: something is not a proposer, the list is empty, or a proposer is given what it does not take, or
             not what it needs.
     """

@@ -45,13 +45,8 @@ Verify: TypeAlias = Literal["coupled", "rejection"]
 def coupled_match(draft: Sequence[int], target: Sequence[T]) -> Sequence[T]:
     """The tokens that come of a draft of k: the target's choices up to the first that is not the draft's.
 
-    Args:
-        draft: k tokens.
-        target: the k + 1 choices of the target, choice i made after the first i tokens of the draft. A choice that is
-            no token (an error) agrees with nothing.
-
-    Returns:
-        At least one and at most k + 1 choices; all but the last are those of the draft.
+    Of its k + 1 choices, choice i is made after the first i tokens of the draft; one that is not a token (an error)
+    agrees with nothing. At least one comes, and all but the last are those of the draft.
     """
     return target[: num_equal(draft, target) + 1] if draft else target
 

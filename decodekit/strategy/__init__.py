@@ -1,6 +1,5 @@
 """Strategies, which choose tokens, as frozen values, and the names by which they are found."""
 
-from decodekit.sampling.sampler_options import Processors as Processors
 from decodekit.speculation.proposer_names import PROPOSERS as PROPOSERS
 from decodekit.strategy.contrasts import Amateur as Amateur
 from decodekit.strategy.contrasts import DoLa as DoLa
@@ -8,7 +7,6 @@ from decodekit.strategy.contrasts import Guidance as Guidance
 from decodekit.strategy.options.generate_options import GENERATION_OPTIONS as GENERATION_OPTIONS
 from decodekit.strategy.options.generate_options import GenerateKeywords as GenerateKeywords
 from decodekit.strategy.options.generate_options import GenerateOptions as GenerateOptions
-from decodekit.strategy.options.generate_options import StrategyLike as StrategyLike
 from decodekit.strategy.options.spelled import CONTRASTS as CONTRASTS
 from decodekit.strategy.options.spelled import spelled_strategy as spelled_strategy
 from decodekit.strategy.searches import Beam as Beam

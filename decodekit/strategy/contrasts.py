@@ -75,11 +75,7 @@ class Guidance:
         return None if given is None or is_single(given) else len(given)
 
     def negative_prompt_of(self, index: int) -> Prompt | None:
-        """The prompt with which the one of this number is contrasted; None for its last token.
-
-        Raises:
-            OptionError: there are fewer negative prompts.
-        """
+        """The prompt with which the one of this number is contrasted; None for its last token."""
         given: Any = self.negative_prompt
         if self.num_prompts is None:
             return given  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ from decodekit.sampling.checks import (
     is_count,
 )
 from decodekit.sampling.sampler_options import Processors, listed
-from decodekit.speculation.proposer import Proposer, Speculate
+from decodekit.speculation.proposer import Speculate
 from decodekit.strategy.strategy import DOMAINS, Strategy
 from decodekit.strategy.tokenwise import joined
 
@@ -55,11 +55,7 @@ class Searching(Strategy):
 
     @abstractmethod
     def decoder(self, model: CausalLM, settings: Settings) -> Decoder[Any]:
-        """The decoder of the rows of a prompt.
-
-        Raises:
-            ModelError: the model lacks what the search needs.
-        """
+        """The decoder of the rows of a prompt; a `ModelError` if the model lacks what the search needs."""
 
     def decode(
         self, model: CausalLM, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
@@ -67,14 +63,9 @@ class Searching(Strategy):
         """Search the prompts of a stream; see `decoding.search.search.Search`."""
         return run(self.decoder(model, settings), settings, num_prompts, requests)
 
-    @property
-    def proposer(self) -> Proposer | None:
-        """None: nobody guesses ahead."""
-        return None
-
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """The likeliest token of each row alone, which is what one hypothesis would take."""
-        return greedy(scores if isinstance(scores, Tensor) else scores.dense())
+        return greedy(scores)
 
 
 def _faults_of_guesses(speculate: Speculate, why: str) -> Iterator[DecodekitError]:
@@ -223,11 +214,7 @@ class ContrastiveSearch(Searching):
         return self.top_k if self.penalty_alpha > 0 else 1
 
     def decoder(self, model: CausalLM, settings: Settings) -> ContrastiveRows:
-        """A row for each candidate.
-
-        Raises:
-            ModelError: the model does not show its layers.
-        """
+        """A row for each candidate; a `ModelError` if the model does not show its layers."""
         if not isinstance(model, HiddenStates):
             raise _without_states(model)
         return ContrastiveRows(model, settings, self.num_candidates, self.penalty_alpha, f"top_k={self.top_k}")

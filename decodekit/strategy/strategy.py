@@ -90,11 +90,7 @@ class Strategy(ABC):
 
     @property
     def proposer(self) -> Proposer | None:
-        """The proposer of drafts; None without speculation.
-
-        Raises:
-            OptionError, UnknownNameError: `speculate` is nothing that can guess.
-        """
+        """The proposer of drafts, None without speculation; an error if `speculate` is nothing that can guess."""
         return resolve_proposer(self.speculate)
 
     def __repr__(self) -> str:

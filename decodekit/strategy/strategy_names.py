@@ -26,12 +26,13 @@ from decodekit.speculation import Adaptive, DraftModel, Proposer, Suffix
 from decodekit.spelling import accepting
 from decodekit.strategy.options.generate_options import StrategyLike
 from decodekit.strategy.options.remedies import (
+    CLASSES,
     GUESSING,
     Site,
+    find_remedy,
     options_of,
     own_options,
     unknown_option,
-    useless_with_greedy_hint,
 )
 from decodekit.strategy.options.spelled import read_options, spelled_strategy
 from decodekit.strategy.searches import Beam, ContrastiveSearch
@@ -84,20 +85,17 @@ def speculative(draft_model: Any = None, num_draft_tokens: int | None = None, **
     proposer: Proposer = Suffix()
     with collecting(faults, OptionError):
         proposer = _guessing(draft_model, num_draft_tokens)
+    kind: Callable[..., Strategy] = Sample
+    own = options
+    if "temperature" not in options:
+        kind = Greedy
+        of_greedy = inspect.signature(Greedy).parameters
+        useless = [f"{name}={value!r}" for name, value in options.items() if name not in of_greedy]
+        faults += [useless_with_greedy(option, hint="a temperature, as 1.0") for option in useless]
+        own = {name: value for name, value in options.items() if name in of_greedy}
     strategy: Strategy = Greedy()
     with collecting(faults, OptionError):
-        if "temperature" in options:
-            strategy = Sample(speculate=proposer, **options)
-        else:
-            of_greedy = inspect.signature(Greedy).parameters
-            faults += [
-                useless_with_greedy(f"{name}={value!r}", hint="a temperature, as 1.0")
-                for name, value in options.items()
-                if name not in of_greedy
-            ]
-            strategy = Greedy(
-                speculate=proposer, **{name: value for name, value in options.items() if name in of_greedy}
-            )
+        strategy = kind(speculate=proposer, **own)
     raise_faults(faults)
     return strategy
 
@@ -190,8 +188,7 @@ def strategy_factory(name: str) -> Callable[..., Any]:
     """The factory of the strategies of a name; its signature says which options they have.
 
     Raises:
-        UnknownNameError: no strategy of that name is installed.
-        PluginError: it cannot be loaded, or makes nothing.
+        UnknownNameError, PluginError: no such strategy is installed, or it cannot be loaded, or makes nothing.
     """
     factory = plugins.find("strategy", name, _BUILT_IN)
     if not callable(factory):
@@ -232,7 +229,8 @@ def _useless(option: str, value: Any, site: Site) -> OptionError | None:
         return None
     if option == "num_return_sequences" and value == 1:
         return None
-    hint, remedy = useless_with_greedy_hint(option, value, site)
+    remedy = None if value is None else find_remedy({option: value}, site)
+    hint = f"leaving {option} out" if value is None else remedy.written(site.style) if remedy else 'strategy="sample"'
     useless = UselessOptionError(f"{option}={value!r:.60} has no effect with greedy decoding.", at=option, hint=hint)
     useless.remedy = remedy
     return useless
@@ -265,5 +263,5 @@ def _answering(kind: type[Any]) -> None:
     kind.__init__ = init
 
 
-for _kind in (Greedy, Sample, Mirostat, Beam, ContrastiveSearch, BestOf, SelfConsistency, Particles):
+for _kind in CLASSES.values():
     _answering(_kind)

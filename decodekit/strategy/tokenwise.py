@@ -67,7 +67,7 @@ class Greedy(Strategy, BiasOptions):
 
     def select(self, scores: Tensor | Candidates, keys: NoiseKeys, /) -> Tensor:
         """The index of the largest score."""
-        return greedy(scores.dense() if isinstance(scores, Candidates) else scores)
+        return greedy(scores)
 
 
 class Drawing(Strategy):

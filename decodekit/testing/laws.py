@@ -14,12 +14,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Subject:
-    """The part that is checked, and the laws that its protocol states.
-
-    Args:
-        value: the processor, strategy or proposer.
-        laws: by name, each in one sentence.
-    """
+    """The part that is checked, and the laws that its protocol states, by name, each in one sentence."""
 
     value: object
     laws: Mapping[str, str]

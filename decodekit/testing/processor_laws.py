@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -75,19 +76,25 @@ def check_processor(
     """
     subject = Subject(processor, PROCESSOR_LAWS)
     is_plain = is_function(processor)
-    processor = of_function(processor) if is_plain else cast("LogitsProcessor", processor)
-    ends = [vocab_size - 1] if end_ids is None else [*end_ids]
-    resolved = _for_vocabulary(subject, processor, vocab_size, ends)
-    _check_small_vocabulary(subject, processor, seed)
-    names, rows = _rows(vocab_size, seed)
-    case = _ProcessorCase(subject, resolved, names, rows)
+    checked = of_function(processor) if is_plain else cast("LogitsProcessor", processor)
+
+    def case_of(vocab_size: int, end_ids: Collection[int]) -> _ProcessorCase:
+        made = _for_vocabulary(subject, checked, vocab_size, end_ids)
+        return _ProcessorCase(subject, made, *rows_of_every_kind(vocab_size, seed))
+
+    case = case_of(vocab_size, [vocab_size - 1] if end_ids is None else [*end_ids])
+    resolved, names, rows = case.processor, case.names, case.rows
+    with suppress(OptionError):  # a small vocabulary that is not refused has rows that can be processed
+        checked.for_vocabulary(8, [7])
+        small = case_of(8, [7])
+        small.call(small.rows, varied_history(len(small.rows), 8, seed))
     if isinstance(resolved, OrderPreserving):
         case.check_sorted(resolved)
     if resolved.stage is Stage.TRUNCATION:
-        case.check_certificates(_history(len(rows), vocab_size, seed, 4))
+        case.check_certificates(varied_history(len(rows), vocab_size, seed, 4))
     earlier: list[tuple[History, Tensor]] = []
     for number in range(4):
-        history = _history(len(rows), vocab_size, seed + number, 4 + 3 * number)
+        history = varied_history(len(rows), vocab_size, seed + number, 4 + 3 * number)
         result = case.check_call(history)
         case.check_rows(history, result)
         case.check_tokens(history, result)
@@ -97,22 +104,15 @@ def check_processor(
         _require_equal(subject, "pure", case.call(rows, history), result, names, "a later call")
     if isinstance(resolved, OrderPreserving):
         width = 2 * WIDE
-        wide = _ProcessorCase(subject, _for_vocabulary(subject, processor, width, [width - 1]), *_rows(width, seed))
-        wide.check_fused(_history(len(wide.rows), width, seed))
+        wide = case_of(width, [width - 1])
+        wide.check_fused(varied_history(len(wide.rows), width, seed))
     if not is_plain:  # which is equal to itself alone
         check_value(subject)
 
 
 @dataclass(frozen=True)
 class _ProcessorCase:
-    """A processor of a vocabulary with the rows that it is tried on.
-
-    Args:
-        subject: the processor as it was given.
-        processor: for the vocabulary.
-        names: [N], of the kinds of rows.
-        rows: float32 [N, V].
-    """
+    """A processor as it was given and for a vocabulary, with rows [N, V] to try it on and the names of their kinds."""
 
     subject: Subject
     processor: LogitsProcessor
@@ -140,7 +140,7 @@ class _ProcessorCase:
     def check_rows(self, history: History, result: Tensor) -> None:
         """Every row alone, all rows in another order, with more padding, and beside a row of NaN."""
         order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(1))
-        shuffled = self.call(self.rows[order], _select(history, order))
+        shuffled = self.call(self.rows[order], select_rows(history, order))
         names = [self.names[i] for i in order.tolist()]
         _require_equal(self.subject, "rows", shuffled, result[order], names, "the rows in another order")
         padded = History(
@@ -149,7 +149,7 @@ class _ProcessorCase:
         _require_equal(self.subject, "rows", self.call(self.rows, padded), result, self.names, "a wider history")
         for row in range(len(self.rows)):
             here = torch.tensor([row])
-            alone = self.call(self.rows[here], _select(history, here))
+            alone = self.call(self.rows[here], select_rows(history, here))
             _require_equal(self.subject, "rows", alone, result[here], [self.names[row]], "a row alone")
         broken = self.rows.clone()
         broken[0] = math.nan
@@ -193,7 +193,7 @@ class _ProcessorCase:
             forbidden += [torch.rand(rows.shape, generator=generator) < share for share in (0.1, 0.5, 0.9)]
             for masked in forbidden:
                 masked[:, token] = False
-                left = self.call(rows.masked_fill(masked, -math.inf), _select(history, here))[:, token] > -math.inf
+                left = self.call(rows.masked_fill(masked, -math.inf), select_rows(history, here))[:, token] > -math.inf
                 for row in np.flatnonzero(certified & ~left.numpy()).tolist():
                     self.subject.broken("certificate", f"row {self.names[int(here[row])]}, token {token}")
         peaks, likeliest = self.rows.max(dim=-1)
@@ -247,7 +247,7 @@ class _ProcessorCase:
             for processor in processors:
                 wanted = processor(wanted, history)
             for here in calls:
-                narrow = partial(pipeline.narrow, self.rows[here], _select(history, here))
+                narrow = partial(pipeline.narrow, self.rows[here], select_rows(history, here))
                 fused = self.subject.run("fused", place, narrow)
                 dense = fused.dense() if isinstance(fused, Candidates) else fused
                 _require_equal(self.subject, "fused", dense, wanted[here], [self.names[i] for i in here], place)
@@ -278,17 +278,7 @@ def _for_vocabulary(
     return made
 
 
-def _check_small_vocabulary(subject: Subject, processor: LogitsProcessor, seed: int) -> None:
-    """A small vocabulary that is not refused has rows that can be processed."""
-    try:
-        made = processor.for_vocabulary(8, [7])
-    except OptionError:
-        return
-    names, rows = _rows(8, seed)
-    _ProcessorCase(subject, made, names, rows).call(rows, _history(len(rows), 8, seed))
-
-
-def _rows(vocab_size: int, seed: int) -> tuple[list[str], Tensor]:
+def rows_of_every_kind(vocab_size: int, seed: int) -> tuple[list[str], Tensor]:
     """Rows of every kind, float32 [N, vocab_size], with the names of their kinds."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -322,7 +312,7 @@ def _rows(vocab_size: int, seed: int) -> tuple[list[str], Tensor]:
     return [*kinds], torch.stack([*kinds.values()])
 
 
-def _history(num_rows: int, vocab_size: int, seed: int, longest: int = 9) -> History:
+def varied_history(num_rows: int, vocab_size: int, seed: int, longest: int = 9) -> History:
     """Prompts and texts of unequal length, up to twice `longest`, that repeat themselves; some texts are empty."""
     rng = random.Random(seed)
 
@@ -338,7 +328,7 @@ def _tensors(history: History) -> tuple[Tensor, Tensor, Tensor]:
     return history.token_ids, history.prompt_lengths, history.lengths
 
 
-def _select(history: History, rows: Tensor) -> History:
+def select_rows(history: History, rows: Tensor) -> History:
     """The history of some rows, no wider than they need."""
     token_ids, prompt_lengths, lengths = (tensor[rows] for tensor in _tensors(history))
     return History(token_ids[:, : int(lengths.max())], prompt_lengths, lengths)

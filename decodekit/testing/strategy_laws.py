@@ -18,10 +18,11 @@ from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.request.settings import NoiseKeys
 from decodekit.errors import DeadEndError, DecodekitError, NonFiniteLogitsError, UselessOptionError
 from decodekit.llm import LLM, Completion
-from decodekit.sampling import Candidates, History, Pipeline
+from decodekit.sampling import Candidates, Pipeline
 from decodekit.speculation import Context, Draft
 from decodekit.strategy import Strategy
 from decodekit.testing.laws import Subject, check_value
+from decodekit.testing.processor_laws import rows_of_every_kind, select_rows, varied_history
 from decodekit.testing.toy import toy_llm
 from decodekit.vocabulary import Vocabulary
 
@@ -101,13 +102,11 @@ def _check_options(subject: Subject, strategy: Any) -> None:
 def _check_select(subject: Subject, strategy: Strategy, vocabulary: Vocabulary, seed: int) -> None:
     """The selector, on rows as the pipeline leaves them, where it leaves a token."""
     rng = random.Random(seed)
-    history = History.from_lists([[rng.randrange(8) for _ in range(6)] for _ in range(24)], [[1, 2, 1]] * 24)
-    processors = [one.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids) for one in strategy.pipeline]
-    pipeline = Pipeline(processors)
-    logits = _logits(24, vocabulary.size, seed)
+    pipeline = Pipeline(one.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids) for one in strategy.pipeline)
+    logits = torch.cat([rows_of_every_kind(vocabulary.size, seed + one)[1] for one in range(2)])
+    history = varied_history(len(logits), vocabulary.size, seed)
     is_alive = (pipeline(logits, history) > -math.inf).any(dim=-1)
-    logits, history = logits[is_alive], _rows_of(history, is_alive)
-    scores = pipeline(logits, history)
+    scores = pipeline(logits[is_alive], select_rows(history, is_alive))
     num_rows = len(scores)
     keys = NoiseKeys(*([rng.randrange(1 << most) for _ in range(num_rows)] for most in (62, 8, 20)))
     case = _Selection(subject, strategy)
@@ -202,10 +201,8 @@ class _Texts:
         """Whether the strategy says that it has no effect here; nothing is decoded."""
         try:
             self.llm.stream(list(PROMPTS), strategy=strategy, constraint=constraint)
-        except UselessOptionError:
-            return True
-        except Exception:  # whatever it does wrong will be seen when it decodes
-            return False
+        except Exception as error:  # whatever else it does wrong will be seen when it decodes
+            return isinstance(error, UselessOptionError)
         return False
 
     def _texts(self, law: str, place: str, strategy: Any, constraint: Any, *, batch_size: int) -> list[Completion]:
@@ -239,22 +236,5 @@ class _Noisy:
         return drafts
 
 
-def _logits(num_rows: int, vocab_size: int, seed: int) -> Tensor:
-    """Rows from flat to steep, float32 [num_rows, vocab_size], from which more and more tokens are missing; the last
-    has one token, the first ones have ties.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(num_rows, vocab_size, generator=generator) * torch.logspace(-2, 2, num_rows)[:, None]
-    logits[:3] = logits[:3].round()
-    missing = torch.rand(num_rows, vocab_size, generator=generator) < torch.linspace(0, 0.98, num_rows)[:, None]
-    missing[-1] = True
-    missing[:, vocab_size // 3] = False
-    return logits.masked_fill(missing, -math.inf)
-
-
 def _some(keys: NoiseKeys, rows: Sequence[int]) -> NoiseKeys:
     return NoiseKeys(*([given[row] for row in rows] for given in (keys.seeds, keys.sequences, keys.positions)))
-
-
-def _rows_of(history: History, rows: Tensor | list[int]) -> History:
-    return History(history.token_ids[rows], history.prompt_lengths[rows], history.lengths[rows])

@@ -24,12 +24,9 @@ _COMMON: Final = b'abcdefgh ,.0123"{}:[]'
 
 
 class ToyTokenizer:
-    """A few tokens and an end of text; of the tokens that fit the longest is taken.
+    """A few tokens and an end of text, None; of the tokens that fit the longest is taken.
 
     It has the methods of a `tiktoken.Encoding` by which `Vocabulary.from_tokenizer` reads its tokens.
-
-    Args:
-        tokens: the bytes of each token, None for the end of a text.
     """
 
     special_tokens_set = frozenset({"<|endoftext|>"})
@@ -98,8 +95,7 @@ class ToyCache:
 class ToyLM:
     """A `CausalLM` whose logits are pseudo-random in the last three tokens of a row, and higher for repeats.
 
-    Args:
-        seed: another one is another model; two of them agree where the text repeats itself.
+    Another seed is another model; two of them agree where the text repeats itself.
     """
 
     name = "toy"

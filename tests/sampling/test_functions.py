@@ -271,7 +271,7 @@ def test_logit_bias_beyond_the_row_is_refused() -> None:
 def test_history_counts_prompt_and_output_apart() -> None:
     history = History.from_lists([[1, 2, 3], [4]], [[5], [6, 7]])
     assert history.token_ids.tolist() == [[1, 2, 3, 5], [4, 6, 7, -1]]
-    assert history.prefix_mask().tolist() == [[True] * 4, [True, True, True, False]]
-    assert history.output_mask().tolist() == [[False, False, False, True], [False, True, True, False]]
+    assert history.places(with_prompt=True).tolist() == [[True] * 4, [True, True, True, False]]
+    assert history.places(with_prompt=False).tolist() == [[False, False, False, True], [False, True, True, False]]
     with pytest.raises(OptionError, match="2 prompts and 1 outputs"):
         History.from_lists([[1], [2]], [[]])

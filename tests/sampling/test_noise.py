@@ -160,7 +160,7 @@ def test_the_upper_tail_has_the_right_mass() -> None:
 
 def test_a_weak_hash_is_rejected() -> None:
     """Negative control: the tests above see a generator without mixing."""
-    counters = (torch.arange(1, 40_001) * noise._signed(noise.GOLDEN)).to(torch.int64)
+    counters = (torch.arange(1, 40_001) * noise.SIGNED_GOLDEN).to(torch.int64)
     values = ((counters >> 12) & ((1 << 52) - 1)).numpy() / 2.0**52
     cells = np.histogram2d(values[:-1], values[1:], bins=10, range=[[0, 1], [0, 1]])[0]
     assert stats.chisquare(cells.flatten()).pvalue < 1e-12

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from decodekit.errors import DeadEndError, NonFiniteLogitsError
 from decodekit.sampling import Candidates, MinP, Pipeline, Temperature, TopK, TopP, faults, greedy, sample, selectors
+from decodekit.sampling.fast import large_vocabulary
 from tests.reference import sampling as slow
 from tests.sizes import few
 
@@ -121,7 +122,7 @@ def test_greedy_takes_the_lowest_id_of_equals() -> None:
 
 
 def test_equal_candidates_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selectors, "gumbel_at", lambda keys, ids: np.zeros(ids.shape, dtype=np.float32))
+    monkeypatch.setattr(large_vocabulary, "gumbel_at", lambda keys, ids: np.zeros(ids.shape, dtype=np.float32))
     logits = np.array([[1.0, 1.0, 0.0]], dtype=np.float32)
     rows = Candidates(logits, np.array([[7, 4, 2]]), 10, torch.device("cpu"))
     assert sample(rows, [0], [0], [0]).tolist() == [4]

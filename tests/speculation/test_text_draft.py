@@ -19,7 +19,7 @@ from decodekit.errors import VocabularyMismatchError
 from decodekit.models.encoding import encode_plain
 from decodekit.speculation import Context, DraftModel, GrammarDraft, Joined
 from decodekit.speculation.proposers.canonical import Canonical
-from decodekit.speculation.proposers.text_draft import _DraftText, num_common
+from decodekit.speculation.proposers.draft_model import _DraftText, num_common
 from decodekit.vocabulary import Vocabulary
 from tests.models import architectures
 from tests.reference.generation import ToyLM

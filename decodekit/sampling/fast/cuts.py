@@ -88,14 +88,8 @@ def cut_top_k(
 ) -> None:
     """The cut of top-k in each row, ties with the k-th token kept.
 
-    A token stays if y > cut, or y = cut and its id <= last.
-
-    Args:
-        logits: [N, V], finite or -inf.
-        peaks: [N, blocks].
-        temperature: T.
-        k: at least 1.
-        cuts, lasts, counts: [N], written; how many tokens stay.
+    Of logits [N, V], finite or -inf, and peaks [N, blocks]. Written are, [N] each, `cuts` and `lasts` (a token stays if
+    y > cut, or y = cut and its id <= last), and `counts`, how many stay.
     """
     num_rows, vocab_size = logits.shape
     num_blocks = peaks.shape[1]
@@ -295,15 +289,10 @@ def _reach_mass(values: Floats, count: int, peak: np.float32, wanted: float) -> 
 
 @compiled
 def count_at_least(logits: Floats, peaks: Floats, temperature: np.float32, cuts: Floats, counts: Ids) -> None:
-    """Write how many y >= cut each row has, [N]."""
+    """Write how many y >= cut, which is finite, each row has, [N]."""
+    found = np.empty(logits.shape[1], np.float32)
     for row in range(logits.shape[0]):
-        count = 0
-        for block in range(peaks.shape[1]):
-            if peaks[row, block] / temperature >= cuts[row]:
-                start = block * BLOCK
-                for token in range(start, min(start + BLOCK, logits.shape[1])):
-                    count += logits[row, token] / temperature >= cuts[row]
-        counts[row] = count
+        counts[row] = _collect(logits[row], peaks[row], temperature, cuts[row], found)
 
 
 @compiled
@@ -312,11 +301,7 @@ def find_above(
 ) -> None:
     """The distances from the y of a token of each row to those of the others with y >= it, in order of token id.
 
-    Args:
-        logits, peaks, temperature: as in `cut_top_k`.
-        tokens: [N].
-        found: [N, M], written as far as they fit; +inf alone for a token that is -inf.
-        counts: [N], written; how many they are, perhaps more than M.
+    `found`, [N, M], is written as far as they fit, +inf alone for a token that is -inf; `counts` may be more than M.
     """
     num_rows, vocab_size = logits.shape
     for row in range(num_rows):

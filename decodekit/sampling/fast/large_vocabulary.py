@@ -86,7 +86,7 @@ def keep_top_p(
 
     Candidates are wanted `even_many`: also where a quarter of a row or more is left; otherwise None.
     """
-    from decodekit.sampling.fast.cuts import count_at_least, cut_top_p
+    from decodekit.sampling.fast.cuts import cut_top_p
 
     cut = _cut_of(logits, temperature)
     if cut is None:
@@ -95,25 +95,16 @@ def keep_top_p(
     if 4 * cut.counts.max() > logits.shape[-1] and not even_many:
         return None
     if min_p > 0:  # few of the nucleus are left, and need sorting
-        floors = _min_p_cuts(cut.peaks, cut.scale, min_p)
-        cut.lasts[floors > cut.cuts] = logits.shape[-1]
-        np.maximum(cut.cuts, floors, out=cut.cuts)
-        num_left = np.empty_like(cut.counts)
-        _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, num_left)
-        np.minimum(cut.counts, num_left, out=cut.counts)
+        cut.further(min_p)
     return cut.candidates()
 
 
 def keep_min_p(logits: Tensor, temperature: float, min_p: float) -> Candidates | None:
     """The tokens of softmax(z / T) at least min_p > 0 times as likely as the likeliest."""
-    from decodekit.sampling.fast.cuts import count_at_least
-
     cut = _cut_of(logits, temperature)
     if cut is None:
         return None
-    cut.cuts[:] = _min_p_cuts(cut.peaks, cut.scale, min_p)
-    cut.lasts[:] = logits.shape[-1]
-    _over_rows(count_at_least, cut.rows, cut.peaks, cut.scale, cut.cuts, cut.counts)
+    cut.further(min_p)
     return cut.candidates()
 
 
@@ -125,12 +116,23 @@ class _Cut:
 
     def __init__(self, logits: Tensor, rows: Floats, peaks: Floats, scale: np.float32) -> None:
         self.logits, self.rows, self.peaks, self.scale = logits, rows, peaks, scale
-        self.cuts = np.empty(len(rows), np.float32)
-        self.lasts, self.counts = np.empty((2, len(rows)), np.int64)  # [N] each; how many tokens stay
+        self.cuts = np.full(len(rows), _REMOVED)  # [N] each: all tokens stay
+        self.lasts, self.counts = np.full((2, len(rows)), rows.shape[1], np.int64)
 
     def by(self, kernel: Callable[..., Any], setting: float) -> None:
         """Cut with one of the kernels of `cuts`."""
         _over_rows(kernel, self.rows, self.peaks, self.scale, setting, self.cuts, self.lasts, self.counts)
+
+    def further(self, min_p: float) -> None:
+        """Cut what min-p removes, too, with the arithmetic of `MinP`."""
+        from decodekit.sampling.fast.cuts import count_at_least
+
+        floors = lowest_kept_of(self.peaks.max(axis=1) / self.scale, widened(-math.log(min_p)))
+        self.lasts[floors > self.cuts] = self.rows.shape[1]
+        np.maximum(self.cuts, floors, out=self.cuts)
+        num_left = np.empty_like(self.counts)
+        _over_rows(count_at_least, self.rows, self.peaks, self.scale, self.cuts, num_left)
+        np.minimum(self.counts, num_left, out=self.counts)
 
     def candidates(self) -> Candidates:
         """The tokens that are left, in descending order."""
@@ -176,28 +178,29 @@ def sample_wide(logits: Tensor, keys: Words) -> Ids | None:
     if width > ids.shape[1]:  # too many within 1e-4 of the best: float32 decides among all tokens
         return None
     ids = ids[:, :width]
-    is_used = np.arange(width) < counts[:, None]
+    relative = np.take_along_axis(rows, ids, axis=1) - peaks.max(axis=1, keepdims=True)
+    relative[np.arange(width) >= counts[:, None]] = _REMOVED
+    return draw_among(ids, relative, keys)
+
+
+def draw_among(ids: Ids, relative: Floats, keys: Words) -> Ids:
+    """The token of each row with the largest noisy logit, [N], of the given ones with their logits, [N, K].
+
+    Equal sums (about one draw in 10^6) go to the lowest id, as `argmax` does in the order of ids.
+    """
     noisy = gumbel_at(keys[:, None], ids)
-    noisy += np.take_along_axis(rows, ids, axis=1) - peaks.max(axis=1, keepdims=True)
-    noisy[~is_used] = -np.inf
+    noisy += relative
     is_best = noisy == noisy.max(axis=1, keepdims=True)
-    tokens: Ids = np.where(is_best & is_used, ids, rows.shape[1]).min(axis=1)
+    tokens: Ids = np.where(is_best, ids, np.iinfo(np.int64).max).min(axis=1)
     return tokens
 
 
 def survivors(
     rows: Floats, peaks: Floats, keys: Words, temperature: float = 1.0, floors: Floats | None = None
 ) -> tuple[Ids, Ids]:
-    """The tokens of wide rows z / T with the largest noisy logit, or one within 1e-4 of it.
+    """The tokens of wide rows z / T with the largest noisy logit, or one within 1e-4 of it, and how many they are.
 
-    Args:
-        rows, peaks: z, as `block_peaks` has them.
-        keys: of the rows' noise, [N].
-        temperature: T.
-        floors: [N]; tokens whose z / T is below need not be looked at.
-
-    Returns:
-        The tokens, [N, `draws.MAX_CONTENDERS`]; how many they are, [N], perhaps more than were kept.
+    Tokens below the `floors`, [N], need not be looked at. More than `MAX_CONTENDERS` are counted and not kept.
     """
     from decodekit.sampling.fast.noisy_draws import MAX_CONTENDERS, find_contenders
 
@@ -210,16 +213,9 @@ def survivors(
 def distances_above(
     rows: Floats, peaks: Floats, tokens: Ids, temperature: float, most: int
 ) -> NDArray[np.float64] | None:
-    """The distances from z / T of one token of each row to those of others >= it; None if they are too many.
+    """The distances from z / T of one token of each row to those of others >= it, [N, M] padded with -inf.
 
-    Args:
-        rows, peaks: z of wide rows, as `block_peaks` has them.
-        tokens: [N].
-        temperature: T.
-        most: so many of a row are not too many.
-
-    Returns:
-        [N, M], at least one column, padded with -inf; +inf where the token is -inf.
+    None if a row has more than `most`; +inf where the token is -inf.
     """
     from decodekit.sampling.fast.cuts import find_above
 
@@ -251,8 +247,3 @@ def _over_rows(kernel: Callable[..., Any], *arguments: Any) -> list[Any]:
 def _threads(count: int, process: int) -> ThreadPoolExecutor:
     """Threads of this process: a forked one has none of its parent's."""
     return ThreadPoolExecutor(count)
-
-
-def _min_p_cuts(peaks: Floats, scale: np.float32, min_p: float) -> Floats:
-    """The least y that min-p keeps, [N]; the same arithmetic as ``apply_min_p``."""
-    return lowest_kept_of(peaks.max(axis=1) / scale, widened(-math.log(min_p)))

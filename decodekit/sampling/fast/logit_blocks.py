@@ -61,11 +61,8 @@ def _extremes(bits: NDArray[np.int32], size: int) -> tuple[Any, Any]:
 def find_block_peaks(bits: NDArray[np.int32], peaks: NDArray[np.int32]) -> bool:
     """Write the largest logit of each block; whether all logits are below +inf, none is NaN, and no row is empty.
 
-    Integers, because a maximum of floats is not computed on several at once: it would have to keep NaN.
-
-    Args:
-        bits: [N, V], float32 logits seen as integers.
-        peaks: [N, ceil(V / 64)], written; float32 seen as integers.
+    Both arrays are float32 seen as int32, because a maximum of floats is not computed on several at once: it would
+    have to keep NaN.
     """
     is_sound = True
     num_rows, vocab_size = bits.shape

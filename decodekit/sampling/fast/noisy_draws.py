@@ -88,16 +88,11 @@ def find_contenders(
 
     Noise is -ln(-ln u) <= -ln(1 - u). A token can beat the best score so far, whose distance from the largest logit of
     the token's block is d, only if 1 - u <= e^-d: its bits are compared with one number per block, and logarithms are
-    taken for the few that pass. A block from which even the largest noise does not suffice is not opened.
+    taken for the few that pass. A block from which even the largest noise does not suffice is not opened, nor one whose
+    y = z / T are all below the row's floor.
 
-    Args:
-        logits: [N, V], finite or -inf, a finite one in each row.
-        peaks: [N, blocks].
-        temperature: T; what counts is y = z / T, computed where it is looked at, as in ``cuts``.
-        floors: [N]; a block whose y are all below need not be looked at.
-        keys: [N], of the rows' noise.
-        ids: [N, MAX_CONTENDERS], written.
-        counts: [N], written; a larger number than MAX_CONTENDERS says that some did not fit.
+    Of logits [N, V], finite or -inf, a finite one in each row; written are `ids` [N, MAX_CONTENDERS] and `counts` [N],
+    which is larger where some did not fit.
     """
     num_rows, vocab_size = logits.shape
     scores = np.empty(MAX_CONTENDERS, np.float64)

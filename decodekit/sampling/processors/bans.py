@@ -18,7 +18,7 @@ from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.pointwise import (
     BIASES,
-    can_reach_minus_infinity,
+    FINITE,
     check_ids,
     check_within,
     with_history,
@@ -49,11 +49,7 @@ _BIASES: Final = replace(BIASES, text="a mapping from sequences of token ids to 
 
 @dataclass(frozen=True, repr=False, init=False)
 class SequenceBias(LogitsProcessor):
-    """Add a bias to the token that would complete a sequence of token ids. (transformers)
-
-    Args:
-        biases: bias by sequence of token ids, as tuples.
-    """
+    """Add a bias to the token that would complete a sequence of token ids. (transformers)"""
 
     biases: tuple[tuple[tuple[int, ...], float], ...] = field(
         metadata=option("sequence_bias", _BIASES, type="Mapping[tuple[int, ...], float]")
@@ -73,15 +69,15 @@ class SequenceBias(LogitsProcessor):
 
     @property
     def can_forbid(self) -> bool:
-        """Whether a bias is -inf."""
-        return can_reach_minus_infinity(bias for _, bias in self.biases)
+        """Whether a bias, or the sum of several, is -inf."""
+        return len(self.may_forbid(0)) > 0
 
     def may_forbid(self, vocab_size: int) -> Collection[int]:
         """The last tokens of the sequences whose bias is -inf."""
         ends: dict[int, float] = {}
         for sequence, bias in self.biases:
             ends[sequence[-1]] = ends.get(sequence[-1], 0.0) + min(bias, 0.0)  # those of several add up
-        return [token for token, bias in ends.items() if can_reach_minus_infinity([bias])]
+        return [token for token, bias in ends.items() if bias < -FINITE]
 
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> SequenceBias:
         """Itself, if the vocabulary has its tokens."""
@@ -115,9 +111,6 @@ class BadWords(LogitsProcessor):
     """Remove the tokens that would complete one of these sequences of token ids: their bias is -inf.
 
     A sequence of token ids is one way to write a word; another tokenization of it is another sequence.
-
-    Args:
-        sequences: of token ids.
     """
 
     sequences: tuple[tuple[int, ...], ...] = field(
@@ -156,11 +149,7 @@ class BadWords(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False, init=False)
 class AllowedTokens(LogitsProcessor):
-    """Remove every token but these. (vLLM's ``allowed_token_ids``)
-
-    Args:
-        token_ids: the tokens that may come.
-    """
+    """Remove every token but these. (vLLM's ``allowed_token_ids``)"""
 
     token_ids: tuple[int, ...] = field(metadata=option("allowed_tokens", TOKENS, type="Sequence[int]"))
     stage = Stage.BIAS
@@ -208,11 +197,7 @@ class MinTokens(LogitsProcessor):
             object.__setattr__(self, "end_ids", checked_ids("end_ids", self.end_ids))
 
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> MinTokens:
-        """With the ends of the vocabulary, if none were given.
-
-        Raises:
-            OptionError: the vocabulary lacks an end that was given, or has none of its own.
-        """
+        """With the ends of the vocabulary, if none were given; an `OptionError` if it lacks one, or has none."""
         if self.end_ids is not None:
             check_ids("end_ids", self.end_ids, vocab_size)
             return self

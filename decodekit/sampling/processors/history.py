@@ -37,11 +37,7 @@ class History:
         outputs: Sequence[Sequence[int]],
         device: torch.device | str | None = None,
     ) -> History:
-        """The history of N prompts and their N outputs so far.
-
-        Raises:
-            OptionError: there are not as many outputs as prompts.
-        """
+        """The history of N prompts and their N outputs so far; an `OptionError` if there are not as many."""
         if len(prompts) != len(outputs):
             raise OptionError(f"{len(prompts)} prompts and {len(outputs)} outputs")
         rows = [[*prompt, *output] for prompt, output in zip(prompts, outputs, strict=True)]
@@ -52,23 +48,15 @@ class History:
             torch.tensor([len(row) for row in rows], dtype=torch.int64, device=device),
         )
 
-    def prefix_mask(self) -> Tensor:
-        """[N, S] bool: the place holds a token, of prompt or output."""
-        places = torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
-        return places < self.lengths.unsqueeze(1)
-
-    def output_mask(self) -> Tensor:
-        """[N, S] bool: the place holds a token of the output."""
-        places = torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
-        return (places >= self.prompt_lengths.unsqueeze(1)) & (places < self.lengths.unsqueeze(1))
-
     def places(self, window: int | None = None, *, with_prompt: bool) -> Tensor:
         """[N, S] bool: the place is one of the last ``window`` tokens, of the output or of prompt and output."""
-        mask = self.prefix_mask() if with_prompt else self.output_mask()
-        if window is None:
-            return mask
         places = torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
-        return mask & (places >= (self.lengths - window).unsqueeze(1))
+        mask = places < self.lengths.unsqueeze(1)
+        if not with_prompt:
+            mask &= places >= self.prompt_lengths.unsqueeze(1)
+        if window is not None:
+            mask &= places >= (self.lengths - window).unsqueeze(1)
+        return mask
 
     def last(self, count: int) -> Tensor:
         """[N, count] int64: the last tokens of each prefix, the latest at the end; -1 before its start."""

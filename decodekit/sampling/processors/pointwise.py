@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decodekit.errors import OptionError
-from decodekit.sampling.certificates import Flags, RankStatistics, within_min_p, within_top_k, within_top_p
+from decodekit.sampling.certificates import Flags, RankStatistics, within_min_p
 from decodekit.sampling.checks import (
     COUNT,
     MASS,
@@ -36,7 +36,7 @@ from decodekit.sampling.fast.candidates import Candidates, Floats
 from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Narrowing, OrderPreserving, Stage
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.tolerances import lowest_kept, lowest_kept_of, precise, reached, widened
+from decodekit.sampling.tolerances import MARGIN, lowest_kept, lowest_kept_of, precise, reached, widened
 
 _REMOVED = np.float32(-np.inf)
 
@@ -79,8 +79,10 @@ class TopK(Narrowing):
     stage = Stage.TRUNCATION
 
     def keeps(self, standing: RankStatistics) -> Flags:
-        """Fewer than k tokens are likelier."""
-        return within_top_k(standing, self.k, exact=self.exact)
+        """Fewer than k tokens are likelier; with `exact`, or as likely."""
+        is_before = standing.distances >= 0 if self.exact else standing.distances > 0
+        flags: Flags = np.count_nonzero(is_before, axis=1) < self.k
+        return flags
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The k likeliest tokens, and ties with the last of them."""
@@ -127,8 +129,13 @@ class TopP(Narrowing):
     stage = Stage.TRUNCATION
 
     def keeps(self, standing: RankStatistics) -> Flags:
-        """The likelier tokens cannot reach a share p of what is left without it."""
-        return within_top_p(standing, self.p)
+        """The likelier tokens cannot reach a share p of what is left without it: A (1 - p) < p P."""
+        if self.p == 1.0:
+            return np.ones(len(standing.tokens), np.bool_)
+        with np.errstate(over="ignore"):
+            before = np.exp(standing.distances).sum(axis=1)  # A / P
+        flags: Flags = before * (1.0 - self.p + MARGIN) < self.p * (1.0 - MARGIN)
+        return flags
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The likeliest tokens with mass p."""
@@ -218,13 +225,8 @@ def check_within(ids: Sequence[int], vocab_size: int, name: str) -> None:
         raise OptionError(f"token id {max(ids)} is outside the {vocab_size} logits", at=name, hint="a smaller id")
 
 
-_FINITE = 1e30
-"""What is added below this stays finite in float32, for all logits of a model."""
-
-
-def can_reach_minus_infinity(biases: Iterable[float]) -> bool:
-    """Whether one of the biases makes -inf of a logit: it is -inf, or too large for float32."""
-    return any(bias < -_FINITE for bias in biases)
+FINITE: Final = 1e30
+"""A bias up to this leaves all logits of a model finite in float32."""
 
 
 def _counts(history: History, window: int | None, vocab_size: int, *, with_prompt: bool) -> Tensor:
@@ -268,7 +270,7 @@ class RepetitionPenalty(LogitsProcessor):
     @property
     def can_forbid(self) -> bool:
         """Only a penalty that leaves float32 can."""
-        return self.penalty > _FINITE
+        return self.penalty > FINITE
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of prompt or output, less likely."""
@@ -284,10 +286,7 @@ class RepetitionPenalty(LogitsProcessor):
 class _OutputPenalty(LogitsProcessor):
     """The common part of the penalties of OpenAI's API.
 
-    Args:
-        penalty: what is subtracted.
-        window: how many of the last tokens count; None counts all.
-        counts_prompt: whether tokens of the prompt count (in llama.cpp and mlx-lm; not in vLLM or OpenAI's API).
+    Of a `window` only the last tokens count. The prompt counts in llama.cpp and mlx-lm, not in vLLM or OpenAI's API.
     """
 
     penalty: float
@@ -295,16 +294,12 @@ class _OutputPenalty(LogitsProcessor):
     counts_prompt: bool = False
     stage = Stage.BIAS
     needs_history = True
+    can_forbid = False  # what is subtracted is small, or grows no faster than the text
     _once: ClassVar[bool]
 
     def adapted(self, window: int) -> LogitsProcessor:
         """The last tokens of prompt and output, unless a window was given."""
         return replace(self, window=self.window or window, counts_prompt=True)
-
-    @property
-    def can_forbid(self) -> bool:
-        """No: what is subtracted is small, or grows no faster than the text."""
-        return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens of the output, less likely."""
@@ -333,11 +328,7 @@ class FrequencyPenalty(_OutputPenalty):
 
 @dataclass(frozen=True, repr=False, init=False)
 class LogitBias(LogitsProcessor):
-    """Add biases to the logits of token ids, -inf to ban one. (OpenAI)
-
-    Args:
-        biases: bias by token id.
-    """
+    """Add biases to the logits of token ids, -inf to ban one. (OpenAI)"""
 
     biases: tuple[tuple[int, float], ...] = field(metadata=option("logit_bias", BIASES, type="Mapping[int, float]"))
     stage = Stage.BIAS
@@ -353,7 +344,7 @@ class LogitBias(LogitsProcessor):
     @property
     def can_forbid(self) -> bool:
         """Whether a bias is -inf."""
-        return can_reach_minus_infinity(bias for _, bias in self.biases)
+        return any(bias < -FINITE for _, bias in self.biases)
 
     def for_vocabulary(self, vocab_size: int, end_ids: Collection[int]) -> LogitBias:
         """Itself, if the vocabulary has its tokens."""
@@ -362,7 +353,7 @@ class LogitBias(LogitsProcessor):
 
     def may_forbid(self, vocab_size: int) -> Collection[int]:
         """The tokens whose bias is -inf."""
-        return [token for token, bias in self.biases if can_reach_minus_infinity([bias])]
+        return [token for token, bias in self.biases if bias < -FINITE]
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """z + bias."""

@@ -83,15 +83,11 @@ class DRY(LogitsProcessor):
     window: int | None = field(default=None, metadata=option("dry_window", COUNT))
     stage = Stage.BIAS
     needs_history = True
+    can_forbid = False  # the largest penalty is finite
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "breakers", tuple(token_sequence("dry_breakers", each) for each in self.breakers))
-
-    @property
-    def can_forbid(self) -> bool:
-        """No: the largest penalty is finite."""
-        return False
 
     def __call__(self, logits: Tensor, history: History | None) -> Tensor:
         """Tokens that would extend a repeat, less likely."""

@@ -64,10 +64,7 @@ class Foreign(LogitsProcessor):
         """The scores that the processor gives, rows of one length at a time."""
         history = with_history(self, history)
         out = logits.clone()
-        lengths = history.lengths.tolist()
-        if self.layout is None and len(set(lengths)) == 1:
-            return self._called(history.token_ids[:, : lengths[0]], out)
-        shown = [self._shown(history, row) for row in range(len(lengths))]
+        shown = [self._shown(history, row) for row in range(len(logits))]
         for length in sorted({len(row) for row in shown}):
             rows = [row for row, tokens in enumerate(shown) if len(tokens) == length]
             out[rows] = self._called(torch.stack([shown[row] for row in rows]), logits[rows].clone())
@@ -143,13 +140,7 @@ def is_foreign(value: object) -> bool:
 
 
 def as_processor(value: Any, *, layout: RowLayout | None = None, is_native: bool = True) -> LogitsProcessor:
-    """A processor of transformers as one of decodekit.
-
-    Args:
-        value: the processor.
-        layout: how prompts are shown to it.
-        is_native: whether something that does the same may take its place.
-    """
+    """A processor of transformers as one of decodekit: `is_native`, if something here does the same, by that."""
     kind = class_in_transformers(value) or ""
     if is_native and type(value).__name__ == kind and kind in NATIVE:  # not a class of somebody else that inherits
         made = NATIVE[kind](value)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from decodekit.sampling.certificates import Flags, RankStatistics, within_epsilon, within_min_p
+from decodekit.sampling.certificates import Flags, RankStatistics, within_min_p
 from decodekit.sampling.checks import COUNT, FLAG, INSIDE, MASS, POSITIVE, SHARE
 from decodekit.sampling.options.declared import Option, option, within
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.tolerances import log_total, lowest_kept, precise, reached, stretched, widened
+from decodekit.sampling.tolerances import MARGIN, log_total, lowest_kept, precise, reached, stretched, widened
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -78,7 +78,8 @@ class Epsilon(LogitsProcessor):
 
     def keeps(self, standing: RankStatistics) -> Flags:
         """Its probability is at least epsilon, which the limit never exceeds."""
-        return within_epsilon(standing, self.epsilon)
+        flags: Flags = (standing.log_probabilities >= math.log(self.epsilon) + MARGIN) | (standing.largest == 0)
+        return flags
 
     def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
         """The tokens with p >= epsilon."""

@@ -20,19 +20,17 @@ import torch
 from torch import Tensor
 
 from decodekit.sampling.checks import COUNT, INSIDE, NUMBER, SEED, Domain
-from decodekit.sampling.noise import GOLDEN, mix_int64
+from decodekit.sampling.noise import SIGNED_GOLDEN, mix_int64
 from decodekit.sampling.options.declared import WHOLE, Option, within
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
 from decodekit.sampling.processors.pointwise import with_history
 
-_GOLDEN = GOLDEN - (1 << 64)  # as int64
-
 
 def green_lists(contexts: Tensor, vocab_size: int, ratio: float, key: int) -> Tensor:
     """The green tokens after each context of h tokens, int64 [N, h]; bool [N, vocab_size]."""
     states = _context_states(contexts, key)
-    counters = torch.arange(1, vocab_size + 1, device=contexts.device) * _GOLDEN
+    counters = torch.arange(1, vocab_size + 1, device=contexts.device) * SIGNED_GOLDEN
     return _is_green(states.unsqueeze(1) + counters, ratio)
 
 
@@ -40,7 +38,7 @@ def _context_states(contexts: Tensor, key: int) -> Tensor:
     """[N] int64: the key mixed with the tokens of each context in their order."""
     states = torch.full((len(contexts),), key, dtype=torch.int64, device=contexts.device)
     for column in contexts.unbind(dim=1):  # h of them
-        states = mix_int64(states + (column + 1) * _GOLDEN)
+        states = mix_int64(states + (column + 1) * SIGNED_GOLDEN)
     return states
 
 
@@ -70,7 +68,7 @@ def watermark_score(
         return 0.0
     grams = torch.tensor(sorted(spans), dtype=torch.int64)
     states = _context_states(grams[:, :-1], key)
-    num_green = int(_is_green(states + (grams[:, -1] + 1) * _GOLDEN, ratio).sum())
+    num_green = int(_is_green(states + (grams[:, -1] + 1) * SIGNED_GOLDEN, ratio).sum())
     return (num_green - ratio * len(grams)) / math.sqrt(len(grams) * ratio * (1 - ratio))
 
 

@@ -64,10 +64,7 @@ class Canonical:
         """The tokens of `following` in the tokenizer's own division of `text` and `following` together.
 
         None if that division has no boundary between the two: then no tokens after those of `text` are canonical.
-
-        Args:
-            text: tokens; special ones end what is looked at.
-            following: bytes; of a character that is not complete at the end there are no tokens.
+        Special tokens of the text end what is looked at; of an incomplete character at the end there are no tokens.
         """
         return self._divide(self._bytes_of(text), following)
 

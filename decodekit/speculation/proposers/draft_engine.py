@@ -81,12 +81,9 @@ class DraftEngine:
     def write(
         self, contexts: Sequence[Context], texts: Sequence[list[int]], limits: Sequence[int], take: Take
     ) -> list[list[int]]:
-        """The tokens that the model writes after each text, one forward pass for every position of all drafts.
+        """The tokens that the model writes after each text of its own, one pass for each position of all drafts.
 
-        Args:
-            texts: [N] what the model must have read, in its own tokens.
-            limits: [N] most tokens to write; 0 leaves a row alone, as does a text that fills the model's context.
-            take: chooses the tokens.
+        Limit 0 leaves a row alone, as does a text that fills the model's context.
         """
         drafts: list[list[int]] = [[] for _ in contexts]
         most = self.model.context_length

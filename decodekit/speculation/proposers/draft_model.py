@@ -7,23 +7,39 @@ two distributions are near; "coupled" drafts, Daliri et al. 2024). Greedy target
 Early exit needs no second model (Elhoushi et al. 2024, LayerSkip; Zhang et al. 2023, Draft & Verify): the first layers
 of the target, its norm and its head write ahead, all layers verify. The weights are the target's own, and the memory it
 costs is a cache for the keys and values of these layers.
+
+A model with another vocabulary drafts by way of the text (Timor et al. 2025, "assisted generation" by strings). The
+text of a row is divided into tokens of the draft model, which goes on from them; the bytes it writes are divided into
+tokens of the target, and verified as any draft. Nothing has to be right for the text to be the target's: a division
+that the target would not have chosen is a wrong guess. Such a model cannot draw as the target does: the noise of a draw
+is a number for every token id, and the ids are others. So it is for greedy targets.
 """
 
 from __future__ import annotations
 
+import codecs
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from itertools import accumulate
+from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+from torch import Tensor
 
 from decodekit.errors import DraftVocabularyError, OptionError, out_of_domain
 from decodekit.models.causal_lm import CausalLM
+from decodekit.models.encoding import encode_plain, encode_text
 from decodekit.sampling.checks import COUNT
 from decodekit.speculation.proposer import Context, Draft
-from decodekit.speculation.proposers.draft_engine import DraftEngine
-from decodekit.speculation.proposers.text_draft import TextDrafts
+from decodekit.speculation.proposers.canonical import WINDOW, Canonical
+from decodekit.speculation.proposers.draft_engine import DraftEngine, num_common
 from decodekit.vocabulary import Vocabulary
+
+_OPEN: Final = (4, WINDOW // 2, WINDOW)
+"""Numbers of last tokens that may be divided again when bytes follow, tried in turn until one begins at a boundary."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,7 @@ class DraftModel:
     back is cut. Where its token is illegal under the constraint, it draws again among the legal ones.
 
     If its vocabulary is not that of the target, it reads and writes the text instead, for greedy targets; see
-    `text_draft`. It then knows nothing of the constraint and of processors.
+    the module. It then knows nothing of the constraint and of processors.
 
     Args:
         model: an `LLM`, or the name of a model, which is loaded when first used; or a `CausalLM`, whose tokens must be
@@ -165,6 +181,96 @@ def causal_lm_of(given: Any) -> Any:
     return None
 
 
+class TextDrafts:
+    """Writes drafts for targets of any vocabulary."""
+
+    def __init__(self, engine: DraftEngine, tokenizer: Any, vocabulary: Vocabulary) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._canonical = Canonical(partial(encode_plain, tokenizer), vocabulary)
+
+    def drafts(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
+        """The model's text in tokens of the target; none where a text ends inside a character."""
+        texts = [self._read(context) for context in contexts]
+        written = self._engine.write(contexts, texts, limits, self._likeliest)
+        return [
+            Draft(self._divided(context, tokens)[:limit])
+            for context, tokens, limit in zip(contexts, written, limits, strict=True)
+        ]
+
+    def _read(self, context: Context) -> list[int]:
+        """The text of a row in tokens of the draft model; none if it cannot be."""
+        if context.target is None or context.canonical is None:
+            return []
+        target = context.target.vocabulary
+        row = context.memory.get(self)
+        if row is None:
+            row = context.memory[self] = _DraftText(target.decode(context.prompt), self._tokenizer, self._canonical)
+        return row.read(target.decode(context.text))
+
+    def _likeliest(self, indices: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor) -> list[int | None]:
+        """The likeliest token of each row of logits [R, V]; what is not text ends a draft."""
+        tokens: list[int] = logits.argmax(dim=-1).tolist()
+        texts = self._vocabulary.token_bytes
+        return [token if token < len(texts) and texts[token] is not None else None for token in tokens]
+
+    def _divided(self, context: Context, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Tokens of the target for those of the draft model, as the target's tokenizer goes on from the text."""
+        if not tokens or context.canonical is None:
+            return ()
+        data = self._vocabulary.decode(tokens)
+        before = [*context.prompt[-WINDOW:], *context.text[-WINDOW:]]
+        return context.canonical.after(before, data) or context.canonical.after((), data)
+
+
+class _DraftText:
+    """A text in tokens of the draft model, divided again only where it changes; the cache is kept for the rest.
+
+    Special tokens of the target are not part of the prompt before it.
+    """
+
+    def __init__(self, prompt: bytes, tokenizer: Any, canonical: Canonical) -> None:
+        whole = codecs.getincrementaldecoder("utf-8")("replace").decode(prompt)
+        self._canonical = canonical
+        self._tokens = encode_text(tokenizer, whole, "prompt", add_special_tokens=True)
+        is_text = [bool(self._bytes_of(token)) for token in self._tokens]
+        self._num_special = is_text.index(True) if any(is_text) else len(is_text)  # at the beginning
+        # What the tokens say, which may differ from the prompt: some tokenizers put a space before a text.
+        self._data = b"".join(map(self._bytes_of, self._tokens))
+        self._prompt = self._data + prompt[len(whole.encode()) :]  # and the beginning of a character
+        self._ends = [*accumulate(len(self._bytes_of(token)) for token in self._tokens)]
+
+    def _bytes_of(self, token: int) -> bytes:
+        return self._canonical.token_bytes[token] or b""
+
+    def read(self, text: bytes) -> list[int]:
+        """The tokens of prompt and `text`, which may be any other than the last one; none if it has none."""
+        data = self._prompt + text
+        if data != self._data:
+            self._go_on(data)
+        return self._tokens if data == self._data else []
+
+    def _go_on(self, data: bytes) -> None:
+        settled = bisect_right(self._ends, num_common(data, self._data))  # tokens whose bytes are still there
+        for num_open in _OPEN:
+            begin = max(self._num_special, settled - num_open)
+            tokens = self._canonical.after(self._tokens[:begin], data[self._end_of(begin) :])
+            if tokens:
+                break
+        else:  # no boundary nearby: what is new for itself
+            begin = settled
+            tokens = self._canonical.after((), data[self._end_of(begin) :])
+        del self._tokens[begin:], self._ends[begin:]
+        for token in tokens:
+            self._ends.append(self._end_of(len(self._tokens)) + len(self._bytes_of(token)))
+            self._tokens.append(token)
+        self._data = data[: self._end_of(len(self._tokens))]
+
+    def _end_of(self, num_tokens: int) -> int:
+        return self._ends[num_tokens - 1] if num_tokens else 0
+
+
 @dataclass(frozen=True)
 class EarlyExit:
     """Drafts of the first layers of the target itself.
@@ -198,27 +304,19 @@ class EarlyExit:
         COUNT.require("num_tokens", self.num_tokens)
 
     @classmethod
-    def of(cls, layer: str = "0.5") -> EarlyExit:
-        """From the text of a number: ``"8"``, ``"-4"``, ``"0.5"``; half of the layers if nothing is said.
-
-        Raises:
-            OptionError: the text is not a number.
-        """
+    def of(cls, layer: str = "0.5", num_tokens: int = 4) -> EarlyExit:
+        """From the text of a number: ``"8"``, ``"-4"``, ``"0.5"``; half of the layers if nothing is said."""
         try:
-            return cls(int(layer))
+            return cls(int(str(layer)), num_tokens)
         except ValueError:
             pass
         try:
-            return cls(float(layer))
+            return cls(float(layer), num_tokens)
         except ValueError:
             raise out_of_domain("layer", "a number of layers or a share of them", layer, hint="8, -4 or 0.5") from None
 
     def num_kept(self, num_layers: int) -> int:
-        """The number of layers that are run of a model with `num_layers`.
-
-        Raises:
-            OptionError: none, or all of them.
-        """
+        """The number of layers that are run of `num_layers`; an `OptionError` if it is none, or all of them."""
         if isinstance(self.layer, float):
             kept = min(max(1, round(self.layer * num_layers)), num_layers - 1)
         else:
@@ -228,13 +326,11 @@ class EarlyExit:
         return kept
 
     def check_target(self, model: CausalLM, vocabulary: Vocabulary, *, is_greedy: bool) -> None:
-        """Cut the layers out if that was not done, or if the model has changed since; see `ChecksTarget`."""
-        from decodekit.models.wrappers.truncated import first_layers, num_layers
-
+        """Cut the layers out, anew if the model has changed since; see `ChecksTarget`."""
+        layers = self._layers_of(model)
         engine = self._engines.get(model)
-        if engine is not None and engine.model is not first_layers(model, self.num_kept(num_layers(model))):
-            del self._engines[model]
-        self._engine(model)
+        if engine is None or engine.model is not layers:
+            self._engines[model] = DraftEngine(layers)
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """The tokens that the layers would write; see `Proposer.propose`."""
@@ -244,13 +340,13 @@ class EarlyExit:
         return self._engine(target.model).like_target(contexts, [min(limit, self.num_tokens) for limit in limits])
 
     def _engine(self, model: CausalLM) -> DraftEngine:
-        engine = self._engines.get(model)
-        if engine is None:
-            from decodekit.models.wrappers.truncated import first_layers, num_layers
+        engine = self._engines.get(model)  # another thread may make one meanwhile
+        return engine or self._engines.setdefault(model, DraftEngine(self._layers_of(model)))
 
-            engine = DraftEngine(first_layers(model, self.num_kept(num_layers(model))))
-            engine = self._engines.setdefault(model, engine)  # another thread may have made one
-        return engine
+    def _layers_of(self, model: CausalLM) -> CausalLM:
+        from decodekit.models.wrappers.truncated import first_layers, num_layers
+
+        return first_layers(model, self.num_kept(num_layers(model)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.layer, self.num_tokens)

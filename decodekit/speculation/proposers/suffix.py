@@ -180,10 +180,9 @@ class Suffix:
 
 
 def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places, int]:
-    """The places where the longest ending of `text` occurs in `tokens` with another token after it, and its length.
+    """The places after the longest ending of `text` that occurs in `tokens` before another token, and its length.
 
-    Returns:
-        The indices of the tokens after it, ascending, and its length; none and 0 if the last token does not occur.
+    Ascending; none and 0 if the last token does not occur.
     """
     if not len(tokens) or not len(text):
         return np.empty(0, np.intp), 0
@@ -203,8 +202,7 @@ def longest_match(tokens: Tokens, text: Tokens, max_match: int) -> tuple[Places,
 def likeliest_path(tokens: Tokens, places: Places, max_tokens: int, min_probability: float) -> tuple[list[int], float]:
     """The path that most of the latest `places` take, of equally many that of the latest one.
 
-    Returns:
-        The path, and how many of its tokens are to be expected: the sum of the shares along it.
+    And how many of its tokens are to be expected: the sum of the shares along it.
     """
     path: list[int] = []
     share, expected = 1.0, 0.0

@@ -21,13 +21,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A value that is written as code.
+    """A value that is written as code: in Python, as the text of an option, and by the option of `decodekit generate`.
 
-    Args:
-        python: in Python.
-        spelled: as the text of an option; empty if no text says it.
-        command: the option of `decodekit generate` that takes the value; empty if it has none.
-        value: that was given.
+    The last two are empty if nothing says it there; `value` is what was given.
     """
 
     python: str
@@ -43,9 +39,8 @@ class Code:
 class Answer:
     """The option here for an option of another library.
 
-    Args:
-        write: options of decodekit to write in its place; empty if it is to be left out, None if there is nothing.
-        note: what differs, or why there is nothing.
+    `write` are options of decodekit to write in its place, empty if it is to be left out, None if there is nothing;
+    `note` says what differs, or why there is nothing.
     """
 
     write: Mapping[str, Any] | None
@@ -56,12 +51,8 @@ class Answer:
 class Known:
     """An option of other libraries.
 
-    Args:
-        libraries: who calls it so.
-        kind: the table that it stands in: ``is``, ``write``, ``left_out`` or ``missing``.
-        entry: what the table says of it.
-        note: what differs from the option here.
-        off: values with which it does nothing.
+    `kind` is the table that it stands in, ``is``, ``write``, ``left_out`` or ``missing``, and `entry` what that says of
+    it; `note` is what differs here, `off` are values with which it does nothing.
     """
 
     libraries: str

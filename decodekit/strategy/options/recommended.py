@@ -28,11 +28,7 @@ _OFF: Final = {
 
 
 def read_recommended(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options for sampling among those that a generation config sets.
-
-    Args:
-        config: what differs from the defaults of transformers (``GenerationConfig.to_diff_dict()``).
-    """
+    """The options for sampling among those that a generation config sets (``GenerationConfig.to_diff_dict()``)."""
     return {
         name: config[name]
         for name, off in _OFF.items()
@@ -41,16 +37,7 @@ def read_recommended(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recommended_for(strategy: object, options: Mapping[str, Any], recommended: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the recommended options that a call takes.
-
-    Args:
-        strategy: as it was given; a text may spell options.
-        options: that were given beside it.
-        recommended: by the model.
-
-    Raises:
-        OptionError: the text is not spelled as a strategy.
-    """
+    """Those of the recommended options that a call takes, given its strategy (a text may spell options) and options."""
     if not isinstance(strategy, str) or not recommended:
         return {}
     name, spelled = spelled_strategy(strategy)

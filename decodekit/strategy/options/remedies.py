@@ -21,6 +21,10 @@ from decodekit.plugins import nearest, num_slips
 from decodekit.sampling.sampler_options import refined_options
 from decodekit.strategy.options.generate_options import GENERATION_OPTIONS
 from decodekit.strategy.options.known_options import Answer, Code, answer, known_options, shown
+from decodekit.strategy.searches import Beam, ContrastiveSearch
+from decodekit.strategy.several import BestOf, OverSamples, Particles, SelfConsistency
+from decodekit.strategy.strategy import Strategy
+from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample
 
 Factories: TypeAlias = Mapping[str, Callable[..., Any]]
 Style: TypeAlias = Literal["call", "text", "class", "value"]
@@ -28,19 +32,12 @@ Style: TypeAlias = Literal["call", "text", "class", "value"]
 GUESSING: Final = ("prompt-lookup", "suffix", "speculative")
 """Names of strategies that bring their proposer along."""
 
-CLASSES: Final[Mapping[str, str]] = {
-    "greedy": "Greedy",
-    "sample": "Sample",
-    "mirostat": "Mirostat",
-    "beam": "Beam",
-    "contrastive": "ContrastiveSearch",
-    "best-of": "BestOf",
-    "self-consistency": "SelfConsistency",
-    "particles": "Particles",
+CLASSES: Final[Mapping[str, type[Strategy]]] = {
+    kind.name: kind for kind in (Greedy, Sample, Mirostat, Beam, ContrastiveSearch, BestOf, SelfConsistency, Particles)
 }
 """The classes of strategies by name."""
 
-_OVER_SAMPLES: Final = ("best-of", "self-consistency", "particles")
+_OVER_SAMPLES: Final = [name for name, kind in CLASSES.items() if issubclass(kind, OverSamples)]
 """Strategies over samples: as values they hold the one that draws them."""
 
 _PARTNERS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -65,15 +62,10 @@ _OFF: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The site where an option was given.
+    """The site where an option was given: a strategy, the options that it has, and those that were given beside.
 
-    Args:
-        name: of the strategy.
-        accepted: the options that it has.
-        given: the options beside, as far as it has them.
-        factories: what makes the built-in strategies.
-        style: how options are written there: as keywords of a call, inside the text that spells a strategy, to the
-            class of the strategy, or beside a strategy that is a value.
+    `style` is how options are written there: as keywords of a call, inside the text that spells a strategy, to the
+    class of the strategy, or beside a strategy that is a value.
     """
 
     name: str
@@ -85,7 +77,9 @@ class Site:
     @property
     def called(self) -> str:
         """The strategy in a sentence."""
-        return CLASSES.get(self.name, self.name) if self.style in ("class", "value") else f"strategy {self.name!r}"
+        if self.style in ("class", "value"):
+            return CLASSES[self.name].__name__ if self.name in CLASSES else self.name
+        return f"strategy {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +113,7 @@ class Remedy:
         return ("; " if style in ("text", "class") else ", ").join(filter(None, parts))
 
     def _constructed(self) -> str:
-        import decodekit
-
-        kind = getattr(decodekit, CLASSES[self.strategy])
+        kind = CLASSES[self.strategy]
         own = dict(self.options)
         if self.strategy in _OVER_SAMPLES:
             own = {name: value for name, value in self.options.items() if name in options_of(kind)}
@@ -187,14 +179,6 @@ def _nearest(option: str, groups: Sequence[Iterable[str]]) -> str | None:
 def own_options(site: Site) -> set[str]:
     """Every option of a built-in strategy, and those of the one in question."""
     return {option for factory in site.factories.values() for option in options_of(factory)} | set(site.accepted)
-
-
-def useless_with_greedy_hint(option: str, value: Any, site: Site) -> tuple[str, Remedy | None]:
-    """The hint on how to decode so that an option has an effect which it has not in greedy decoding."""
-    if value is None:
-        return f"leaving {option} out", None
-    remedy = find_remedy({option: value}, site)
-    return (remedy.written(site.style) if remedy else 'strategy="sample"'), remedy
 
 
 def _fault(

@@ -24,11 +24,7 @@ CONTRASTS: Final[Mapping[str, Callable[..., Contrast]]] = {"guidance": Guidance,
 
 
 def spelled_strategy(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the options of the strategy that a text spells; who guesses ahead is the option ``speculate``.
-
-    Raises:
-        OptionError: the text is not spelled as `spelling` says, or an option is given twice.
-    """
+    """The name and the options of the strategy that a text spells; who guesses ahead is the option ``speculate``."""
     own, *guesses = split(text, "+")
     call = read_call(own)
     if call.argument is not None:
