@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from decodekit import __version__
@@ -242,9 +243,9 @@ class Extraction:
         if options.executor == "local":
             executor: Executor = LocalExecutor(self._llm, options.batch_size, self._call, options.alternatives)
         else:
-            from decodekit.jobs.ray import ModelOnWorker, RayExecutor
+            from decodekit.jobs.ray import RayExecutor, model_on_worker
 
-            load = ModelOnWorker(self.settings.model, self.settings.dtype, self.settings.weights)
+            load = partial(model_on_worker, self.settings.model, self.settings.dtype, self.settings.weights)
             executor = RayExecutor(load, self._call, options.batch_size, options.num_workers, options.alternatives)
         vocabulary, observer = self._llm.vocabulary, observer or Observer()
         runner = JobRunner(folder, self._prompt, self._validator, vocabulary, options.max_failures, observer)

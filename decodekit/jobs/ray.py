@@ -47,25 +47,17 @@ _REACHED: Final = (
 )
 
 
-@dataclass(frozen=True)
-class ModelOnWorker:
-    """The model of a job as a worker loads it, by the arguments of `LLM.load`; `weights` is the fingerprint of the
-    driver's model, `dtype` its number type."""
+def model_on_worker(name: str, dtype: str, weights: str) -> LLM:
+    """The model of a job as a worker loads it, of the number type of the driver's model; raises JobError if the machine
+    has another model of this name, which the fingerprint of the weights tells."""
+    from decodekit.llm import LLM
 
-    name: str
-    dtype: str
-    weights: str
-
-    def __call__(self) -> LLM:
-        """Load it; raises JobError if the machine of the worker has another model of this name."""
-        from decodekit.llm import LLM
-
-        llm = LLM.load(self.name, dtype=self.dtype)
-        found = weights_fingerprint(llm.model)
-        if found != self.weights:
-            cause = f"the model {self.name!r} has the weights {found} on a worker, and {self.weights} on the driver"
-            raise JobError(cause, at=os.uname().nodename, hint="one folder for all machines, or a revision")
-        return llm
+    llm = LLM.load(name, dtype=dtype)
+    found = weights_fingerprint(llm.model)
+    if found != weights:
+        cause = f"the model {name!r} has the weights {found} on a worker, and {weights} on the driver"
+        raise JobError(cause, at=os.uname().nodename, hint="one folder for all machines, or a revision")
+    return llm
 
 
 class Worker:
@@ -129,7 +121,7 @@ class RayExecutor:
     machine's own processes.
 
     Args:
-        load: makes the model, on a worker; see `ModelOnWorker`. It is pickled.
+        load: makes the model, on a worker; see `model_on_worker`. It is pickled.
         options, batch_size, alternatives: as of `LocalExecutor`.
         num_workers: actors. By default as many as the cluster has GPUs; without any, a CPU less than it has.
     """

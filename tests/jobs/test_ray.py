@@ -27,7 +27,7 @@ from decodekit.jobs.documents.documents import document_seed, scan
 from decodekit.jobs.documents.inputs import Input
 from decodekit.jobs.folder.job_folder import JobFolder
 from decodekit.jobs.job_runner import DocumentTask, JobRunner, LocalExecutor, Observer
-from decodekit.jobs.ray import ModelOnWorker, RayExecutor, Worker
+from decodekit.jobs.ray import RayExecutor, Worker, model_on_worker
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import weights_fingerprint
 from tests.commands import Result
@@ -165,7 +165,7 @@ def test_the_command_line_decodes_where_it_is_told(
     started: list[tuple[int | None, int | None]] = []
 
     class Recorded(LocalExecutor):
-        def __init__(self, load: ModelOnWorker, options: Any, batch_size: int | None, workers: int | None, _: bool):
+        def __init__(self, load: Any, options: Any, batch_size: int | None, workers: int | None, _: bool):
             started.append((batch_size, workers))
             super().__init__(llm, 1, options)  # type: ignore[arg-type]
 
@@ -189,9 +189,9 @@ def test_the_command_line_decodes_where_it_is_told(
 def test_another_model_on_a_worker_is_refused() -> None:
     llm = dk.LLM.load("tiny")
     right = weights_fingerprint(llm.model)
-    assert ModelOnWorker("tiny", "float32", right)().model.name == llm.model.name
+    assert model_on_worker("tiny", "float32", right).model.name == llm.model.name
     with pytest.raises(JobError, match="has the weights"):
-        ModelOnWorker("tiny-draft", "float32", right)()
+        model_on_worker("tiny-draft", "float32", right)
 
 
 # --- with one ---------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_documents_that_kill_their_worker_fail_and_the_others_come_through(clust
 def test_workers_that_cannot_start_say_why(cluster: Any, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", [{"id": "a", "text": "one"}])
     with pytest.raises(DecodekitError, match="has the weights"):
-        run_on_ray(tmp_path / "out", path, ModelOnWorker("tiny", "float32", "0" * 16), 1)
+        run_on_ray(tmp_path / "out", path, partial(model_on_worker, "tiny", "float32", "0" * 16), 1)
 
 
 @pytest.mark.slow

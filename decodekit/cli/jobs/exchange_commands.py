@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -62,17 +61,12 @@ def export(
     requests = BatchRequests(job.settings, schema, to, model, chat)
     for text in requests.notes():
         note(f"note: {text}")
-    count = 0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal count
-        for count, row in enumerate(requests.lines(entries), 1):  # noqa: B007
-            yield encode_line(row)
-
+    lines = map(encode_line, requests.lines(entries))
     if output is None:
-        sys.stdout.buffer.writelines(lines())
+        sys.stdout.buffer.writelines(lines)
     else:
-        replace_file(output, lines())
+        replace_file(output, lines)
+    count = len(entries) - len(requests.left_out)
     for error in requests.left_out[:MAX_NAMED]:
         note(f"left out: {error}")
     if to == "openai-batch" and count > _OPENAI_REQUESTS:

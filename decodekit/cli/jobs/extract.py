@@ -337,7 +337,7 @@ def tell_end(summary: RunSummary, folder: JobFolder, tables: Sequence[TableForma
 
 
 def _write_pages(folder: JobFolder, tables: Sequence[TableFormat]) -> None:
-    for path in write_pages(folder.path, tables):
+    for path in write_pages(folder.path, tables)[1]:
         note(f"results as a table: {path}")
 
 

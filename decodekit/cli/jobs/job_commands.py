@@ -82,23 +82,27 @@ def merge(
     Nothing outside of the folders is read: `decodekit report` shows the texts of the documents.
     """
 
-    summary = merge_jobs(directories, output)
-    write_pages(output, is_closed=True)
-    repeated = f"; {summary.num_repeated} were there already" if summary.num_repeated else ""
-    note(f"{summary.num_done} done and {summary.num_failed} failed in {output}{repeated}")
-    if summary.num_missing or summary.missing_shards:
-        count = "documents" if summary.num_missing is None else counted(summary.num_missing, "document")
-        why = f": nobody has brought the shards {summary.missing_shards}" if summary.missing_shards else ""
+    num_repeated = merge_jobs(directories, output)
+    view, _ = write_pages(output, is_closed=True)
+    repeated = f"; {num_repeated} were there already" if num_repeated else ""
+    note(f"{len(view.done)} done and {len(view.failed)} failed in {output}{repeated}")
+    num_documents: int | None = view.job.selection.get("num_documents")  # of the inputs; None if no part tells
+    num_missing = None if num_documents is None else max(0, num_documents - len(view.documents))
+    missing_shards = view.job.missing_shards
+    if num_missing or missing_shards:
+        count = "documents" if num_missing is None else counted(num_missing, "document")
+        why = f": nobody has brought the shards {missing_shards}" if missing_shards else ""
         note(f"missing: {count}{why}; the same command with all parts adds what has come since")
-    return SOME_FAILED if summary.num_failed else DONE
+    return SOME_FAILED if view.failed else DONE
 
 
-def write_pages(folder: Path, tables: Sequence[TableFormat] = (), *, is_closed: bool = False) -> list[Path]:
-    """Write the report of a job, and its tables: those that it had, by default. The paths of these."""
-
+def write_pages(
+    folder: Path, tables: Sequence[TableFormat] = (), *, is_closed: bool = False
+) -> tuple[JobView, list[Path]]:
+    """Write the report of a job, and its tables: those that it had, by default. The job, and the paths of these."""
     view = JobView.read(folder, is_closed=is_closed)
     write_report(folder / REPORT, [view], title=view.title)
-    return write_tables(folder, tables or tables_of(folder), view.job.settings.schema)
+    return view, write_tables(folder, tables or tables_of(folder), view.job.settings.schema)
 
 
 def tell_program(job: JobFile, directory: Path) -> None:

@@ -64,13 +64,8 @@ def html_text(data: bytes, place: str, encoding: str = "utf-8") -> str:
 
 def page_words(page: str, place: str) -> str:
     """The words of a page that is a text; perhaps none. Raises DocumentError for one with too many tags."""
-    words = _PageText(page)
-    try:
-        words.read()
-    except OverflowError as error:
-        raise DocumentError(
-            f"the page has more than {MAX_TAGS:,} tags.", at=place, hint="the part of it that matters, as a .txt file"
-        ) from error
+    words = _PageText(page, place)
+    words.read()
     lines = (re.sub(r" ?\t ?", "\t", line).strip() for line in "".join(words.pieces).split("\n"))
     return "\n".join(line for line in lines if line)
 
@@ -83,8 +78,8 @@ class _PageText:
         num_visits: how many tags were opened and closed, and texts and comments passed: what the work grows with.
     """
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self, source: str, place: str = "") -> None:
+        self._source, self._place = source, place
         self._open: list[str] = []
         self._counts: Counter[str] = Counter()
         self._run: list[str] = []  # text since the last tag: blanks are joined over the whole of it
@@ -93,14 +88,15 @@ class _PageText:
         self.num_visits = 0
 
     def read(self) -> None:
-        """Go through the page; OverflowError if it has too many tags."""
+        """Go through the page; DocumentError if it has too many tags."""
         source, position = self._source, 0
         while (opening := source.find("<", position)) >= 0:
             self._run.append(source[position:opening])
             position = self._markup(opening)
             self.num_visits += 1
             if self.num_visits > MAX_TAGS:
-                raise OverflowError
+                hint = "the part of it that matters, as a .txt file"
+                raise DocumentError(f"the page has more than {MAX_TAGS:,} tags.", at=self._place, hint=hint)
         self._run.append(source[position:])
         self._end_run()
         while self._open:

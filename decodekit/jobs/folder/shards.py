@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from decodekit.errors import JobError, JobSettingsError
@@ -14,20 +14,9 @@ from decodekit.jobs.folder.job_folder import JobFile, JobFolder, no_metrics, rea
 from decodekit.records.ledger import open_own, replace_file
 
 
-@dataclass
-class MergeSummary:
-    """The counts of a merge: documents in the merged folder, results that an earlier folder has, too, documents of the
-    inputs that no folder has (None if no folder tells), and `JobFile.missing_shards`."""
-
-    num_done: int = 0
-    num_failed: int = 0
-    num_repeated: int = 0
-    num_missing: int | None = None
-    missing_shards: str = ""
-
-
-def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
-    """Write the results and failures of several job folders into one, which is a job folder like any other.
+def merge_jobs(folders: Sequence[Path], output: Path) -> int:
+    """Write the results and failures of several job folders into one, which is a job folder like any other; the number
+    of results that an earlier folder has, too.
 
     The same merge again adds what has come since. A document that is done in one folder and failed in another is done.
     The folders may come from elsewhere: nothing is read but their own files, and nothing is written beside `output`.
@@ -45,22 +34,16 @@ def merge_jobs(folders: Sequence[Path], output: Path) -> MergeSummary:
             cause = f"{folder} was made with other settings than {folders[0]}: {changes}."
             raise JobSettingsError(cause, at=str(folder), hint="merge the parts of one job")
     _check_texts(folders)
-    summary = MergeSummary()
     with JobFolder.create_or_resume(output, jobs[0].settings)[0] as merged:
-        for folder, job in zip(folders, jobs, strict=True):
-            _add(merged, folder, job, summary)
+        num_repeated = sum(_add(merged, folder, job) for folder, job in zip(folders, jobs, strict=True))
         # Where one had a limit, or is of an older version, nobody knows how many documents there are.
         counts: list[int | None] = [
             None if job.selection.get("limit") else job.selection.get("num_documents") for job in jobs
         ]
         known = {} if None in counts else {"num_documents": max(filter(None, counts), default=0)}
         merged.start_run(shard=None, limit=None, merged=[str(folder) for folder in folders], **known)
-        summary.num_done, summary.num_failed = len(merged.done), len(merged.failures)
-        if known:
-            summary.num_missing = max(0, known["num_documents"] - summary.num_done - summary.num_failed)
-        summary.missing_shards = merged.job.missing_shards
-        merged.end_run("finished", summary.num_done, summary.num_failed)
-    return summary
+        merged.end_run("finished", len(merged.done), len(merged.failures))
+    return num_repeated
 
 
 def _copy(source: Input, folder: Path) -> None:
@@ -93,7 +76,8 @@ def _check_texts(folders: Sequence[Path]) -> None:
                 raise JobError(cause, at=str(folder), hint="run extract again where the text is the old one")
 
 
-def _add(merged: JobFolder, folder: Path, job: JobFile, summary: MergeSummary) -> None:
+def _add(merged: JobFolder, folder: Path, job: JobFile) -> int:
+    """Add what a folder has; the number of results that were there already."""
     sources = []
     for source in job.inputs:
         if source.name:  # what was saved in the folder: it comes along
@@ -104,13 +88,14 @@ def _add(merged: JobFolder, folder: Path, job: JobFile, summary: MergeSummary) -
     merged.add_inputs(sources)
     num_runs = len(merged.job.runs)
     merged.job.runs += job.runs
-    metrics = read_metrics(folder)
+    metrics, num_repeated = read_metrics(folder), 0
     for row in read_results(folder):
         if row["id"] in merged.done:
-            summary.num_repeated += 1
+            num_repeated += 1
             continue
         timed = metrics.get(row["id"]) or no_metrics(row["id"])
         merged.record_result(row, {**timed, "run": timed["run"] and timed["run"] + num_runs})
     for name, row in read_failures(folder).items():
         if name not in merged.done and merged.failures.get(name) != row:
             merged.record_failure(row)
+    return num_repeated
