@@ -95,8 +95,6 @@ def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
             on_path.discard(current)
             order.append(current)
             continue
-        if current in on_path:
-            return None  # every node is alive, so a cycle is a word without bound
         if current in successors:
             continue
         steps.count()
@@ -108,7 +106,7 @@ def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
         stack.append((current, True))
         for target, _ in following:
             if target in on_path:
-                return None
+                return None  # every node is alive, so a cycle is a word without bound
             stack.append((target, False))
     # Forward, in topological order: the longest way to each node.
     longest = {node: 0}

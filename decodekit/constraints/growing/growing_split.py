@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from decodekit.constraints.composition.split import Close, FirstBytes, HasParts, Round, Split, Todo
+from decodekit.constraints.composition.split import Close, Composed, FirstBytes, Round, Split, Todo
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Expression, Inline, SpecialToken, Terminal
 from decodekit.constraints.json_schema import JsonSchema
@@ -257,9 +257,9 @@ class GrowingSplit(Split):
         """The rest alone: no value is made of it, and ways to the same rest are one."""
         return then
 
-    def _within(self, item: Expression | Close | Round) -> HasParts | None:
+    def _within(self, item: Expression | Close | Round) -> Composed | None:
         part = inner(item.constraint) if isinstance(item, Inline) else None
-        return part if isinstance(part, HasParts) else None
+        return part if isinstance(part, Composed) else None
 
     def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
         if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
@@ -438,7 +438,7 @@ def _is_raw(part: Constraint | None) -> bool:
 
 def inner(constraint: Constraint) -> Constraint:
     """A constraint without what only judges its texts, or makes its masks."""
-    while not isinstance(constraint, HasParts | JsonSchema):
+    while not isinstance(constraint, Composed | JsonSchema):
         within = getattr(constraint, "constraint", None)
         if not isinstance(within, Constraint):
             break

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodekit.constraints.composition.split import HasParts
+from decodekit.constraints.composition.split import Composed
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated
 from decodekit.constraints.growing.growing_split import Document, GrowingSplit, inner
@@ -24,7 +24,7 @@ def num_values(expression: Expression) -> int:
         part = inner(expression.constraint)
         if isinstance(part, JsonSchema | Tools):
             return 1
-        return num_values(part.expression()) if isinstance(part, HasParts) else 0
+        return num_values(part.expression()) if isinstance(part, Composed) else 0
     if isinstance(expression, Concatenated):
         return min(2, sum(map(num_values, expression.items)))
     if isinstance(expression, Alternatives):
