@@ -190,14 +190,10 @@ class _Outside(NamedTuple):
 
 
 class Completions:
-    """The short completions of the states of one recogniser over one vocabulary.
+    """The short completions of the states of one recogniser over one vocabulary, some tokens left out.
 
-    Args:
-        recogniser: the states.
-        vocabulary: the tokens.
-        left_out: tokens that no completion has.
-        of_any_bytes: the completions with all tokens, where some are left out: what cannot be written in the bytes that
-            are tokens still, may be in longer tokens.
+    Where some are, `of_any_bytes` are the completions with all: what cannot be written in the bytes that are tokens
+    still, may be in longer tokens.
     """
 
     def __init__(

@@ -23,13 +23,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A frame with the manner in which it reads a lexeme.
-
-    Attributes:
-        frame: its number.
-        captures: whether it wants the bytes.
-        permitted: the labels with which the lexeme may end, None if any.
-    """
+    """A frame, by its number, with the manner in which it reads a lexeme: `permitted` are its labels, None if any."""
 
     frame: int
     captures: bool = False

@@ -57,19 +57,14 @@ class Document:
 
 @dataclass(eq=False, slots=True)
 class _Event:
-    """A part begins at `start`; with an `end`, it ends there. A list, from the last event to the first.
-
-    Attributes:
-        reader: of a part that is JSON.
-        number: of the events up to this one.
-    """
+    """A part begins at `start`; with an `end`, it ends there. A list, from the last event to the first."""
 
     before: _Event | None
     item: Inline | Terminal
     start: int
     end: int | None = None
-    reader: GrowingJson | None = None
-    number: int = field(init=False)
+    reader: GrowingJson | None = None  # of a part that is JSON
+    number: int = field(init=False)  # of the events up to this one
 
     def __post_init__(self) -> None:
         self.number = 1 if self.before is None else self.before.number + 1
@@ -95,15 +90,7 @@ class _Division:
 
 
 class GrowingSplit(Split):
-    """The JSON in a text while it grows.
-
-    Args:
-        constraint: of the text.
-        is_written: as of `GrowingJson`.
-
-    Attributes:
-        num_read: characters of the text.
-    """
+    """The JSON in a text while it grows, of which `num_read` characters were read; `is_written` as of `GrowingJson`."""
 
     def __init__(self, constraint: Constraint, *, is_written: bool = False) -> None:
         root = Inline(constraint)

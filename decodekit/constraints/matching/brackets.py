@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,7 @@ _ESCAPE: Final = 2
 
 
 class Nesting(NamedTuple):
-    """The nesting at a place of a JSON text.
-
-    Attributes:
-        mode: outside or inside a string, or behind its backslash. `depth`: number of open brackets.
-    """
+    """The nesting at a place of a JSON text: outside, inside a string or behind its backslash; the open brackets."""
 
     mode: int = _OUTSIDE
     depth: int = 0
@@ -131,6 +127,10 @@ def completed(data: bytes, mode: int) -> Completed:
     return Completed(last, is_scalar, num_closed, is_own, is_inner)
 
 
+_Asked: TypeAlias = tuple[list[int], list[bytes], npt.NDArray[np.int64], Int32Array]
+"""Tokens that complete something that is judged, their bytes up to its end, and their words and bits in a mask."""
+
+
 class CompletingTokens:
     """The tokens of one vocabulary that complete something in a JSON text, by the mode in which they begin."""
 
@@ -152,16 +152,11 @@ class CompletingTokens:
         self._watched: Memo[Watch, _Asked] = Memo(self._of, MAX_WATCHED)
 
     def at(self, watch: Watch, allowed: Int32Array) -> dict[bytes, list[int]]:
-        """The allowed tokens that may complete something that is judged, by their bytes up to the end of it.
-
-        Args:
-            watch: what is judged.
-            allowed: int32 [words], a bit for each token.
-        """
-        some = self._watched[watch]
+        """The tokens of a mask, int32 [words], that may complete what is judged, by their bytes up to its end."""
+        tokens, beginnings, words, bits = self._watched[watch]
         found: dict[bytes, list[int]] = {}
-        for number in (allowed[some.words] & some.bits).nonzero()[0].tolist():
-            found.setdefault(some.beginnings[number], []).append(some.tokens[number])
+        for number in (allowed[words] & bits).nonzero()[0].tolist():
+            found.setdefault(beginnings[number], []).append(tokens[number])
         return found
 
     def _of(self, watch: Watch) -> _Asked:
@@ -175,16 +170,7 @@ class CompletingTokens:
         ]
         numbers = np.array([token for token, _ in tokens], dtype=np.int64)
         bits = (1 << (numbers & 31)).astype(np.uint32).view(np.int32)
-        return _Asked([token for token, _ in tokens], numbers >> 5, bits, [beginning for _, beginning in tokens])
-
-
-class _Asked(NamedTuple):
-    """The tokens that complete something that is judged: their numbers, their bits in a mask, and their bytes."""
-
-    tokens: list[int]
-    words: npt.NDArray[np.int64]
-    bits: Int32Array
-    beginnings: list[bytes]
+        return [token for token, _ in tokens], [beginning for _, beginning in tokens], numbers >> 5, bits
 
 
 @lru_cache(maxsize=8)

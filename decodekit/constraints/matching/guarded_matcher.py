@@ -51,12 +51,7 @@ _Answer = TypeVar("_Answer")
 
 
 class GuardAnswer(NamedTuple):
-    """The answer of a guard to a text.
-
-    Attributes:
-        found: why it is refused, or the error of the guard; None if it is accepted.
-        num_steps: of the judgement.
-    """
+    """The answer of a guard to a text: why it is refused, the guard's error, or None; and its steps."""
 
     found: Refusal | DecodekitError | None
     num_steps: int
