@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from decodekit.constraints.network import Frame
 from decodekit.constraints.work_budget import Work, done
@@ -55,6 +55,13 @@ class WorkingGuard(Guard, ABC):
 
     __slots__ = ()
 
+    is_of_compounds: ClassVar[bool] = False
+    """Whether its texts are JSON, without blanks around them, and it refuses strings, arrays and objects only.
+
+    So what it may refuse ends with the quote or bracket that closes it, and nothing else has to be looked at (see
+    `brackets`).
+    """
+
     @abstractmethod
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """As `refuses`."""
@@ -69,19 +76,6 @@ def judging_of(guard: Guard, text: bytes) -> Work[Refusal | None]:
     if isinstance(guard, WorkingGuard):
         return (yield from guard.judging(text))
     return guard.refuses(text)
-
-
-@runtime_checkable
-class CompoundGuard(Guard, Protocol):
-    """A guard of JSON texts, without blanks around them, that refuses strings, arrays and objects only.
-
-    So what it may refuse ends with the quote or bracket that closes it, and nothing else has to be looked at (see
-    `brackets`).
-    """
-
-    @property
-    def is_of_compounds(self) -> bool:
-        """Whether it is one: True."""
 
 
 class Watch(NamedTuple):

@@ -69,9 +69,7 @@ class Overspent(Unfinished):
 class WorkBudget:
     """The work that the constraint of a text may still take. What is called inside of ``with budget:`` is on it.
 
-    Args:
-        most: steps in all.
-        most_at_once: steps from an entry to its exit.
+    There are so many steps in all, and at once: from an entry to its exit.
 
     Raises (on exit):
         ResourceLimitError: one of both was used up.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from decodekit.chat.thought import Thought, ThoughtSplit, ThoughtTokens
 from decodekit.constraints.constraint import Constraint
-from decodekit.constraints.growing import GrowingValue, ValueSoFar
+from decodekit.constraints.growing import GrowingValue
 from decodekit.decoding.request.completion import Chunk, Completion
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.updates import Result, Update
@@ -39,7 +40,7 @@ class GrowingText:
         """The news as a chunk; with the completion, the last one."""
         self.text += update.text
         reasoning, content = self._split.push(update.text, is_last=completion is not None)
-        so_far: ValueSoFar | None = None
+        so_far: Callable[[], Any] | None = None
         if self._growing is not None:
             so_far = self._growing.push(content, is_whole=completion is not None and _is_whole(completion))
         num_tokens = 0 if self._tokens is None else self._tokens.push(update.token_ids)

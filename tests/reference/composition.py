@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from decodekit.constraints.composition.split import HasParts
+from decodekit.constraints.composition.split import Composed
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Concatenated,
@@ -19,7 +19,7 @@ from decodekit.constraints.language.ir import matches
 
 def divisions(expression: Expression, text: str, start: int = 0) -> Iterator[tuple[int, object]]:
     """Every end of the expression from `start` with its value, the preferred division first; ends may come twice."""
-    if isinstance(expression, Inline) and isinstance(expression.constraint, HasParts):
+    if isinstance(expression, Inline) and isinstance(expression.constraint, Composed):
         for end, parts in divisions(expression.constraint.expression(), text, start):
             yield end, expression.constraint.value(parts)
     elif isinstance(expression, Terminal | Inline):

@@ -52,12 +52,7 @@ _MAX_CLASSES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class TokenClass:
-    """Tokens that leave a text equally far from its end.
-
-    Attributes:
-        representative: the one with the least id.
-        words: all of them, int32 [words]; None if there is no other.
-    """
+    """Tokens that leave a text equally far from its end: that with the least id, and a mask of all if it is not one."""
 
     representative: int
     words: Int32Array | None

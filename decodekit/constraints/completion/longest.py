@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from itertools import repeat
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language.ir import EPSILON, Product, Repeat
@@ -28,7 +28,7 @@ def most_bytes(root: Frame) -> int | None:
     """
     most: dict[Frame, int] = {}
     ways_of: dict[Frame, list[_Way]] = {}
-    steps = _Steps()
+    steps = _steps_left()
     # From the root to the frame in question: no recursion, texts may be deep.
     path: dict[Frame, None] = {root.outward(): None}
     while path:
@@ -49,21 +49,15 @@ def most_bytes(root: Frame) -> int | None:
     return most[root.outward()]
 
 
-@dataclass(slots=True)
-class _Steps:
-    """The number of nodes and edges that were looked at, with its limit."""
-
-    num: int = 0
-
-    def count(self) -> None:
-        self.num += 1
-        if self.num > MAX_STEPS:
-            raise ResourceLimitError(f"more than {MAX_STEPS:,} steps are needed to tell how long a text can get")
+def _steps_left() -> Iterator[None]:
+    """One for each node and edge that may be looked at; to ask for more is an error."""
+    yield from repeat(None, MAX_STEPS)
+    raise ResourceLimitError(f"more than {MAX_STEPS:,} steps are needed to tell how long a text can get")
 
 
-def _ways(frame: Frame, steps: _Steps) -> list[_Way] | None:
+def _ways(frame: Frame, steps: Iterator[None]) -> list[_Way] | None:
     """The ways through a frame, those that are longest of their kind; None if a lexeme has no bound."""
-    steps.count()
+    next(steps)
     ways: list[_Way] = []
     for move in frame.moves():
         if isinstance(move, Return):
@@ -83,7 +77,7 @@ def _ways(frame: Frame, steps: _Steps) -> list[_Way] | None:
     return ways
 
 
-def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
+def _longest_words(node: Node, steps: Iterator[None]) -> dict[Hashable, int] | None:
     """By label, the length of the longest word; None if words have no bound."""
     order: list[Node] = []  # each node after all that can follow it
     successors: dict[Node, list[tuple[Node, int]]] = {}
@@ -95,11 +89,9 @@ def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
             on_path.discard(current)
             order.append(current)
             continue
-        if current in on_path:
-            return None  # every node is alive, so a cycle is a word without bound
         if current in successors:
             continue
-        steps.count()
+        next(steps)
         following = _following(current, steps)
         if following is None:
             return None
@@ -108,7 +100,7 @@ def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
         stack.append((current, True))
         for target, _ in following:
             if target in on_path:
-                return None
+                return None  # every node is alive, so a cycle is a word without bound
             stack.append((target, False))
     # Forward, in topological order: the longest way to each node.
     longest = {node: 0}
@@ -122,7 +114,7 @@ def _longest_words(node: Node, steps: _Steps) -> dict[Hashable, int] | None:
     return found
 
 
-def _following(node: Node, steps: _Steps) -> list[tuple[Node, int]] | None:
+def _following(node: Node, steps: Iterator[None]) -> list[tuple[Node, int]] | None:
     """The nodes that a longest word of a node may go on with, and the bytes before each; None if no word is longest.
 
     Counted characters are read at once: a text of at most 32,767 characters would have half a million places.

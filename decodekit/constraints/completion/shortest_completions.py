@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
@@ -120,80 +120,6 @@ class Effort:
             )
 
 
-class WitnessSearch:
-    """The search of a shortest word of one frame, in the order of length. See `Completions._solve`.
-
-    Attributes:
-        outermost: the depth of the outermost active frame that was left out, `MAX_SEARCH` for none.
-        is_too_wide: whether a run was given up because captured texts make too many ways.
-    """
-
-    def __init__(
-        self,
-        solve: Callable[[Frame, Effort, dict[Frame, int]], tuple[bytes | None, int]],
-        frame: Frame,
-        effort: Effort,
-        active: dict[Frame, int],
-    ) -> None:
-        self._solve, self._frame, self._whole, self._active = solve, frame, effort, active
-        self.outermost = MAX_SEARCH
-        self.is_too_wide = False
-
-    def run(self, num_alike: int, most_steps: int = MAX_SEARCH) -> bytes | None:
-        """A shortest word; None if there is none, or if it is too wide.
-
-        `num_alike` captured texts of a label are tried where each leads elsewhere, `most_steps` made where texts are
-        captured, those of called frames aside.
-        """
-        effort = Effort(self._whole.lexemes, self._whole)
-        order = count()
-        # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
-        heap: list[tuple[int, int, bytes, Frame | _Lexeme | Call | None]] = [(0, next(order), b"", self._frame)]
-        seen: set[Frame] = set()
-        has_captures = False
-        while heap:
-            length, _, word, item = heapq.heappop(heap)
-            effort.step()
-            if has_captures and effort.num_steps > most_steps:
-                self.is_too_wide = True
-                return None
-            if item is None:
-                return word
-            if isinstance(item, _Lexeme):
-                words = next(item.words, None)
-                if words is None:
-                    continue
-                for read, label in words:
-                    for after in item.frame.after(label, read if item.captures else b""):
-                        heapq.heappush(heap, (length, next(order), word + read, after.outward()))
-                heapq.heappush(heap, (length + 1, next(order), word, item))
-            elif isinstance(item, Call):
-                callee = item.callee.outward()
-                if callee in self._active:
-                    self.outermost = min(self.outermost, self._active[callee])
-                    continue
-                inner, cut = self._solve(callee, self._whole, self._active)
-                self.outermost = min(self.outermost, cut)
-                if inner is not None:
-                    heapq.heappush(heap, (length + len(inner), next(order), word + inner, item.then.outward()))
-            elif item not in seen:
-                seen.add(item)
-                for move in item.moves():
-                    if isinstance(move, Return):
-                        heapq.heappush(heap, (length, next(order), word, None))
-                    elif isinstance(move, Read):
-                        reader = move.reader or item
-                        has_captures |= move.capture
-                        text = b"" if move.capture else None
-                        words_ahead = lexeme_words(reader, move.node, None, text, num_alike, effort)
-                        reading = _Lexeme(reader, words_ahead, move.capture)
-                        heapq.heappush(heap, (length, next(order), word, reading))
-                    else:
-                        # After everything else of this length: a call may lead ever deeper, an end is an end.
-                        heapq.heappush(heap, (length, _CALLS_LAST + next(order), word, move))
-        return None
-
-
 @dataclass(slots=True)
 class _Lexeme:
     """The words of a lexeme by their length, as an item of the search: those of each length when it is its turn."""
@@ -264,14 +190,10 @@ class _Outside(NamedTuple):
 
 
 class Completions:
-    """The short completions of the states of one recogniser over one vocabulary.
+    """The short completions of the states of one recogniser over one vocabulary, some tokens left out.
 
-    Args:
-        recogniser: the states.
-        vocabulary: the tokens.
-        left_out: tokens that no completion has.
-        of_any_bytes: the completions with all tokens, where some are left out: what cannot be written in the bytes that
-            are tokens still, may be in longer tokens.
+    Where some are, `of_any_bytes` are the completions with all: what cannot be written in the bytes that are tokens
+    still, may be in longer tokens.
     """
 
     def __init__(
@@ -427,17 +349,72 @@ class Completions:
         if frame in self._frames:
             return self._frames[frame], MAX_SEARCH
         depth = active[frame] = len(active)
-        search = WitnessSearch(self._solve, frame, effort, active)
-        found = search.run(NUM_ALIKE, MAX_EXACT)
-        if search.is_too_wide:
-            found = search.run(1)
-            if found is None:
-                found = search.run(NUM_ALIKE)
+        found, outermost, is_too_wide = self._search(frame, effort, active, NUM_ALIKE, MAX_EXACT)
+        for num_alike in (1, NUM_ALIKE) if is_too_wide else ():
+            found, cut, _ = self._search(frame, effort, active, num_alike)
+            outermost = min(outermost, cut)
+            if found is not None:
+                break
         del active[frame]
-        outermost = MAX_SEARCH if search.outermost >= depth else search.outermost
+        outermost = MAX_SEARCH if outermost >= depth else outermost
         if outermost == MAX_SEARCH:
             self._frames[frame] = found
         return found, outermost
+
+    def _search(
+        self, frame: Frame, whole: Effort, active: dict[Frame, int], num_alike: int, most_steps: int = MAX_SEARCH
+    ) -> tuple[bytes | None, int, bool]:
+        """As `_solve`, in the order of length; and whether it was given up as captured texts make too many ways.
+
+        `num_alike` captured texts of a label are tried where each leads elsewhere, `most_steps` made where texts are
+        captured, those of called frames aside.
+        """
+        effort = Effort(whole.lexemes, whole)
+        order = count()
+        # (length so far, tie, word so far, what comes: a frame, words of a Read, a Call, or None for the end)
+        heap: list[tuple[int, int, bytes, Frame | _Lexeme | Call | None]] = [(0, next(order), b"", frame)]
+        seen: set[Frame] = set()
+        has_captures, outermost = False, MAX_SEARCH
+        while heap:
+            length, _, word, item = heapq.heappop(heap)
+            effort.step()
+            if has_captures and effort.num_steps > most_steps:
+                return None, outermost, True
+            if item is None:
+                return word, outermost, False
+            if isinstance(item, _Lexeme):
+                words = next(item.words, None)
+                if words is None:
+                    continue
+                for read, label in words:
+                    for after in item.frame.after(label, read if item.captures else b""):
+                        heapq.heappush(heap, (length, next(order), word + read, after.outward()))
+                heapq.heappush(heap, (length + 1, next(order), word, item))
+            elif isinstance(item, Call):
+                callee = item.callee.outward()
+                if callee in active:
+                    outermost = min(outermost, active[callee])
+                    continue
+                inner, cut = self._solve(callee, whole, active)
+                outermost = min(outermost, cut)
+                if inner is not None:
+                    heapq.heappush(heap, (length + len(inner), next(order), word + inner, item.then.outward()))
+            elif item not in seen:
+                seen.add(item)
+                for move in item.moves():
+                    if isinstance(move, Return):
+                        heapq.heappush(heap, (length, next(order), word, None))
+                    elif isinstance(move, Read):
+                        reader = move.reader or item
+                        has_captures |= move.capture
+                        text = b"" if move.capture else None
+                        words_ahead = lexeme_words(reader, move.node, None, text, num_alike, effort)
+                        reading = _Lexeme(reader, words_ahead, move.capture)
+                        heapq.heappush(heap, (length, next(order), word, reading))
+                    else:
+                        # After everything else of this length: a call may lead ever deeper, an end is an end.
+                        heapq.heappush(heap, (length, _CALLS_LAST + next(order), word, move))
+        return None, outermost, False
 
     # -- in tokens
 

@@ -1,71 +1,15 @@
-"""The base of all compositions: a text is that of an expression over parts, and so are its value and its guard."""
+"""The parts of compositions: texts, special tokens and other constraints, and rows of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from decodekit.constraints.coercion import coerce
-from decodekit.constraints.composition.split import HasParts, PartsGuard, Split
-from decodekit.constraints.constraint import Constraint, Guard
-from decodekit.constraints.grammar.rule_frames import root_frame
-from decodekit.constraints.grammar.rules import (
-    EMPTY_TEXT,
-    Concatenated,
-    Expression,
-    Inline,
-    Rules,
-    SpecialToken,
-    Terminal,
-    special_tokens_of,
-    walk,
-)
+from decodekit.constraints.composition.split import Composed as Composed
+from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.rules import EMPTY_TEXT, Concatenated, Expression, Inline, SpecialToken, Terminal
 from decodekit.constraints.language.ir import literal
-from decodekit.constraints.network import Frame
 from decodekit.errors import InvalidConstraintError
-
-
-class Composed(HasParts):
-    """A constraint made of parts. Subclasses say how, and what the values of the parts are together.
-
-    A text may divide into the parts in several ways; which one counts is said in the module `split`. A special
-    token stands in a text by its name.
-    """
-
-    __slots__ = ()
-
-    def root(self) -> Frame:
-        """The frame of a whole text.
-
-        Raises:
-            ConstraintError: what a part raises, or no text fits.
-        """
-        return root_frame(Rules({"text": self.expression()}, "text"))
-
-    def parse(self, text: str) -> object:
-        """The value of a whole text.
-
-        Raises:
-            ValueError: the text does not divide into the parts, or a part has no value.
-        """
-        split = Split(self.expression(), text.encode("utf-8", errors="surrogatepass"))
-        if not split.is_whole:
-            fits = split.data[: split.reached].decode("utf-8", errors="replace")
-            raise ValueError(f"{text!r:.200} is no text of {self!r:.200}; it goes along up to {fits[-60:]!r}")
-        return self.value(split.value())
-
-    @property
-    def num_bytes(self) -> int:
-        """Those of the parts."""
-        return sum(part.num_bytes for part in parts_of(self.expression()))
-
-    def special_tokens(self) -> frozenset[str | int]:
-        """Those of the parts."""
-        return special_tokens_of(self.expression())
-
-    def guard(self) -> Guard | None:
-        """The guards of the parts, each for its part of the text; None if no part has one."""
-        has_guards = any(part.guard() is not None for part in parts_of(self.expression()))
-        return PartsGuard(self) if has_guards else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +74,3 @@ def expression_of(part: str | Special | Constraint | Expression) -> Expression:
 def row(*parts: str | Special | Constraint | Expression) -> Concatenated:
     """Parts one after the other; the value is a list of as many values, also of fixed texts."""
     return Concatenated(tuple(map(expression_of, parts)))
-
-
-def parts_of(expression: Expression) -> list[Constraint]:
-    """The constraints of an expression, in order."""
-    return [item.constraint for item in walk(expression) if isinstance(item, Inline)]

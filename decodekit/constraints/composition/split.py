@@ -17,23 +17,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from decodekit.constraints.constraint import Constraint, Refusal, WorkingGuard, judging_of
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, WorkingGuard, judging_of
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.configurations import State
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.explain.special_names import positions
+from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import (
     Alternatives,
     Concatenated,
     Expression,
     Inline,
     Repeated,
+    Rules,
     SpecialToken,
     Terminal,
     special_tokens_of,
+    walk,
 )
 from decodekit.constraints.memory_account import on_shortage
-from decodekit.constraints.network import Lexeme
+from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.special import written
 from decodekit.constraints.work_budget import Work, done
 
@@ -46,8 +49,12 @@ _COST: Final = 8
 """The steps of a place that is tried."""
 
 
-class HasParts(Constraint):
-    """A constraint that says how its texts are made of others, and what their values are together."""
+class Composed(Constraint):
+    """A constraint made of parts. Subclasses say how, and what the values of the parts are together.
+
+    A text may divide into the parts in several ways; which one counts is said above. A special token stands in a text
+    by its name.
+    """
 
     __slots__ = ()
 
@@ -58,6 +65,42 @@ class HasParts(Constraint):
     @abstractmethod
     def value(self, parts: object) -> object:
         """The value of a text, from what `Split.value` gives for the expression."""
+
+    def root(self) -> Frame:
+        """The frame of a whole text.
+
+        Raises:
+            ConstraintError: what a part raises, or no text fits.
+        """
+        return root_frame(Rules({"text": self.expression()}, "text"))
+
+    def parse(self, text: str) -> object:
+        """The value of a whole text.
+
+        Raises:
+            ValueError: the text does not divide into the parts, or a part has no value.
+        """
+        split = Split(self.expression(), text.encode("utf-8", errors="surrogatepass"))
+        if not split.is_whole:
+            fits = split.data[: split.reached].decode("utf-8", errors="replace")
+            raise ValueError(f"{text!r:.200} is no text of {self!r:.200}; it goes along up to {fits[-60:]!r}")
+        return self.value(split.value())
+
+    def _constraints(self) -> list[Constraint]:
+        return [item.constraint for item in walk(self.expression()) if isinstance(item, Inline)]
+
+    @property
+    def num_bytes(self) -> int:
+        """Those of the parts."""
+        return sum(part.num_bytes for part in self._constraints())
+
+    def special_tokens(self) -> frozenset[str | int]:
+        """Those of the parts."""
+        return special_tokens_of(self.expression())
+
+    def guard(self) -> Guard | None:
+        """The guards of the parts, each for its part of the text; None if no part has one."""
+        return PartsGuard(self) if any(part.guard() is not None for part in self._constraints()) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +117,7 @@ class Close(NamedTuple):
 
     kind: str
     number: int = 0
-    part: HasParts | None = None
+    part: Composed | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,9 +294,9 @@ class Split:
         """The rest with a mark in front."""
         return self._before(mark, then, owner)
 
-    def _within(self, item: Expression | Close | Round) -> HasParts | None:
+    def _within(self, item: Expression | Close | Round) -> Composed | None:
         """The constraint that an item is, if it has parts."""
-        return item.constraint if isinstance(item, Inline) and isinstance(item.constraint, HasParts) else None
+        return item.constraint if isinstance(item, Inline) and isinstance(item.constraint, Composed) else None
 
     def _begin_of_todo(self, todo: Todo | None) -> FirstBytes:
         """With what all that is still to be matched may begin, or more."""
@@ -297,7 +340,7 @@ class Split:
         first = sum(1 << byte for byte in recogniser.following_bytes(recogniser.root))
         return FirstBytes(first, recogniser.states.is_accepting(recogniser.root))
 
-    def _expression_of(self, constraint: HasParts) -> Expression:
+    def _expression_of(self, constraint: Composed) -> Expression:
         """Its expression, the same object each time."""
         if id(constraint) not in self._expressions:
             self._expressions[id(constraint)] = constraint.expression()
@@ -385,7 +428,7 @@ class PartsGuard(WorkingGuard):
     The reason is that of the division that comes first.
     """
 
-    constraint: HasParts
+    constraint: Composed
 
     def judging(self, text: bytes) -> Work[Refusal | None]:
         """As in `WorkingGuard`."""

@@ -16,6 +16,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Hashable
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -63,7 +64,6 @@ class Automaton:
         kinds: uint8 [capacity].
         endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
         low, high: range of the labels of all words from here, where they are numbers, else -1; int32 [capacity].
-        labels: the labels of a state, by state.
         label_sets: the labels by number in `endings`.
     """
 
@@ -74,14 +74,12 @@ class Automaton:
         self.low: Int32Array = np.full(ROOM_STATES, -1, np.int32)
         self.high: Int32Array = np.full(ROOM_STATES, -1, np.int32)
         self.nodes: list[Node | None] = [None]
-        self.labels: list[tuple[Hashable, ...]] = [()]
         self.label_sets: list[tuple[Hashable, ...]] = [()]
         self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
         self._state_of: dict[Node, int] = {}
         self._saturated: dict[tuple[int, int], int] = {}
         self._steps: dict[int, dict[int, int]] = {}  # of states that are not expanded: the state after a byte
-        self._blocks: list[Block[Node]] = []
-        self._block_starts: list[int] = []  # the root state of each block
+        self._blocks: list[tuple[int, Block[Node]]] = []  # with their root states, ascending
         self.lock = turns.lock
         self.account = Account()
         self.kinds[DEAD] = INNER  # never looked at; it only must not be expanded
@@ -115,8 +113,7 @@ class Automaton:
             block = node.block()
             ends = [] if block is None else [self._rows_of(end) for end in block.ends]
             state = self._allocate(1 if block is None else block.num_states)
-            labels = self.labels[state] = node.labels
-            self.endings[state] = self._label_set(labels)
+            self.endings[state] = self._label_set(node.labels)
             if node.is_labelled:
                 self.low[state], self.high[state] = label_range(node) or (-1, -1)
             self.nodes[state] = node
@@ -141,7 +138,6 @@ class Automaton:
             self.next, self.kinds, self.endings = doubled(self.next), doubled(self.kinds), doubled(self.endings)
             self.low, self.high = doubled(self.low, -1), doubled(self.high, -1)
         self.nodes += [None] * num_states
-        self.labels += [()] * num_states
         return start
 
     def _label_set(self, labels: tuple[Hashable, ...]) -> int:
@@ -155,8 +151,7 @@ class Automaton:
     def _lay_out(self, start: int, block: Block[Node], ends: list[list[tuple[int, int]]]) -> None:
         """Write the rows of a block whose root is `start`, with those of what follows its words."""
         stop = start + block.num_states
-        self._blocks.append(block)
-        self._block_starts.append(start)
+        self._blocks.append((start, block))
         self.next[start + block.source, block.byte] = start + block.target
         self.next[start + block.open_state, block.open_byte] = OPEN
         self.kinds[start:stop] = INNER
@@ -173,21 +168,23 @@ class Automaton:
         """The language of a state: its remaining words. Inside of a block it is derived when it is asked for."""
         node = self.nodes[state]
         if node is None:
-            number = bisect_right(self._block_starts, state) - 1
-            start = self._block_starts[number]
+            start, block = self._block_of(state)
             node = self.nodes[start]
             assert node is not None
-            for byte in self._blocks[number].path(state - start):
+            for byte in block.path(state - start):
                 node = node.derivative(byte)
         return node
+
+    def _block_of(self, state: int) -> tuple[int, Block[Node]]:
+        return self._blocks[bisect_right(self._blocks, state, key=itemgetter(0)) - 1]
 
     def follow(self, state: int, byte: int) -> int:
         """The state behind an edge that was left open, which is written down."""
         with self.lock:
             target = int(self.next[state, byte])
             if target == OPEN:
-                number = bisect_right(self._block_starts, state) - 1
-                target = self.state(self._blocks[number].open_node(state - self._block_starts[number]))
+                start, block = self._block_of(state)
+                target = self.state(block.open_node(state - start))
                 self.next[state, byte] = target
             return target
 
@@ -245,7 +242,7 @@ class Automaton:
 
     def is_final(self, state: int) -> bool:
         """Whether no byte may follow. A state has a word, so that one may where the empty word is none."""
-        if not self.labels[state]:
+        if not self.endings[state]:
             return False
         with self.lock:
             self.expand(state)

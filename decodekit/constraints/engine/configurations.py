@@ -23,13 +23,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A frame with the manner in which it reads a lexeme.
-
-    Attributes:
-        frame: its number.
-        captures: whether it wants the bytes.
-        permitted: the labels with which the lexeme may end, None if any.
-    """
+    """A frame, by its number, with the manner in which it reads a lexeme: `permitted` are its labels, None if any."""
 
     frame: int
     captures: bool = False
@@ -68,6 +62,7 @@ class States:
 
     Attributes:
         configurations: by state, ascending, each with a byte that may follow; empty if the text can only end.
+        number_of: the states by whether the text is accepted, and the configurations, ascending.
         edges: the state behind a byte, by ``state << 8 | byte``, as far as it was tried; None where nothing follows.
     """
 
@@ -75,7 +70,7 @@ class States:
         self.configurations: list[tuple[Configuration, ...]] = []
         self.edges: dict[int, State | None] = {}
         self._is_accepting = bytearray()
-        self._number_of: dict[tuple[Configuration | bool, ...], State] = {}
+        self.number_of: dict[tuple[Configuration | bool, ...], State] = {}
 
     def __len__(self) -> int:
         return len(self.configurations)
@@ -89,15 +84,6 @@ class States:
         self.configurations.append(tuple(sorted(configurations)))
         self._is_accepting.append(is_accepting)
         return len(self.configurations) - 1
-
-    def known(self, entry: Entry) -> State | None:
-        """The state of a set of configurations; None if there is none yet."""
-        return self._number_of.get((entry[1], *sorted(entry[0])))
-
-    def keep(self, entry: Entry, state: State) -> State:
-        """Let a set of configurations find a state, which is returned."""
-        self._number_of[entry[1], *sorted(entry[0])] = state
-        return state
 
 
 class Rows:
@@ -198,7 +184,6 @@ class Stacks:
         self.slots: Int32Array = np.zeros(2048, np.int32)
         self._num_members = 0
         self._bundles: dict[frozenset[int], int] = {}
-        self._members_by_bundle: dict[int, frozenset[int]] = {}
         self._upper: dict[tuple[int, int], int] = {}
         self.count: Int64Array = np.full(1, 2, np.int64)
         self.frame[_CUT_STACK] = CUT
@@ -239,14 +224,15 @@ class Stacks:
         number = self._bundles.get(stacks)
         if number is not None:
             return number
-        bundles = [stack for stack in stacks if stack in self._members_by_bundle]
+        frames = self.frame[[*stacks]].tolist()
+        bundles = [stack for stack, frame in zip(stacks, frames, strict=True) if frame == BUNDLE]
         if bundles:
-            members = stacks.difference(bundles).union(*map(self._members_by_bundle.__getitem__, bundles))
+            members = stacks.difference(bundles).union(*map(self.standing_for, bundles))
             number = self._bundles[stacks] = self.bundle(members, depth)
             return number
         check()  # what is bundled below is kept, and counted when it is: who begins again gets further
         groups: dict[int, list[int]] = {}
-        for stack, frame in zip(stacks, self.frame[[*stacks]].tolist(), strict=True):
+        for stack, frame in zip(stacks, frames, strict=True):
             groups.setdefault(frame, []).append(stack)
         if len(groups) < len(stacks) and depth < _MAX_SHARED_DEPTH:
             merged: list[int] = []
@@ -272,7 +258,6 @@ class Stacks:
         self.members = with_room(self.members, self._num_members)
         self.members[start], self.members[start + 1 : self._num_members] = len(stacks), sorted(stacks)
         self.frame[number], self.parent[number] = BUNDLE, start
-        self._members_by_bundle[number] = stacks
         return number
 
     def upper(self, stack: int, num_frames: int) -> int:

@@ -73,12 +73,7 @@ def version_of(*sources: str) -> str:
 
 
 class Store:
-    """The files of one subject, such as a vocabulary.
-
-    Args:
-        subject: what the arrays are about; part of every file's path.
-        version: what else must be equal for them to be used; files of another version are left alone.
-    """
+    """The files of one subject, such as a vocabulary, and of one version of what they mean; others are left alone."""
 
     def __init__(self, subject: str, version: str) -> None:
         self._key = {"subject": subject, "version": version}

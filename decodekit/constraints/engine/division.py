@@ -27,12 +27,7 @@ _MANY: Final = 1 << 30  # more tokens than a text has; no division
 
 
 class Division:
-    """The divisions of texts into the tokens of a vocabulary.
-
-    Args:
-        vocabulary: the tokens; special tokens count by their spellings (see `special`).
-        left_out: tokens that no division has.
-    """
+    """The divisions of texts into the tokens of a vocabulary, some left out; special ones count by their spellings."""
 
     def __init__(self, vocabulary: Vocabulary, left_out: frozenset[int] = NONE) -> None:
         index = all_tokens(vocabulary).whole

@@ -88,7 +88,7 @@ class Recogniser:
         self._num_counts = 0
         self._selections: Memo[bytes, int] = Memo(self._begin_selection)
         self._frame_numbers: dict[Frame, int] = {}
-        self._reader_numbers: dict[Reader, int] = {}
+        self._reader_numbers: Memo[Reader, int] = Memo(self._add_reader)
         self.states = States()
         self.account = Account()
         self._followed: Memo[tuple[int, ...], Closure] = Memo(self._epsilon_closure)  # by frames
@@ -325,18 +325,19 @@ class Recogniser:
         configurations, is_accepting = entry
         if not configurations and not is_accepting:
             return None
-        state = self.states.known(entry)
+        key: tuple[Configuration | bool, ...] = (is_accepting, *sorted(configurations))
+        state = self.states.number_of.get(key)
         if state is not None:
             return state
         if len(configurations) > MAX_CONFIGURATIONS:
             raise too_many()
         if len(configurations) >= _MANY_STACKS:
             bundled = self._bundle(configurations, _MANY_STACKS)
-            if len(bundled) < len(configurations):
-                state = self._intern((bundled, is_accepting))
-                assert state is not None
-                return self.states.keep(entry, state)
-        return self.states.keep(entry, self.states.add(configurations, is_accepting))
+            state = self._intern((bundled, is_accepting)) if len(bundled) < len(configurations) else None
+        if state is None:
+            state = self.states.add(configurations, is_accepting)
+        self.states.number_of[key] = state
+        return state
 
     def _bundle(self, configurations: frozenset[Configuration], least: int) -> frozenset[Configuration]:
         """The same with one configuration for all that differ in their stacks alone, if they are `least` or more."""
@@ -357,16 +358,14 @@ class Recogniser:
             self.rows.put_entry(number, -1)
         return number
 
-    def _reader(self, reader: Reader) -> int:
-        number = self._reader_numbers.get(reader)
-        if number is None:
-            number = self._reader_numbers[reader] = len(self.readers)
-            self.readers.append(reader)
-            self.captures = with_room(self.captures, number + 1)
-            self.permitted = with_room(self.permitted, number + 1, -1)
-            self.captures[number] = reader.captures
-            if reader.permitted is not None:
-                self.permitted[number] = self._selections[reader.permitted]
+    def _add_reader(self, reader: Reader) -> int:
+        number = len(self.readers)
+        self.readers.append(reader)
+        self.captures = with_room(self.captures, number + 1)
+        self.permitted = with_room(self.permitted, number + 1, -1)
+        self.captures[number] = reader.captures
+        if reader.permitted is not None:
+            self.permitted[number] = self._selections[reader.permitted]
         return number
 
     def _begin_selection(self, permitted: bytes) -> int:
@@ -425,10 +424,10 @@ class Recogniser:
         if lexical == DEAD or not self.is_selected(lexical, permitted):
             return []
         if not automaton.is_final(lexical):
-            starts[lexical, self._reader(Reader(frame, move.capture, permitted)), pushed] = None
+            starts[lexical, self._reader_numbers[Reader(frame, move.capture, permitted)], pushed] = None
         return [
             self._frame(after)
-            for label in automaton.labels[lexical]
+            for label in automaton.label_sets[automaton.endings[lexical]]
             if is_permitted(label, permitted)
             for after in self.frames[frame].after(label, b"")
         ]

@@ -66,12 +66,9 @@ class TokenTrie:
         tries = []
         for low, high in lengths:
             is_in = (sizes >= low) & (sizes <= (sizes.max(initial=0) if high is None else high))
-            if is_in.all():
-                tries.append(cls._of_words(words, tokens, numbers))
-            else:
-                kept = is_in[numbers]
-                renumbered = (np.cumsum(is_in) - 1).astype(np.int32)
-                tries.append(cls._of_words(list(compress(words, is_in)), tokens[kept], renumbered[numbers[kept]]))
+            kept = is_in[numbers]
+            renumbered = (np.cumsum(is_in) - 1).astype(np.int32)
+            tries.append(cls._of_words(list(compress(words, is_in)), tokens[kept], renumbered[numbers[kept]]))
         return tries
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -132,12 +132,7 @@ def _character(data: bytes, at: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The place where a text stops.
-
-    Attributes:
-        expected: what may come, in words.
-        origins: of the lexemes that may go on there, or that may have ended there.
-    """
+    """The place where a text stops: what may come, in words, and the lexemes that may go on or have ended there."""
 
     expected: tuple[str, ...]
     origins: tuple[Origin, ...]

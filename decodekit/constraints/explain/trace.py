@@ -48,13 +48,7 @@ Path: TypeAlias = tuple[tuple[Frame, Move], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """The origin of a lexeme.
-
-    Attributes:
-        path: the frames entered since the lexeme before it, each with the move that was taken; the last one is the
-            `Read`.
-        start: number of bytes of the text before it.
-    """
+    """The origin of a lexeme: the frames entered since the last one, with the moves taken, and the bytes before it."""
 
     path: Path
     start: int
@@ -79,9 +73,6 @@ class Thread:
 
 class Trace:
     """The ways to read a text, which grows.
-
-    Args:
-        root: the frame of a whole text.
 
     Attributes:
         position: number of bytes read.

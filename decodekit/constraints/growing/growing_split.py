@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from decodekit.constraints.composition.split import Close, FirstBytes, HasParts, Round, Split, Todo
+from decodekit.constraints.composition.split import Close, Composed, FirstBytes, Round, Split, Todo
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Expression, Inline, SpecialToken, Terminal
 from decodekit.constraints.json_schema import JsonSchema
@@ -57,19 +57,14 @@ class Document:
 
 @dataclass(eq=False, slots=True)
 class _Event:
-    """A part begins at `start`; with an `end`, it ends there. A list, from the last event to the first.
-
-    Attributes:
-        reader: of a part that is JSON.
-        number: of the events up to this one.
-    """
+    """A part begins at `start`; with an `end`, it ends there. A list, from the last event to the first."""
 
     before: _Event | None
     item: Inline | Terminal
     start: int
     end: int | None = None
-    reader: GrowingJson | None = None
-    number: int = field(init=False)
+    reader: GrowingJson | None = None  # of a part that is JSON
+    number: int = field(init=False)  # of the events up to this one
 
     def __post_init__(self) -> None:
         self.number = 1 if self.before is None else self.before.number + 1
@@ -95,15 +90,7 @@ class _Division:
 
 
 class GrowingSplit(Split):
-    """The JSON in a text while it grows.
-
-    Args:
-        constraint: of the text.
-        is_written: as of `GrowingJson`.
-
-    Attributes:
-        num_read: characters of the text.
-    """
+    """The JSON in a text while it grows, of which `num_read` characters were read; `is_written` as of `GrowingJson`."""
 
     def __init__(self, constraint: Constraint, *, is_written: bool = False) -> None:
         root = Inline(constraint)
@@ -257,9 +244,9 @@ class GrowingSplit(Split):
         """The rest alone: no value is made of it, and ways to the same rest are one."""
         return then
 
-    def _within(self, item: Expression | Close | Round) -> HasParts | None:
+    def _within(self, item: Expression | Close | Round) -> Composed | None:
         part = inner(item.constraint) if isinstance(item, Inline) else None
-        return part if isinstance(part, HasParts) else None
+        return part if isinstance(part, Composed) else None
 
     def _begin_of(self, item: Expression | Close | Round) -> FirstBytes:
         if isinstance(item, Inline) and isinstance(inner(item.constraint), JsonSchema):
@@ -438,7 +425,7 @@ def _is_raw(part: Constraint | None) -> bool:
 
 def inner(constraint: Constraint) -> Constraint:
     """A constraint without what only judges its texts, or makes its masks."""
-    while not isinstance(constraint, HasParts | JsonSchema):
+    while not isinstance(constraint, Composed | JsonSchema):
         within = getattr(constraint, "constraint", None)
         if not isinstance(within, Constraint):
             break

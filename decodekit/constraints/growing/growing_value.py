@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from decodekit.constraints.composition.split import HasParts
+from decodekit.constraints.composition.split import Composed
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import Alternatives, Concatenated, Expression, Inline, Repeated
 from decodekit.constraints.growing.growing_split import Document, GrowingSplit, inner
@@ -24,7 +25,7 @@ def num_values(expression: Expression) -> int:
         part = inner(expression.constraint)
         if isinstance(part, JsonSchema | Tools):
             return 1
-        return num_values(part.expression()) if isinstance(part, HasParts) else 0
+        return num_values(part.expression()) if isinstance(part, Composed) else 0
     if isinstance(expression, Concatenated):
         return min(2, sum(map(num_values, expression.items)))
     if isinstance(expression, Alternatives):
@@ -39,9 +40,6 @@ class GrowingValue:
     """The values so far of one text; see `Chunk.partial`.
 
     Nothing is read before a value is asked for. Then every character is read once, whichever values are asked for.
-
-    Args:
-        constraint: of the text.
     """
 
     def __init__(self, constraint: Constraint) -> None:
@@ -59,10 +57,10 @@ class GrowingValue:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_known": {}, "_split": None, "_marks": []}
 
-    def push(self, text: str, *, is_whole: bool = False) -> ValueSoFar:
-        """Go on with a piece of the text; `is_whole`: the text ends with it as its constraint asks for."""
+    def push(self, text: str, *, is_whole: bool = False) -> Callable[[], Any]:
+        """Go on with a piece of the text; returns what makes the value so far. `is_whole`: the text ends with it."""
         self._pieces += [text, None] if is_whole else [text]
-        return ValueSoFar(self, len(self._pieces))
+        return partial(self.value, len(self._pieces))  # can be pickled
 
     def value(self, num_pieces: int) -> Any:
         """The value after so many pieces."""
@@ -94,15 +92,3 @@ class GrowingValue:
 
             value = partial_of(python_type, value, num_open, self._known)
         return value if document.name is None else ToolCall(document.name, value, document.id)
-
-
-@dataclass(frozen=True, slots=True)
-class ValueSoFar:
-    """The value after so many pieces of a text, which is made when it is asked for."""
-
-    growing: GrowingValue
-    num_pieces: int
-
-    def __call__(self) -> Any:
-        """The value."""
-        return self.growing.value(self.num_pieces)

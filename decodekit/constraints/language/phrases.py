@@ -18,10 +18,7 @@ _MAX_LITERAL: Final = 40  # bytes of a text that is shown whole
 
 _BLANKS: Final = mask_of(b" \t\r\n")
 _PRINTABLE: Final = mask_of(range(0x20, 0x7F))
-_CONTROLS: Final = mask_of([*range(0x20), 0x7F])
-_LATER: Final = mask_of(range(0x80, 0xC0))
 _LEADS: Final = mask_of(range(0xC0, 0xFE))
-_MARKS: Final = mask_of(range(0xFE, 0x100))  # with them the spelling of a special token begins (see `special`)
 _NAMED: Final = (
     (mask_of((string.ascii_letters + string.digits).encode()), "a letter or digit"),
     (mask_of(string.ascii_letters.encode()), "a letter"),
@@ -30,6 +27,12 @@ _NAMED: Final = (
     (mask_of(string.ascii_uppercase.encode()), "a capital letter"),
     (mask_of(string.digits.encode()), "a digit"),
     (mask_of(b"123456789"), "a digit from 1 to 9"),
+)
+_OTHERS: Final = (
+    (mask_of([*range(0x20), 0x7F]) & ~_BLANKS, "a control character"),
+    (_LEADS, "a character beyond ASCII"),
+    (mask_of(b"\xfe\xff"), "a special token"),  # whose spelling begins so (see `special`)
+    (mask_of(range(0x80, 0xC0)), "the rest of a character"),
 )
 
 
@@ -131,12 +134,4 @@ def _characters(mask: ByteMask) -> list[str]:
             printable &= ~members
     rest = [chr(byte) for byte in bytes_of(printable)]
     found += [f"one of {''.join(rest)}"] if len(rest) > MAX_SHOWN else map(repr, rest)
-    if mask & _CONTROLS & ~_BLANKS:
-        found.append("a control character")
-    if mask & _LEADS:
-        found.append("a character beyond ASCII")
-    if mask & _MARKS:
-        found.append("a special token")
-    if mask & _LATER:
-        found.append("the rest of a character")
-    return found
+    return found + [name for members, name in _OTHERS if mask & members]

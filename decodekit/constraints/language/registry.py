@@ -22,11 +22,7 @@ _names: dict[Node, str] = {}
 
 
 class Narrowed(Node):
-    """Some words of another language, which depend on nothing but its words and on how it is narrowed.
-
-    Attributes:
-        node: the other language, whose labels end the words.
-    """
+    """Some words of another language, with its labels; they depend on its words and on how it is narrowed alone."""
 
     __slots__ = ("node",)
 

@@ -1,17 +1,17 @@
-"""The tokens that end a JSON string, array or object, found by its quotes and brackets alone.
+"""The tokens that complete a JSON value, found by its quotes and brackets alone.
 
 Which tokens make a text whole is asked before every token under a guard. In general each token has to be followed to
 its end, where an object with free keys leads to a state for every key; but an array or object is whole exactly where
 its brackets are balanced, and a string at its second quote. So the tokens of a vocabulary are sorted once, by where
-they start (outside or inside a string, behind its backslash) and by how many brackets they close. Tokens that complete
-a value inside of a text (see `Watch`) are sorted in the same way.
+they start (outside or inside a string, behind its backslash) and by how many brackets they close. That tells, too,
+which tokens complete a value inside of a text (see `Watch`).
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,7 @@ _ESCAPE: Final = 2
 
 
 class Nesting(NamedTuple):
-    """The nesting at a place of a JSON text.
-
-    Attributes:
-        mode: outside or inside a string, or behind its backslash. `depth`: number of open brackets.
-    """
+    """The nesting at a place of a JSON text: outside, inside a string or behind its backslash; the open brackets."""
 
     mode: int = _OUTSIDE
     depth: int = 0
@@ -44,6 +40,13 @@ class Nesting(NamedTuple):
             depth += change
         return Nesting(mode, depth)
 
+    @property
+    def end(self) -> Watch:
+        """The tokens that make a text whole that is an array, an object or a string: what they complete."""
+        if self.depth:
+            return Watch(self.mode, num_closed=self.depth)
+        return Watch(self.mode, num_before=0) if self.mode == _OUTSIDE else Watch(self.mode, is_scalar=True)
+
 
 def _step(mode: int, byte: int) -> tuple[int, int]:
     """The next mode, and by how much the depth changes."""
@@ -54,37 +57,6 @@ def _step(mode: int, byte: int) -> tuple[int, int]:
     if mode == _STRING:
         return (_ESCAPE if byte == 0x5C else _STRING), 0
     return _OUTSIDE, (byte in b"[{") - (byte in b"]}")
-
-
-@lru_cache(maxsize=8)
-def closing_tokens_of(vocabulary: Vocabulary) -> dict[Nesting, list[int]]:
-    """The tokens of a vocabulary whose last byte, and no earlier one, closes the outermost bracket, or a string outside
-    of all, by the nesting before them; sorted once.
-    """
-    by_nesting: dict[Nesting, list[int]] = {}
-    for token, data in enumerate(vocabulary.token_bytes):
-        if data and data[-1] in b'"]}':
-            for mode in (_OUTSIDE, _STRING, _ESCAPE):
-                depth = _num_closed(data, mode)
-                if depth is not None:
-                    by_nesting.setdefault(Nesting(mode, depth), []).append(token)
-    return by_nesting
-
-
-def _num_closed(data: bytes, mode: int) -> int | None:
-    """The depth at which `data` makes a value whole with its last byte, and with no earlier one; None if at none."""
-    depth = 0
-    depths = []
-    modes = []
-    for byte in data[:-1]:
-        mode, change = _step(mode, byte)
-        depth += change
-        depths.append(depth)
-        modes.append(mode)
-    if data[-1:] == b'"':
-        return 0 if mode == _STRING and _OUTSIDE not in modes else None
-    is_inside = all(earlier >= depth for earlier in depths)  # else the outermost bracket was closed before
-    return 1 - depth if mode == _OUTSIDE and depth <= 1 and is_inside else None
 
 
 _OUTSIDE_STRINGS: Final = b" \t\r\n,:[]{}0123456789eE+.truefalsn-"
@@ -155,6 +127,10 @@ def completed(data: bytes, mode: int) -> Completed:
     return Completed(last, is_scalar, num_closed, is_own, is_inner)
 
 
+_Asked: TypeAlias = tuple[list[int], list[bytes], npt.NDArray[np.int64], Int32Array]
+"""Tokens that complete something that is judged, their bytes up to its end, and their words and bits in a mask."""
+
+
 class CompletingTokens:
     """The tokens of one vocabulary that complete something in a JSON text, by the mode in which they begin."""
 
@@ -176,16 +152,11 @@ class CompletingTokens:
         self._watched: Memo[Watch, _Asked] = Memo(self._of, MAX_WATCHED)
 
     def at(self, watch: Watch, allowed: Int32Array) -> dict[bytes, list[int]]:
-        """The allowed tokens that may complete something that is judged, by their bytes up to the end of it.
-
-        Args:
-            watch: what is judged.
-            allowed: int32 [words], a bit for each token.
-        """
-        some = self._watched[watch]
+        """The tokens of a mask, int32 [words], that may complete what is judged, by their bytes up to its end."""
+        tokens, beginnings, words, bits = self._watched[watch]
         found: dict[bytes, list[int]] = {}
-        for number in (allowed[some.words] & some.bits).nonzero()[0].tolist():
-            found.setdefault(some.beginnings[number], []).append(some.tokens[number])
+        for number in (allowed[words] & bits).nonzero()[0].tolist():
+            found.setdefault(beginnings[number], []).append(tokens[number])
         return found
 
     def _of(self, watch: Watch) -> _Asked:
@@ -199,16 +170,7 @@ class CompletingTokens:
         ]
         numbers = np.array([token for token, _ in tokens], dtype=np.int64)
         bits = (1 << (numbers & 31)).astype(np.uint32).view(np.int32)
-        return _Asked([token for token, _ in tokens], numbers >> 5, bits, [beginning for _, beginning in tokens])
-
-
-class _Asked(NamedTuple):
-    """The tokens that complete something that is judged: their numbers, their bits in a mask, and their bytes."""
-
-    tokens: list[int]
-    words: npt.NDArray[np.int64]
-    bits: Int32Array
-    beginnings: list[bytes]
+        return [token for token, _ in tokens], [beginning for _, beginning in tokens], numbers >> 5, bits
 
 
 @lru_cache(maxsize=8)

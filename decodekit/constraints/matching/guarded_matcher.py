@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from decodekit.constraints.constraint import (
-    CompoundGuard,
     Guard,
     GuardReader,
     Refusal,
+    WorkingGuard,
     WorkingReader,
     judging_of,
     reader_of,
@@ -26,7 +27,7 @@ from decodekit.constraints.engine.division import NONE
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.successors import token_bytes_of
 from decodekit.constraints.explain.explanation import Explanation, as_bytes, explain_refusal
-from decodekit.constraints.matching.brackets import Nesting, closing_tokens_of, completing_tokens_of
+from decodekit.constraints.matching.brackets import Nesting, completing_tokens_of
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.constraints.matching.wrapped_matcher import WrappedMatcher
 from decodekit.constraints.memory_account import Memo
@@ -50,12 +51,7 @@ _Answer = TypeVar("_Answer")
 
 
 class GuardAnswer(NamedTuple):
-    """The answer of a guard to a text.
-
-    Attributes:
-        found: why it is refused, or the error of the guard; None if it is accepted.
-        num_steps: of the judgement.
-    """
+    """The answer of a guard to a text: why it is refused, the guard's error, or None; and its steps."""
 
     found: Refusal | DecodekitError | None
     num_steps: int
@@ -75,19 +71,17 @@ class Verdicts:
         self._num_bytes = 0
         self.closers: Memo[State, tuple[int, ...]] = Memo(self._find_closers, MAX_VERDICTS)
         """The tokens, those of the end of a text aside, after which the text is whole and nothing can follow."""
-        self.is_of_compounds = isinstance(guard, CompoundGuard)
+        self.is_of_compounds = isinstance(guard, WorkingGuard) and guard.is_of_compounds
         self._is_loaded = False
 
     def load(self) -> None:
         """Sort the tokens of the vocabulary by how they end a text, once: no mask should take as long."""
         if self._is_loaded:
             return
-        if self.is_of_compounds:
-            closing_tokens_of(self.vocabulary)
-        else:
-            token_bytes_of(self.vocabulary)
         reader = self.reader()
-        if reader is not None and not isinstance(reader.watch, bool):
+        if not self.is_of_compounds:
+            token_bytes_of(self.vocabulary)
+        if self.is_of_compounds or (reader is not None and not isinstance(reader.watch, bool)):
             completing_tokens_of(self.vocabulary)
         self._is_loaded = True
 
@@ -310,12 +304,14 @@ class GuardedMatcher(WrappedMatcher):
         return {token: why for tokens, why in verdicts if why is not None for token in tokens}
 
     def _closers(self) -> Sequence[int]:
-        """The tokens after which the text is whole, so that the guard has to be asked."""
+        """The tokens after which the text is whole, so that the guard has to be asked, and a few more perhaps."""
         verdicts = self._verdicts
         if not verdicts.is_of_compounds:
             return verdicts.closers[self.inner.state]
-        closing = closing_tokens_of(verdicts.vocabulary).get(self._places[-1], ())
-        return [token for token in closing if self.inner.allows(token)]
+        if not self.inner.recogniser.states.configurations[self.inner.state]:
+            return ()
+        groups = completing_tokens_of(verdicts.vocabulary).at(self._places[-1].end, self.inner.mask)
+        return sorted(chain.from_iterable(groups.values()))
 
     def can_end_within(self, num_tokens: int, token: int, left_out: frozenset[int] = NONE) -> bool:
         """Whether the text after `token` can become one of the language with so many tokens more.

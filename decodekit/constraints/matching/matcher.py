@@ -214,13 +214,6 @@ class GrammarMatcher:
         """The allowed tokens, int32 [words]; not to be written to."""
         return self._masks.mask(self._path[-1])
 
-    def allows(self, token: int) -> bool:
-        """Whether the mask has `token`."""
-        state = self._path[-1]
-        if not self.recogniser.states.configurations[state]:
-            return False
-        return bool(self.mask[token >> 5] >> (token & 31) & 1)
-
     def refusal(self, token: int) -> Refusal | None:
         """None: there is no guard."""
         return None

@@ -110,10 +110,6 @@ class BudgetedMatcher(WrappedMatcher):
     """A matcher with a budget for its work, which forks share; see `work_budget.WorkBudget`.
 
     Every method may raise the `ResourceLimitError` of the budget; the text stands where it stood.
-
-    Args:
-        inner: answers.
-        budget: for all that is asked.
     """
 
     __slots__ = ("_work", "inner")

@@ -11,7 +11,7 @@ import unicodedata
 import idna
 import pytest
 
-from decodekit.constraints.constraint import CompoundGuard
+from decodekit.constraints.constraint import WorkingGuard
 from decodekit.constraints.engine.bitmask import allocate_bitmask, ids_from_bitmask
 from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.json_schema.strings import text
@@ -215,7 +215,7 @@ def test_a_text_with_a_false_a_label_is_taken_back_to_it() -> None:
     refusal = guard.refuses(b'{"host": "xn--ls8h", "n": 1}')
     assert refusal is not None and refusal.keep == len(b'{"host": "') and refusal.at == "#/properties/host/format"
     assert any_json(schema).guard() is None  # an annotation
-    assert isinstance(guard, CompoundGuard)
+    assert isinstance(guard, WorkingGuard) and guard.is_of_compounds
 
 
 def test_a_text_that_is_one_string_is_refused_at_its_quote() -> None:

@@ -105,17 +105,6 @@ class Runner:
             # Perhaps because of a text that was captured on the way and taken to be any; the tokens so far are right.
             return self._run(index, roots, configurations, words, is_listed=True)
 
-    def _row_of(self, reader: int, label_set: int, text: bytes, is_listed: bool) -> int:
-        """The row of the `Closure` of a captured text, as if it was listed or as `fresh` says."""
-        recogniser = self._recogniser
-        common = None if is_listed else recogniser.fresh(reader, label_set)
-        if common is not None:
-            fresh, following = common
-            decoded = fresh.decode(text[: len(text) - len(fresh.end)])
-            if decoded is not None and decoded not in fresh.listed:
-                return recogniser.rows.add(following)
-        return recogniser.rows.add(recogniser.leave(reader, label_set, text))
-
     def _run(
         self,
         index: TokenIndex,
@@ -168,13 +157,21 @@ class Runner:
         configurations: tuple[Configuration, ...],
         is_listed: bool,
     ) -> Int64Array:
-        """The rows of captured texts, with one more: that of the text that the run has met."""
+        """The rows of captured texts, with one more: that of the text that the run has met.
+
+        Texts that are not listed share theirs, unless all are to be taken as if they were (`is_listed`).
+        """
         kernels, position, depth = self._kernels, self._position, index.trie.depth
         node, reader, label_set, begin = map(int, position[kernels.NODE : kernels.NEED + 3])
         before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
         start = int(depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
         text = before + index.bytes_above(node, start, int(depth[node]))
-        row = self._row_of(reader, label_set, text, is_listed)
+        following = None
+        common = None if is_listed else self._recogniser.fresh(reader, label_set)
+        if common is not None:
+            decoded = common[0].decode(text[: len(text) - len(common[0].end)])
+            following = None if decoded is None or decoded in common[0].listed else common[1]
+        row = self._recogniser.rows.add(following or self._recogniser.leave(reader, label_set, text))
         entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row]]
         return np.concatenate((captured, np.array(entry, np.int64)))
 
