@@ -458,9 +458,4 @@ def parse_search(pattern: str, flavour: Flavour = "ecma", encode: Encode = utf8.
 
     Arguments and errors are those of `full_match`.
     """
-    return search_of(parse(pattern, flavour, flags), encode)
-
-
-def search_of(tree: Tree, encode: Encode) -> Node:
-    """`parse_search` of a tree without groups and references."""
-    return Lowering(encode, tree).search()
+    return Lowering(encode, parse(pattern, flavour, flags)).search()

@@ -85,28 +85,22 @@ def _hex(ranges: Ranges, num_digits: int) -> Node:
 
 def _surrogate_pairs(ranges: Ranges) -> Node:
     r"""``uD83D\uDE00`` and the like. The number above 2**16 has ten bits in each half."""
-    by_low: dict[Ranges, list[tuple[int, int]]] = {}  # low halves -> high halves
+    by_low: dict[tuple[int, int], list[tuple[int, int]]] = {}  # low halves -> high halves
     for low, high in ranges:
-        first, last = low - 0x10000, high - 0x10000
-        while first <= last:
-            top = first >> 10
-            end = min(last, (top << 10) | 0x3FF)
-            if first == top << 10 and last >= ((top + 1) << 10) - 1:  # whole blocks at once
-                top_end = ((last + 1) >> 10) - 1
-                by_low.setdefault(((0, 0x3FF),), []).append((top, top_end))
-                first = (top_end + 1) << 10
-            else:
-                by_low.setdefault(((first & 0x3FF, end & 0x3FF),), []).append((top, top))
-                first = end + 1
+        while low <= high:
+            num_blocks = 0 if low & 0x3FF else (high + 1 - low) // 0x400  # whole blocks at once
+            end = low + 0x400 * num_blocks - 1 if num_blocks else min(high, low | 0x3FF)
+            by_low.setdefault((low & 0x3FF, end & 0x3FF), []).append(((low - 0x10000) >> 10, (end - 0x10000) >> 10))
+            low = end + 1
     return ir.choice(
         *(
             ir.concat(
                 ir.literal(b"u"),
                 _hex(utf8.normalise((0xD800 + low, 0xD800 + high) for low, high in tops), 4),
                 ir.literal(b"\\u"),
-                _hex(tuple((0xDC00 + low, 0xDC00 + high) for low, high in lows), 4),
+                _hex(((0xDC00 + first, 0xDC00 + last),), 4),
             )
-            for lows, tops in by_low.items()
+            for (first, last), tops in by_low.items()
         )
     )
 
