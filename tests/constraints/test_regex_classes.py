@@ -15,7 +15,7 @@ import pytest
 from decodekit.constraints.language.ir import bytes_of
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, SCALARS, Ranges, intersect, normalise
-from decodekit.constraints.regex import case_rules, charclasses
+from decodekit.constraints.regex import charclasses
 from decodekit.constraints.regex.regex import full_match
 from tests.constraints.regex_patterns import compiled
 from tests.sizes import few, sized
@@ -88,18 +88,18 @@ def test_all_letters_are_equal_to_what_re_takes_for_equal(every: int) -> None:
     assert len(related) > 2800
     for char in related[::every]:
         equal = {ord(other) for other in compiled(re.escape(char), "i").findall(text)}
-        assert points_of(case_rules.close(((ord(char), ord(char)),), "python")) == equal, hex(ord(char))
+        assert points_of(charclasses.close(((ord(char), ord(char)),), "python")) == equal, hex(ord(char))
     # All others are equal to themselves alone: no letter meets them, and a sample of them meets nothing else.
     others = sorted(set(everything()) - set(related))
     assert not compiled("[" + "".join(map(re.escape, related)) + "]", "i").search("".join(others))
     for char in random.Random(0).sample(others, 3 + 20 // every):
         assert compiled(re.escape(char), "i").findall(everything()) == [char]
-        assert case_rules.close(((ord(char), ord(char)),), "python") == ((ord(char), ord(char)),)
+        assert charclasses.close(((ord(char), ord(char)),), "python") == ((ord(char), ord(char)),)
 
 
 def test_the_rules_of_ecma_differ_where_they_should() -> None:
-    def equal(char: str, rule: case_rules.Rule) -> str:
-        return "".join(map(chr, sorted(points_of(case_rules.close(((ord(char), ord(char)),), rule)))))
+    def equal(char: str, rule: charclasses.Rule) -> str:
+        return "".join(map(chr, sorted(points_of(charclasses.close(((ord(char), ord(char)),), rule)))))
 
     # ECMA-262, 22.2.2.7.3: without u, a letter beyond ASCII is never equal to one of ASCII, and there are no pairs.
     for char, python, ecma, unicode in (

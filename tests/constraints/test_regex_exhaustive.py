@@ -14,8 +14,7 @@ import pytest
 
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.regex.regex import full_match, parse_search
-from decodekit.constraints.regex.regex_language import Lowering
+from decodekit.constraints.regex.regex import Lowering, full_match, parse_search
 from decodekit.errors import UnsupportedSchemaError
 from tests.constraints.regex_patterns import compiled
 from tests.constraints.views import Views

@@ -50,7 +50,7 @@ from decodekit.constraints.language.utf8 import charset
 from decodekit.constraints.memory_account import on_shortage
 from decodekit.constraints.network import Frame
 from decodekit.constraints.regex import tree as regex_tree
-from decodekit.constraints.regex.regex_language import Lowering
+from decodekit.constraints.regex.regex import Lowering
 from decodekit.constraints.regex.syntax import parse as parse_pattern
 from decodekit.constraints.regex.tree import Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError

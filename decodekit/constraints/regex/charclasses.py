@@ -1,11 +1,17 @@
-r"""Named sets of code points: the escapes ``\d \w \s``, the dot, and Unicode properties for ``\p{...}``."""
+r"""Sets of code points: the escapes ``\d \w \s``, the dot, Unicode properties for ``\p{...}``, and what is equal to a
+set when the case does not matter: by the rules of `re`, and of the two modes of ECMA-262.
+"""
 
 from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, normalise
 
@@ -118,3 +124,70 @@ def _everything() -> str:
 def python_class(letter: str) -> Ranges:
     r"""``\d``, ``\w`` or ``\s`` of `re` without the flag ``a``, as `re` itself finds them among all code points."""
     return _runs(re.compile(rf"\{letter}+"))
+
+
+# -- sets under which the case does not matter
+# Each rule is a key: characters with one key are equal. The tables are made from Python's own Unicode data when a rule
+# is used for the first time, and hold only characters that are equal to another one.
+
+Rule: TypeAlias = Literal["python", "ascii", "ecma", "ecma unicode"]
+
+_BLOCK: Final = 256
+
+
+def _ecma_key(char: str) -> str:
+    """ECMA-262, section 22.2.2.7.3 (Canonicalize), without the flag ``u``: code units in upper case."""
+    upper = char.upper()
+    if len(upper) > 1 or ord(char) > 0xFFFF or (ord(char) >= 128 and ord(upper) < 128):
+        return char
+    return upper
+
+
+_KEYS: Final[dict[Rule, Callable[[str], str]]] = {
+    # `re` compares lower-case letters (the first, if there are several), and those with one upper case are equal.
+    "python": lambda char: char.lower()[0].upper(),
+    "ascii": lambda char: char.lower() if char.isascii() else char,  # `re` with the flag ``a``
+    "ecma": _ecma_key,
+    # With the flag ``u``: simple case folding. Python knows the full one. Two characters with one full folding have one
+    # simple folding too (CaseFolding.txt of Unicode 15.1 and later, which gives U+1FD3, U+1FE3 and U+FB05 the simple
+    # foldings that they lacked).
+    "ecma unicode": str.casefold,
+}
+
+
+@lru_cache(maxsize=512)
+def close(ranges: Ranges, rule: Rule) -> Ranges:
+    """The set with all characters that are equal to one of its members by the rule."""
+    points, groups = _groups(rule)
+    lows, highs = np.array(ranges, dtype=np.int32).reshape(-1, 2).T
+    # A point is inside where more ranges have begun than have ended before it.
+    inside = np.searchsorted(np.sort(lows), points, "right") > np.searchsorted(np.sort(highs), points, "left")
+    found = points[np.isin(groups, groups[inside]) & ~inside].tolist()
+    return normalise([*ranges, *((point, point) for point in found)]) if found else ranges
+
+
+@lru_cache(maxsize=4)
+def _groups(rule: Rule) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Code points that are equal to another one, ascending; and for each the number of those that it is equal to."""
+    groups: dict[str, list[int]] = {}
+    for point in _with_case():
+        groups.setdefault(_KEYS[rule](chr(point)), []).append(point)
+    equal = [group for group in groups.values() if len(group) > 1]
+    pairs = np.array(sorted((point, number) for number, group in enumerate(equal) for point in group))
+    return pairs[:, 0], pairs[:, 1]
+
+
+@lru_cache(maxsize=1)
+def _with_case() -> tuple[int, ...]:
+    """The code points that a change of case changes, and those that come out of one."""
+    found: set[int] = set()
+    for start in range(0, MAX_CODE_POINT, _BLOCK):
+        points = range(start, start + _BLOCK)
+        block = array("I", points).tobytes().decode("utf-32", errors="surrogatepass")
+        if block.lower() == block.upper() == block.casefold() == block:
+            continue
+        for point, char in zip(points, block, strict=True):
+            others = char.lower() + char.upper() + char.casefold()
+            if others != 3 * char:
+                found.update((point, *map(ord, others)))
+    return tuple(sorted(found))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, Literal, NoReturn, TypeAlias
 
 from decodekit.constraints.language.utf8 import MAX_CODE_POINT, Ranges, invert, normalise
-from decodekit.constraints.regex import case_rules, charclasses
+from decodekit.constraints.regex import charclasses
 from decodekit.constraints.regex.tree import Assertion, Chars, Reference, Tree
 from decodekit.errors import ConstraintError, InvalidConstraintError, UnsupportedSchemaError
 
@@ -20,6 +20,8 @@ _DIGITS: Final = "0123456789"
 _OCTAL: Final = "01234567"
 _HEX: Final = "0123456789abcdefABCDEF"
 _NUMBER: Final = re.compile("[0-9]*")
+_OCTALS: Final = re.compile("[0-7]{0,2}")
+_LOW_HALF: Final = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _CONTROL: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _SET_SIGNS: Final = {"--": "a difference", "&&": "an intersection", "~~": "a symmetric difference", "||": "a union"}
 _SYNTAX: Final = "^$\\.*+?()[]{}|/"  # what the flag u of ECMA-262 lets be escaped
@@ -49,16 +51,15 @@ class PatternReader:
 
     def fail(self, cause: str, hint: str, back: int = 1) -> NoReturn:
         """The pattern is malformed `back` characters before the position."""
-        raise InvalidConstraintError(cause, at=self._place(back), hint=hint)
+        raise InvalidConstraintError(cause, at=self._place(self.position - back), hint=hint)
 
     def refuse(
         self, what: str, hint: str, back: int = 1, error: type[ConstraintError] = UnsupportedSchemaError
     ) -> NoReturn:
         """The pattern is understood but not supported."""
-        raise error(f"{what} not supported in a pattern", at=self._place(back), hint=hint)
+        raise error(f"{what} not supported in a pattern", at=self._place(self.position - back), hint=hint)
 
-    def _place(self, back: int) -> str:
-        place = self.position - back
+    def _place(self, place: int) -> str:
         low, high = max(place - _SHOWN, 0), place + _SHOWN
         line = "".join(c if c.isprintable() else "·" for c in self.pattern[low:high])
         return f"character {place + 1} of the pattern\n      {line}\n      {' ' * (place - low)}^"
@@ -100,12 +101,10 @@ class PatternReader:
 
     def note(self, what: str, place: int) -> None:
         """Other dialects read something else here."""
-        after, self.position = self.position, place
         self.other_readings.append(
-            f"{what} of other dialects is read as `re` reads it, character by character\n  at  {self._place(0)}\n"
+            f"{what} of other dialects is read as `re` reads it, character by character\n  at  {self._place(place)}\n"
             "  try a backslash before it where the characters are meant, else \\p{...} or an alternative"
         )
-        self.position = after
 
     # --- escapes and classes ---
 
@@ -122,8 +121,8 @@ class PatternReader:
         if "i" not in self.flags:
             return ranges
         if self.is_ecma:
-            return case_rules.close(ranges, "ecma unicode" if self.is_strict else "ecma")
-        return case_rules.close(ranges, "ascii" if "a" in self.flags else "python")
+            return charclasses.close(ranges, "ecma unicode" if self.is_strict else "ecma")
+        return charclasses.close(ranges, "ascii" if "a" in self.flags else "python")
 
     def word(self) -> Ranges:
         r"""The set of ``\w`` under the flags that hold here, about which ``\b`` asks, too."""
@@ -135,11 +134,11 @@ class PatternReader:
         r"""The set of ``\d``, ``\w`` or ``\s``."""
         if letter == "w":
             return self.word()
-        if self.is_ecma:
-            return charclasses.DIGIT if letter == "d" else charclasses.ECMA_SPACE
-        if "a" in self.flags:
-            return charclasses.DIGIT if letter == "d" else charclasses.ASCII_SPACE
-        return charclasses.python_class(letter)
+        if not self.is_ecma and "a" not in self.flags:
+            return charclasses.python_class(letter)
+        return (
+            charclasses.DIGIT if letter == "d" else charclasses.ECMA_SPACE if self.is_ecma else charclasses.ASCII_SPACE
+        )
 
     def escape(self) -> Tree:
         """The tree of an escape outside of a class, its backslash read."""
@@ -241,15 +240,12 @@ class PatternReader:
 
     def octal(self, first: str) -> int:
         r"""Up to three octal digits, behind ``\0`` of `re` two; in ECMA up to ``\377`` (annex B.1.2)."""
-        value = int(first)
         if self.is_strict and not self.is_at_end and self.pattern[self.position] in _DIGITS:
             self.fail("the flag 'u' lets no digit follow \\0", "\\x and two hexadecimal digits", 0)
-        for _ in range(2):
-            if self.is_at_end or self.pattern[self.position] not in _OCTAL:
-                break
-            if self.is_ecma and 8 * value + int(self.pattern[self.position]) > 0o377:
-                break
-            value = 8 * value + int(self.next("an escape"))
+        digits = _OCTALS.match(self.pattern, self.position).group()  # type: ignore[union-attr]
+        digits = digits[: 1 if self.is_ecma and first > "3" else 2]
+        self.position += len(digits)
+        value = int(first + digits, 8)
         if value > 0o377 and not self.is_ecma and first != "0":
             self.fail("an octal escape is at most \\377", "\\x, \\u or \\U and hexadecimal digits", 4)
         return value
@@ -270,12 +266,11 @@ class PatternReader:
                 self.fail("between these braces stand hexadecimal digits", "1 to 6 of them")
             return self.code_point(int(digits, 16))
         unit = self.hexadecimal(4)
-        if self.is_ecma and 0xD800 <= unit <= 0xDBFF and self.peek("\\u"):
-            low = self.pattern[self.position + 2 : self.position + 6]
-            if len(low) == 4 and set(low) <= set(_HEX) and 0xDC00 <= int(low, 16) <= 0xDFFF:
-                self.position += 6
-                return 0x10000 + ((unit - 0xD800) << 10) + int(low, 16) - 0xDC00
-        return unit
+        low = _LOW_HALF.match(self.pattern, self.position) if self.is_ecma and 0xD800 <= unit <= 0xDBFF else None
+        if low is None:
+            return unit
+        self.position = low.end()
+        return 0x10000 + ((unit - 0xD800) << 10) + int(low[1], 16) - 0xDC00
 
     def code_point(self, value: int) -> int:
         """The value, if there is such a code point."""
@@ -320,8 +315,8 @@ class PatternReader:
         is_first = True
         while True:
             if self.is_at_end:
-                self.position = opening
-                self.fail("this character class is not closed", "a ] at its end, or \\[ for the bracket itself", 0)
+                hint = "a ] at its end, or \\[ for the bracket itself"
+                self.fail("this character class is not closed", hint, self.position - opening)
             if self.peek("]") and not (is_first and not self.is_ecma):  # in Python, a first ] is a member
                 self.position += 1
                 break

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeAlias
 
 from decodekit.constraints.language.utf8 import EVERYTHING, Ranges
@@ -37,6 +37,8 @@ from decodekit.constraints.regex.tree import (
     children,
     has_references,
     is_nullable,
+    rebuilt,
+    subtrees,
 )
 from decodekit.constraints.work_budget import Work
 from decodekit.errors import ResourceLimitError
@@ -163,7 +165,8 @@ class PatternProgram:
         self.code: list[_Instruction] = []
         self.num_registers = 0
         self._groups: dict[int, int] = {}  # the register of each group that a reference leads to
-        for number in sorted(_referred(tree)):
+        references = [one for one in subtrees(tree) if isinstance(one, Reference)]
+        for number in sorted({number for reference in references for number in reference.numbers}):
             self._groups[number] = self._register()
         self.start = self._read(tree, self._add(None), is_forward=True, progress=())
 
@@ -177,31 +180,27 @@ class PatternProgram:
 
     def _read(self, tree: Tree, then: int, *, is_forward: bool, progress: tuple[int, ...]) -> int:
         """The number of the instruction with which a tree begins that goes on with `then`."""
+        read = partial(self._read, is_forward=is_forward, progress=progress)
         match tree:
             case Chars(ranges):
                 lows, highs = tuple(low for low, _ in ranges), tuple(high for _, high in ranges)
                 return self._add(_ReadChar(lows, highs, is_forward, progress, then))
             case Concatenation(items):
                 for item in items[::-1] if is_forward else items:
-                    then = self._read(item, then, is_forward=is_forward, progress=progress)
+                    then = read(item, then)
                 return then
             case Alternation(options):
-                entry = self._read(options[-1], then, is_forward=is_forward, progress=progress)
+                entry = read(options[-1], then)
                 for option in options[-2::-1]:
-                    entry = self._add(
-                        _Either(self._read(option, then, is_forward=is_forward, progress=progress), entry)
-                    )
+                    entry = self._add(_Either(read(option, then), entry))
                 return entry
             case Quantified():
                 return self._repeat(tree, then, is_forward=is_forward, progress=progress)
             case Capture(item, number):
-                group = self._groups.get(number)
-                if group is None:
-                    return self._read(item, then, is_forward=is_forward, progress=progress)
+                if number not in self._groups:
+                    return read(item, then)
                 begun = self._register()
-                inner = self._read(
-                    item, self._add(_EndGroup(begun, group, then)), is_forward=is_forward, progress=progress
-                )
+                inner = read(item, self._add(_EndGroup(begun, self._groups[number], then)))
                 return self._add(_BeginGroup((begun,), inner))
             case Reference(numbers, fold):
                 groups = tuple(self._groups[number] for number in numbers)
@@ -210,8 +209,7 @@ class PatternProgram:
                 inner = self._read(item, self._add(None), is_forward=isinstance(tree, Lookahead), progress=())
                 return self._add(_LookAround(inner, is_negative, False, then))
             case Atomic(item):
-                inner = self._read(item, self._add(None), is_forward=is_forward, progress=progress)
-                return self._add(_LookAround(inner, False, True, then))
+                return self._add(_LookAround(read(item, self._add(None)), False, True, then))
             case Assertion():
                 return self._add(_Assert(tree, then))
 
@@ -232,17 +230,6 @@ class PatternProgram:
         body = self._read(tree.item, head, is_forward=is_forward, progress=inner)
         self.code[head] = _Rounds(rounds, own, tree.min, tree.max, tree.is_lazy, clears, body, then)
         return head
-
-
-def _referred(tree: Tree) -> set[int]:
-    """The groups to which references lead."""
-    found, stack = set[int](), [tree]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, Reference):
-            found.update(one.numbers)
-        stack += children(one)
-    return found
 
 
 class PatternSearch:
@@ -391,17 +378,18 @@ class PatternSearch:
             return 0 <= at < len(self._text) and any(low <= ord(self._text[at]) <= high for low, high in tree.chars)
 
         size = len(self._text)
-        if tree.kind in ("start", "end"):
-            return place == (0 if tree.kind == "start" else size)
-        if tree.kind == "last line":
-            return place == size or (place == size - 1 and is_among(place))
-        if tree.kind == "line start":
-            return place == 0 or is_among(place - 1)
-        if tree.kind == "line end":
-            return place == size or is_among(place)
-        if not size and tree.kind == "inside":
+        if tree.kind == "inside" and not size:
             return tree.holds_in_empty
-        return (is_among(place - 1) != is_among(place)) == (tree.kind == "boundary")
+        is_behind, is_ahead = is_among(place - 1), is_among(place)
+        return {
+            "start": place == 0,
+            "end": place == size,
+            "last line": place == size or (place == size - 1 and is_ahead),
+            "line start": place == 0 or is_behind,
+            "line end": place == size or is_ahead,
+            "boundary": is_behind != is_ahead,
+            "inside": is_behind == is_ahead,
+        }[tree.kind]
 
 
 def _with(registers: _Registers, numbers: tuple[int, ...], value: str | int | None) -> _Registers:
@@ -431,53 +419,28 @@ def regular_superset(tree: Tree) -> Tree:
     What repeats a group may be any text that the group may hold, or nothing. A negative assertion with a reference
     inside goes: it could not be weakened otherwise.
     """
-    groups: dict[int, Tree] = {}
-    _collect(tree, groups)
-    return _weaker(tree, groups)
+    groups = {one.number: one.item for one in subtrees(tree) if isinstance(one, Capture)}
 
-
-def _collect(tree: Tree, groups: dict[int, Tree]) -> None:
-    if isinstance(tree, Capture):
-        groups[tree.number] = tree.item
-    for child in children(tree):
-        _collect(child, groups)
-
-
-def _weaker(tree: Tree, groups: dict[int, Tree]) -> Tree:
-    match tree:
-        case Capture(item):
-            return _weaker(item, groups)
-        case Reference(numbers, fold):
-            held = [groups[number] for number in numbers]
-            if fold is not None or any(map(has_references, held)):
-                return _ANY_TEXT
-            return Alternation((_NOTHING, *(_plain(item) for item in held)))
-        case Lookbehind():
-            return _NOTHING
-        case Lookahead(item, is_negative):
-            if is_negative and has_references(item):
+    def weaker(tree: Tree) -> Tree:
+        match tree:
+            case Capture(item):
+                return weaker(item)
+            case Reference(numbers, fold):
+                held = [groups[number] for number in numbers]
+                if fold is not None or any(map(has_references, held)):
+                    return _ANY_TEXT
+                return Alternation((_NOTHING, *map(_plain, held)))
+            case Lookbehind():
                 return _NOTHING
-            return Lookahead(_weaker(item, groups), is_negative)
-        case Concatenation(items):
-            return Concatenation(tuple(_weaker(item, groups) for item in items))
-        case Alternation(options):
-            return Alternation(tuple(_weaker(option, groups) for option in options))
-        case Quantified(item, least, most, is_lazy):
-            return Quantified(_weaker(item, groups), least, most, is_lazy)
-    return tree
+            case Lookahead(item, True) if has_references(item):
+                return _NOTHING
+        return rebuilt(tree, weaker)
+
+    return weaker(tree)
 
 
 def _plain(tree: Tree) -> Tree:
     """The texts that a group may hold, whatever stands around them."""
-    match tree:
-        case Capture(item):
-            return _plain(item)
-        case Concatenation(items):
-            return Concatenation(tuple(map(_plain, items)))
-        case Alternation(options):
-            return Alternation(tuple(map(_plain, options)))
-        case Quantified(item, least, most, is_lazy):
-            return Quantified(_plain(item), least, most, is_lazy)
-        case Assertion() | Lookahead() | Lookbehind():
-            return _NOTHING
-    return tree
+    if isinstance(tree, Assertion | Lookahead | Lookbehind):
+        return _NOTHING
+    return _plain(tree.item) if isinstance(tree, Capture) else rebuilt(tree, _plain)

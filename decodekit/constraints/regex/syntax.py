@@ -10,6 +10,7 @@ understood, is refused by name with its place; nothing is ignored.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from decodekit.constraints.language.utf8 import EVERYTHING, invert
@@ -45,6 +46,7 @@ _REFUSED_FLAGS: Final[dict[Flavour, dict[str, str]]] = {
     "ecma": {"v": "'u', and classes without set notation", "d": "no flag", "g": "no flag", "y": "no flag"},
 }
 _BLANKS: Final = " \t\n\r\v\f"  # what the flag x ignores
+_BRACES: Final = re.compile("{([0-9]*)(,?)([0-9]*)}")
 _COUNTS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
@@ -66,13 +68,8 @@ def other_readings(pattern: str, flavour: Flavour = "python", flags: str = "") -
 def _read(pattern: str, flavour: Flavour, flags: str) -> tuple[Tree, tuple[str, ...]]:
     if flavour not in ("python", "ecma"):
         raise InvalidConstraintError(f"no flavour {flavour!r} of regular expressions", hint='"python" or "ecma"')
-    if len(pattern) > MAX_PATTERN_LENGTH:
-        raise _too_long(pattern)
-    parser = _PatternParser(pattern, flavour, _checked(flags, flavour))
-    tree = parser.alternatives()
-    if not parser.is_at_end:
-        parser.fail("this ')' closes no group", "\\) for the character itself", 0)
-    return tree, tuple(parser.other_readings)
+    parser = _PatternParser(pattern, flavour, flags)
+    return parser.whole(), tuple(parser.other_readings)
 
 
 @remembered(MOST_CHARACTERS)
@@ -81,40 +78,18 @@ def parse_groups(pattern: str) -> tuple[Tree, int]:
 
     Errors are those of `parse`, but for what is about back-references; one by name has to name a group.
     """
-    tree, parser = _read_groups(pattern)
-    return tree, parser.num_kept
+    parser = _PatternParser(pattern, "ecma", "")
+    return parser.whole_with_groups(), parser.num_kept
 
 
 def is_pattern(text: str) -> bool:
     """Whether a text is a pattern of ECMA-262, with references only to groups that it has, and no name twice."""
     try:
-        _, parser = _read_groups(text)
+        parser = _PatternParser(text, "ecma", "")
+        parser.whole_with_groups()
     except ConstraintError:
         return False
     return not parser.num_strays and all(len(numbers) == 1 for numbers in parser.numbers.values())
-
-
-def _read_groups(pattern: str) -> tuple[Tree, _PatternParser]:
-    if len(pattern) > MAX_PATTERN_LENGTH:
-        raise _too_long(pattern)
-    parser = _PatternParser(pattern, "ecma", frozenset())
-    parser.keeps_groups = True
-    tree = parser.alternatives()
-    if not parser.is_at_end:
-        parser.fail("this ')' closes no group", "\\) for the character itself", 0)
-    for key, reference in parser.references:
-        numbers = (key,) if isinstance(key, int) else tuple(parser.numbers.get(key, ()))
-        if not numbers:
-            parser.fail(f"no group has the name {key!r:.80}", "the name of a group", 0)
-        object.__setattr__(reference, "numbers", numbers)  # groups may stand behind their references
-    return tree, parser
-
-
-def _too_long(pattern: str) -> ResourceLimitError:
-    return ResourceLimitError(
-        f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
-        hint="several constraints, or a grammar",
-    )
 
 
 def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
@@ -136,12 +111,32 @@ def _checked(flags: str, flavour: Flavour) -> frozenset[str]:
 class _PatternParser(PatternReader):
     """Recursive descent over one pattern."""
 
-    def __init__(self, pattern: str, flavour: Flavour, flags: frozenset[str]) -> None:
-        super().__init__(pattern, flavour, flags)
+    def __init__(self, pattern: str, flavour: Flavour, flags: str) -> None:
+        if len(pattern) > MAX_PATTERN_LENGTH:
+            raise ResourceLimitError(
+                f"the pattern has {len(pattern):,} characters, at most {MAX_PATTERN_LENGTH:,} may be",
+                hint="several constraints, or a grammar",
+            )
+        super().__init__(pattern, flavour, _checked(flags, flavour))
         self.depth = 0
-        self.names: set[str] = set()
-        self.numbers: dict[str, list[int]] = {}  # of the groups that are kept, by name
+        self.numbers: dict[str, list[int]] = {}  # of the groups, by name
         self.num_kept = 0
+
+    def whole(self) -> Tree:
+        tree = self.alternatives()
+        if not self.is_at_end:
+            self.fail("this ')' closes no group", "\\) for the character itself", 0)
+        return tree
+
+    def whole_with_groups(self) -> Tree:
+        self.keeps_groups = True
+        tree = self.whole()
+        for key, reference in self.references:
+            numbers = (key,) if isinstance(key, int) else tuple(self.numbers.get(key, ()))
+            if not numbers:
+                self.fail(f"no group has the name {key!r:.80}", "the name of a group", 0)
+            object.__setattr__(reference, "numbers", numbers)  # groups may stand behind their references
+        return tree
 
     def alternatives(self) -> Tree:
         options = [self.sequence()]
@@ -170,13 +165,13 @@ class _PatternParser(PatternReader):
 
     def skip(self) -> bool:
         """Read a comment, or what the flag ``x`` ignores. A backslash and what follows it are one, as in `re`."""
-        if not self.is_ecma and self.peek("(?#"):
-            opening, end = self.position, ")"
-        elif "x" in self.flags and self.pattern[self.position] in _BLANKS:
-            self.take_while(_BLANKS)
+        opening = self.position
+        if "x" in self.flags and self.take_while(_BLANKS):
             return True
+        if not self.is_ecma and self.peek("(?#"):
+            end = ")"
         elif "x" in self.flags and self.peek("#"):
-            opening, end = self.position, "\n"
+            end = "\n"
         else:
             return False
         while not self.is_at_end:
@@ -186,20 +181,18 @@ class _PatternParser(PatternReader):
             elif char == end:
                 return True
         if end == ")":
-            self.position = opening
-            self.fail("this comment is not closed", "a ) at its end", 0)
+            self.fail("this comment is not closed", "a ) at its end", self.position - opening)
         return True
 
     def repeated(self, item: Tree | None, is_repeated: bool, bounds: tuple[int, int | None], start: int) -> Tree:
         """The item with its quantifier, which began at `start` and whose counts were read."""
-        after, self.position = self.position, start
+        back = self.position - start
         if item is None:
-            self.fail("there is nothing to repeat before this quantifier", "a backslash for the character itself", 0)
+            self.fail("there is nothing to repeat before this quantifier", "a backslash for the character itself", back)
         if is_repeated:
-            self.fail("there is nothing to repeat: two quantifiers in a row", "(?:...) around the first one", 0)
+            self.fail("there is nothing to repeat: two quantifiers in a row", "(?:...) around the first one", back)
         if isinstance(item, Assertion) or (self.is_ecma and isinstance(item, Lookahead | Lookbehind)):
-            self.fail("an assertion cannot be repeated", "the assertion without a quantifier", 0)
-        self.position = after
+            self.fail("an assertion cannot be repeated", "the assertion without a quantifier", back)
         low, high = bounds
         if high is not None and high < low:
             self.fail(f"the counts {low} and {high} are in the wrong order", "the smaller one first")
@@ -218,17 +211,11 @@ class _PatternParser(PatternReader):
         if sign in _COUNTS:
             self.position += 1
             return _COUNTS[sign]
-        if not self.take("{"):
-            return None
-        first = second = self.take_while("0123456789")
-        has_comma = self.take(",")
-        if has_comma:
-            second = self.take_while("0123456789")
-        is_valid = bool(first) or (has_comma and not self.is_ecma)
-        if not is_valid or not self.take("}"):
-            self.position = start  # a brace that begins no quantifier stands for itself
-            return None
-        return self.count(first) or 0, self.count(second)
+        found = _BRACES.match(self.pattern, start)
+        if found is None or not (found[1] or (found[2] and not self.is_ecma)):
+            return None  # a brace that begins no quantifier stands for itself
+        self.position = found.end()
+        return self.count(found[1]) or 0, self.count(found[3] if found[2] else found[1])
 
     def count(self, digits: str) -> int | None:
         """The number that the digits say, None if there are none."""
@@ -282,16 +269,16 @@ class _PatternParser(PatternReader):
         inner = self.alternatives()
         self.depth -= 1
         if not self.take(")"):
-            self.position = opening
-            self.fail("this group is not closed", "a ) at its end, or \\( for the character itself", 0)
+            hint = "a ) at its end, or \\( for the character itself"
+            self.fail("this group is not closed", hint, self.position - opening)
         self.flags = flags
         if kind in ("?=", "?!"):
             return Lookahead(inner, kind == "?!")
         if kind in ("?<=", "?<!"):
             low, high = width(inner)
             if not self.is_ecma and low != high:
-                self.position = opening
-                self.fail("a lookbehind of Python matches texts of one length only", "several, one for each length", 0)
+                cause = "a lookbehind of Python matches texts of one length only"
+                self.fail(cause, "several, one for each length", self.position - opening)
             return Lookbehind(inner, kind == "?<!")
         if kind == "?>":
             return _atomic(inner)
@@ -325,9 +312,8 @@ class _PatternParser(PatternReader):
         name = self.take_until(">", "the name of a group")
         if not name.replace("$", "_" if self.is_ecma else "$").isidentifier():
             self.fail("the name of a group must be an identifier", "letters, digits and _", len(name) + 1)
-        if name in self.names and not self.is_ecma:
+        if name in self.numbers and not self.is_ecma:
             self.fail(f"two groups have the name {name!r:.80}", "another name", len(name) + 1)
-        self.names.add(name)
         self.numbers.setdefault(name, []).append(self.num_kept)
 
     def set_flags(self) -> str:

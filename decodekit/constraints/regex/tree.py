@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -122,6 +122,25 @@ def children(tree: Tree) -> tuple[Tree, ...]:
     return ()
 
 
+def subtrees(tree: Tree) -> Iterator[Tree]:
+    """The tree and all that it is made of."""
+    stack = [tree]
+    while stack:
+        one = stack.pop()
+        yield one
+        stack += children(one)
+
+
+def rebuilt(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+    """The same of what the changed children are."""
+    match tree:
+        case Concatenation(parts) | Alternation(parts):
+            return type(tree)(tuple(map(change, parts)))
+        case Quantified(item) | Atomic(item) | Lookahead(item) | Lookbehind(item) | Capture(item):
+            return replace(tree, item=change(item))
+    return tree
+
+
 @lru_cache(maxsize=4096)
 def has_references(tree: Tree) -> bool:
     """Whether a back-reference is in it."""
@@ -142,9 +161,7 @@ def has_lookbehind(tree: Tree) -> bool:
 
 def kinds_of_chars(tree: Tree) -> set[Ranges]:
     """The sets of characters that decide, as the last one that was read, whether an assertion holds."""
-    if isinstance(tree, Assertion):
-        return {tree.chars} if tree.asks_before and tree.chars else set()
-    return set().union(*map(kinds_of_chars, children(tree)))
+    return {one.chars for one in subtrees(tree) if isinstance(one, Assertion) and one.asks_before and one.chars}
 
 
 def sees_past(items: tuple[Tree, ...]) -> bool:
@@ -160,31 +177,20 @@ def sees_past(items: tuple[Tree, ...]) -> bool:
 
 
 def _sees_one(tree: Tree) -> bool:
-    if isinstance(tree, Assertion):
-        return tree.kind in ("line end", "boundary", "inside")
-    return any(map(_sees_one, children(tree)))
+    kinds = ("line end", "boundary", "inside")
+    return any(isinstance(one, Assertion) and one.kind in kinds for one in subtrees(tree))
 
 
 def _sees_far(tree: Tree) -> bool:
-    if isinstance(tree, Assertion):
-        return tree.kind in ("end", "last line")
-    return isinstance(tree, Lookahead | Atomic) or any(map(_sees_far, children(tree)))
+    return any(
+        one.kind in ("end", "last line") if isinstance(one, Assertion) else isinstance(one, Lookahead | Atomic)
+        for one in subtrees(tree)
+    )
 
 
 def is_nullable(tree: Tree) -> bool:
     """Whether it may match nothing, if its assertions hold."""
-    match tree:
-        case Chars():
-            return False
-        case Concatenation(items):
-            return all(map(is_nullable, items))
-        case Alternation(options):
-            return any(map(is_nullable, options))
-        case Quantified(item, least):
-            return least == 0 or is_nullable(item)
-        case Atomic(item):
-            return is_nullable(item)
-    return True
+    return width(tree)[0] == 0
 
 
 def asks_before(tree: Tree) -> bool:

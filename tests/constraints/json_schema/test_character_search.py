@@ -6,7 +6,7 @@ import pytest
 
 from decodekit.constraints.json_schema.strings import character_search, patterns, text
 from decodekit.constraints.json_schema.strings.character_derivatives import row
-from decodekit.constraints.language import ir
+from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language import node as nodes
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.work_budget import Unfinished
@@ -112,10 +112,19 @@ def test_what_begins_inside_a_character_is_left_to_bytes() -> None:
     assert character_search.is_empty(ir.complement(ir.literal(b"a"))) is None
 
 
+ONE_SPELLING = ir.repeat(
+    ir.choice(
+        utf8.charset([(0x20, 0x21), (0x23, 0x5B), (0x5D, utf8.MAX_CODE_POINT)]),
+        *map(ir.literal, (b'\\"', b"\\\\")),
+        ir.concat(ir.literal(b"\\u00"), ir.byte_set(b"01"), ir.byte_set(b"0123456789abcdef")),
+    )
+)
+
+
 def count_by_bytes(body: Node, limit: int) -> int:
     """One spelling of each text, level by level: the number of ways into each state after k bytes."""
     total = 0
-    frontier = {ir.both(body, text.ONE_SPELLING): 1}
+    frontier = {ir.both(body, ONE_SPELLING): 1}
     while frontier and total < limit:
         following: dict[Node, int] = {}
         for node, num_ways in frontier.items():

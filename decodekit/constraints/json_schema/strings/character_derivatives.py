@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import ByteMask, Node, forgetters
+from decodekit.constraints.language.utf8 import Ranges, normalise
 from decodekit.constraints.regex.regex import Loop
 from decodekit.constraints.work_budget import charge
 
@@ -234,17 +236,10 @@ _LEADS: Final = tuple(
 _CONTINUATION: Final = sum(1 << byte for byte in range(0x80, 0xC0))
 
 
-def _runs(mask: ByteMask) -> Iterator[tuple[int, int]]:
+@lru_cache(maxsize=4096)
+def _runs(mask: ByteMask) -> Ranges:
     """The members of a byte set, as ranges."""
-    start = 0
-    while mask:
-        zeros = (mask & -mask).bit_length() - 1
-        mask >>= zeros
-        ones = (~mask & mask + 1).bit_length() - 1
-        mask >>= ones
-        start += zeros
-        yield start, start + ones - 1
-        start += ones
+    return normalise((byte, byte) for byte in ir.bytes_of(mask))
 
 
 def _continued(node: Node, size: int, inside: dict[tuple[Node, int], Row]) -> Row:

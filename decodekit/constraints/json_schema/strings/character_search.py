@@ -16,7 +16,6 @@ Sources: J. Brzozowski, Derivatives of Regular Expressions (1964), for the produ
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Generator, Hashable
 from heapq import heappop, heappush
@@ -234,23 +233,14 @@ class _Work:
             ResourceLimitError: it is one too many.
         """
         self.num_states -= 1
-        self.num_parts -= _num_conditions(state)
+        # The conditions, each counted with its alternatives.
+        self.num_parts -= sum(len(n.options) if isinstance(n, ir.Choice) else 1 for nodes in state for n in nodes)
         if self.num_states < 0 or self.num_parts < 0:
             raise ResourceLimitError(
                 f"more than {self.max_states - self.num_states - 1:,} states are needed to tell whether an "
                 "intersection is empty",
                 hint="use fewer or simpler patterns together",
             )
-
-
-def _num_conditions(state: _State) -> int:
-    """The conditions of a state, each counted with its alternatives."""
-    return sum(map(_num_parts, state[0])) + sum(map(_num_parts, state[1]))
-
-
-def _num_parts(node: Node) -> int:
-    """Number of alternatives that are followed at once."""
-    return len(node.options) if isinstance(node, ir.Choice) else 1
 
 
 def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
@@ -448,12 +438,12 @@ def texts(body: Node, limit: int) -> tuple[str, ...] | None:
     if num_texts(body, limit + 1) > limit:
         return None
     found = []
-    stack = [(b"", ir.both(body, text.ONE_SPELLING))]
+    stack = [("", body)]
     while stack:
-        spelled, node = stack.pop()
+        read, node = stack.pop()
         if node.is_nullable:
-            found.append(json.loads(b'"' + spelled + b'"'))
-        for mask, target in node.transitions():
-            if not target.is_empty:
-                stack += [(spelled + bytes((byte,)), target) for byte in range(256) if mask >> byte & 1]
+            found.append(read)
+        for low, high, target in row(node):
+            if not trust(target).is_empty:
+                stack += [(read + chr(point), target) for point in range(low, high + 1)]
     return tuple(found)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from decodekit.constraints.json_schema.strings import text
 from decodekit.constraints.language import ir, utf8
@@ -54,11 +54,9 @@ class _State:
 
     __slots__ = ("before", "behind", "controls", "ending", "is_lossy", "is_open", "is_partial", "moves", "passing")
 
-    def __init__(
-        self, passing: ByteMask = 0, controls: ByteMask = 0, before: bytes = b"", *, is_partial: bool = False
-    ) -> None:
+    def __init__(self, passing: ByteMask = 0, *, is_partial: bool = False) -> None:
         self.moves: dict[int, tuple[bytes, _State | None]] = {}
-        self.passing, self.controls, self.before, self.is_partial = passing, controls, before, is_partial
+        self.passing, self.controls, self.before, self.is_partial = passing, 0, b"", is_partial
         self.behind: _State | None = self
         self.ending: int | None = None
         self.is_lossy = self.is_open = False
@@ -217,7 +215,7 @@ def _as_they_are(words: Sequence[str], *, is_mark: bool) -> _State:
     found = [word.encode() for word in words]
     states = {word[:size]: _State() for word in found or [b""] for size in range(len(word) or 1)}
     for begun, state in states.items():
-        state.before = b"".join(map(_in_json, begun)) if is_mark else b""
+        state.before = _json(begun) if is_mark else b""
         state.behind, state.is_lossy, state.is_open = states[b""], bool(found), not is_mark
         state.passing, state.controls = ir.ALL_BYTES & ~_CONTROLS, _CONTROLS
         for byte in {*b'"\\', *(byte for word in found for byte in word)}:
@@ -290,13 +288,8 @@ _WORDS: Final[dict[bytes, tuple[bytes, _State | None]]] = {
 }  # fmt: skip
 
 
-def _bare() -> _State:
-    state = _State(_passing(b'"\\:'))
-    state.moves[ord(":")] = b'"', None
-    return state
-
-
-_BARE: Final = _bare()
+_BARE: Final = _State(_passing(b'"\\:'))
+_BARE.moves[ord(":")] = b'"', None
 
 
 @lru_cache(maxsize=64)
@@ -308,11 +301,12 @@ def _text(strings: str, without: tuple[str, ...]) -> _State:
 @lru_cache(maxsize=16)
 def _between_tokens(mark: str) -> _State:
     """Inside of a string up to the special token of a mark, whose characters it does not hold."""
-    behind, name = _Ending(None, b'"'), spelling(mark)
-    for byte in reversed(name[1:]):
+    first, *others = spelling(mark)
+    name: tuple[bytes, _State | None] = b'"', None  # what the rest of it is read as
+    for byte in reversed(others):
         state = _State(is_partial=True)
-        state.moves[byte] = behind.json, behind.state
-        behind = _Ending(state, b"")
+        state.moves[byte] = name
+        name = b"", state
     inside = _as_they_are((mark,), is_mark=False)
     agenda, seen = [inside], {inside}
     while agenda:
@@ -320,14 +314,9 @@ def _between_tokens(mark: str) -> _State:
         following = {after for _, after in state.moves.values() if after is not None} - seen
         seen |= following
         agenda += following
-        state.is_open, state.ending, state.moves[name[0]] = False, name[0], (behind.json, behind.state)
+        state.is_open, state.ending, state.moves[first] = False, first, name
         _settle(state)
     return inside
-
-
-class _Ending(NamedTuple):
-    state: _State | None
-    json: bytes
 
 
 class _Written(Node):

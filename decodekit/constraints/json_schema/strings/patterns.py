@@ -118,7 +118,7 @@ def _superset(pattern: str) -> Node | None:
     except ConstraintError:
         return None
     try:
-        return regex.search_of(regular_superset(tree), text.encode)
+        return regex.Lowering(text.encode, regular_superset(tree)).search()
     except ConstraintError:
         return text.BODY
 

@@ -25,27 +25,24 @@ from decodekit.constraints.language.registry import Narrowed, register
 Escapes: TypeAlias = Literal["any", "needed"]
 
 _OUTSIDE: Final = ""
-_HEX: Final = b"0123456789abcdefABCDEF"
+_BACKSLASH: Final[ByteMask] = 1 << 0x5C
 
 
-def _needed() -> dict[str, list[tuple[ByteMask, str]]]:
-    """The transitions of each beginning of an escape: byte sets, each with the next one; `_OUTSIDE` at its end."""
-    steps: dict[str, dict[str, int]] = {}
-    escapes = [f"\\{letter}" for letter in '"\\bfnrt']
-    escapes += [f"\\u{number:04x}" for number in (0x22, 0x5C, *range(0x20))]
-    for escape in escapes:
-        for length in range(1, len(escape)):
-            bits = 1 << ord(escape[length])
-            if length > 1:  # digits in both cases
-                bits |= 1 << ord(escape[length].upper())
-            target = escape[: length + 1] if length + 1 < len(escape) else _OUTSIDE
-            found = steps.setdefault(escape[:length], {})
+def _moves() -> dict[str, list[tuple[ByteMask, str]]]:
+    """The transitions of each beginning of an escape, and of `_OUTSIDE`: byte sets, each with the next one."""
+    steps = {_OUTSIDE: {"\\": _BACKSLASH, _OUTSIDE: ir.ALL_BYTES & ~_BACKSLASH}}
+    for escape in [*'"\\bfnrt', *(f"u{number:04x}" for number in (0x22, 0x5C, *range(0x20)))]:
+        for length, letter in enumerate(escape):
+            bits = 1 << ord(letter)
+            if length:  # digits in both cases
+                bits |= 1 << ord(letter.upper())
+            target = _OUTSIDE if length + 1 == len(escape) else f"\\{escape[: length + 1]}"
+            found = steps.setdefault(f"\\{escape[:length]}", {})
             found[target] = found.get(target, 0) | bits
     return {begun: [(mask, target) for target, mask in found.items()] for begun, found in steps.items()}
 
 
-_NEEDED: Final = _needed()
-_BACKSLASH: Final[ByteMask] = 1 << 0x5C
+_MOVES: Final = _moves()
 
 
 class Sparing(Narrowed):
@@ -81,30 +78,22 @@ class Sparing(Narrowed):
 
     def transitions(self) -> Transitions:
         """As in `Node`."""
-        rows: list[tuple[ByteMask, Node]] = []
-        for mask, target in self.node.transitions():
-            if self.begun:
-                rows += [(mask & ways, Sparing(target, begun)) for ways, begun in _NEEDED[self.begun] if mask & ways]
-                continue
-            if mask & _BACKSLASH:
-                rows.append((_BACKSLASH, Sparing(target, "\\")))
-            if mask & ~_BACKSLASH:
-                rows.append((mask & ~_BACKSLASH, Sparing(target)))
-        return tuple(rows)
+        return tuple(
+            (mask & ways, Sparing(target, begun))
+            for mask, target in self.node.transitions()
+            for ways, begun in _MOVES[self.begun]
+            if mask & ways
+        )
 
     def derivative(self, byte: int) -> Node:
         """As in `Node`."""
-        if self.begun:
-            begun = next((begun for ways, begun in _NEEDED[self.begun] if ways >> byte & 1), None)
-            target = EMPTY if begun is None else self.node.derivative(byte)
-            return target if target is EMPTY or begun is None else Sparing(target, begun)
-        target = self.node.derivative(byte)
-        return target if target is EMPTY else Sparing(target, "\\" if _BACKSLASH >> byte & 1 else _OUTSIDE)
+        begun = next((begun for ways, begun in _MOVES[self.begun] if ways >> byte & 1), None)
+        target = EMPTY if begun is None else self.node.derivative(byte)
+        return EMPTY if begun is None or target is EMPTY else Sparing(target, begun)
 
     def possible_bytes(self) -> ByteMask:
         """As in `Node`."""
-        mask = self.node.possible_bytes()
-        return mask & reduce(or_, (ways for ways, _ in _NEEDED[self.begun])) if self.begun else mask
+        return self.node.possible_bytes() & reduce(or_, (ways for ways, _ in _MOVES[self.begun]))
 
     def _is_empty(self) -> bool:
         if not self.begun:
@@ -135,7 +124,7 @@ class Sparing(Narrowed):
     @property
     def manner(self) -> bytes:
         """As in `Narrowed`: which escapes are needed, and the one that has begun."""
-        return repr((self.begun, sorted(_NEEDED.items()))).encode()
+        return repr((self.begun, sorted(item for item in _MOVES.items() if item[0]))).encode()
 
     def bounds(self) -> tuple[int, int] | None:
         """As in `Node`: the shortest spelling of a character has no needless escape."""

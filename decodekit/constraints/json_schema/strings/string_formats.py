@@ -7,7 +7,7 @@ names. Where that is not a regular language, or a useless one to generate, it is
   of IPv4 and IPv6 only;
 * a leap second stands at the end of June or December in UTC, with an offset of whole quarters of an hour.
 
-Of the formats in `GUARDED` a mask admits more than is valid, and a guard decides (see `is_valid`).
+Of the formats in `GUARDED` a mask admits more than is valid, and a guard decides (see `judging`).
 
 Of host names a mask admits the form. Labels of ASCII are letters, digits and hyphens (RFC 1123), of 63 characters at
 most; hyphens in the third and fourth place both are reserved for A-labels such as ``xn--p1ai`` (RFC 5890, section
@@ -38,7 +38,7 @@ from decodekit.constraints.json_schema.strings import character_derivatives, tex
 from decodekit.constraints.json_schema.strings.patterns import full_language, is_pattern
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
-from decodekit.constraints.work_budget import Work, done
+from decodekit.constraints.work_budget import Work
 from decodekit.errors import UnsupportedSchemaError
 
 MAX_LOCAL_PART: Final = 64
@@ -152,44 +152,6 @@ _TEMPLATE: Final = (
 )
 _HEX: Final = "[0-9A-Fa-f]"
 
-_PATTERNS: Final = {
-    "date": _DATE,
-    "time": rf"({_CLOCK}(\.\d+)?{_OFFSET}|{_leap_second(None)})",
-    "date-time": (
-        rf"({_DATE}[Tt]{_CLOCK}(\.\d+)?{_OFFSET}"
-        rf"|{_YEAR}-(06-30|12-31)[Tt]{_leap_second(False)}|{_YEAR}-(07-01|01-01)[Tt]{_leap_second(True)})"
-    ),
-    "duration": _DURATION,
-    "ipv4": _IPV4,
-    "ipv6": _IPV6,
-    "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
-    "uri": _URI,
-    "uri-reference": rf"({_URI}|{_RELATIVE})",
-    "iri": _IRI,
-    "iri-reference": rf"({_IRI}|{_RELATIVE_IRI})",
-    "uri-template": _TEMPLATE,
-    "json-pointer": _POINTER,
-    "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
-}
-_PYTHON_PATTERNS: Final = _PATTERNS | {
-    "color": rf"(#({_HEX}{{3}}|{_HEX}{{6}})|{_COLORS})",
-    "hostname": _HOST,
-    "time": rf"{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
-    "date-time": rf"{_DATE}T{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
-    "duration": rf"P(\d{{1,6}}D({_SHORT_TIME})?|{_SHORT_TIME})",
-    "uri": rf"https?://({_IPV4}|({_LABEL}\.)*[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*)(:[1-9]\d{{0,3}})?(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?",
-    **{
-        f"uuid{version}": rf"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}"
-        for version in range(1, 9)
-    },
-    "ipv4network": _IPV4_NETWORK,
-    "ipv4interface": rf"{_IPV4}/([12]?\d|3[0-2])",
-    "ipv6network": _IPV6_NETWORK,
-    "ipv6interface": rf"{_IPV6}/(12[0-8]|1[01]\d|[1-9]?\d)",
-    "ipvanyaddress": rf"({_IPV4}|{_IPV6})",
-    "ipvanynetwork": f"({_IPV4_NETWORK}|{_IPV6_NETWORK})",
-    "ipvanyinterface": rf"({_IPV4}|{_IPV6})",
-}
 # -- host names
 
 MAX_HOST: Final = 253
@@ -204,24 +166,12 @@ _A_LABEL: Final = f"[xX][nN]--{_ANH}{{0,58}}{_AN}"
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "AN"})
 
 
-@lru_cache(maxsize=4)
-def plain_hosts(max_length: int = MAX_HOST) -> Node:
-    """Host names of plain labels."""
-    return _hosts(_PLAIN_LABEL, max_length)
-
-
-@lru_cache(maxsize=1)
-def hosts_with_a_labels() -> Node:
-    """Host names of plain labels and of what has the form of an A-label."""
-    return _hosts(f"({_PLAIN_LABEL}|{_A_LABEL})", MAX_HOST)
-
-
-def _hosts(label: str, max_length: int) -> Node:
+def _hosts(label: str, max_length: int = MAX_HOST) -> Node:
+    """Host names of ASCII, whose labels are of a pattern."""
     return text.meet(full_language(rf"{label}(\.{label})*"), text.length(1, max_length))
 
 
-@lru_cache(maxsize=2)
-def international_hosts(dots: str = _DOT.pattern, max_length: int = MAX_HOST) -> Node:
+def _international_hosts(dots: str = _DOT.pattern, max_length: int = MAX_HOST) -> Node:
     """Host names of characters that may stand in a label, separated by `dots`, a pattern."""
     import idna  # its tables take 10 ms to load, and few schemas ask for such names
 
@@ -246,21 +196,92 @@ def is_host(name: str) -> bool:
     return not name.endswith(".")
 
 
+# -- e-mail addresses
+
+
+def _mail(more: str, domain: Node) -> Node:
+    """A mailbox: dot-string or quoted string, and a domain or an address literal; `more` letters for local parts."""
+    atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{more}]+"
+    quoted = rf'"([ !#-\[\]-~{more}]|\\[ -~])*"'
+    local = full_language(rf"({atom}(\.{atom})*|{quoted})")
+    literal = full_language(rf"\[({_IPV4}|IPv6:{_IPV6})\]")
+    return ir.concat(text.meet(local, text.length(1, MAX_LOCAL_PART)), text.spell("@"), ir.choice(domain, literal))
+
+
+def _python_mail() -> Node:
+    """Addresses that Pydantic reads: with a dot in the domain, and a name at its end that is one of the internet."""
+    last = text.without(full_language("[A-Za-z]{2,20}"), full_language(_NO_DOMAIN))
+    return ir.concat(full_language(_MAILBOX), last)
+
+
+def _named_mail() -> Node:
+    """As `_python_mail`, with or without a name before it."""
+    named = ir.concat(full_language(f'({_NAME}|"{_NAME}") <'), _python_mail(), text.spell(">"))
+    return ir.choice(_python_mail(), named)
+
+
+def _is_mail(address: str) -> bool:
+    """Whether an address of the right form has a valid domain, and few enough octets: the mask counts characters."""
+    local, _, domain = address.rpartition("@")
+    is_short = len(local.encode()) <= MAX_LOCAL_PART and len(address.encode()) <= MAX_MAIL
+    return is_short and (domain.startswith("[") or is_host(domain))
+
+
 # -- the formats by name
 
-# What is more than one pattern.
-_BUILT: Final[dict[str, Callable[[], Node]]] = {
-    "email": lambda: _mail("", plain_hosts(MAX_MAIL_DOMAIN)),
-    "idn-email": lambda: _mail(_BEYOND_ASCII, international_hosts(r"\.", MAX_MAIL_DOMAIN)),
-    "hostname": hosts_with_a_labels,
-    "idn-hostname": international_hosts,
+_ASSERTED: Final[dict[str, str | Callable[[], Node]]] = {
+    "date": _DATE,
+    "time": rf"({_CLOCK}(\.\d+)?{_OFFSET}|{_leap_second(None)})",
+    "date-time": (
+        rf"({_DATE}[Tt]{_CLOCK}(\.\d+)?{_OFFSET}"
+        rf"|{_YEAR}-(06-30|12-31)[Tt]{_leap_second(False)}|{_YEAR}-(07-01|01-01)[Tt]{_leap_second(True)})"
+    ),
+    "duration": _DURATION,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    "uri": _URI,
+    "uri-reference": rf"({_URI}|{_RELATIVE})",
+    "iri": _IRI,
+    "iri-reference": rf"({_IRI}|{_RELATIVE_IRI})",
+    "uri-template": _TEMPLATE,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(0|[1-9]\d*)(#|{_POINTER})",
+    "email": lambda: _mail("", _hosts(_PLAIN_LABEL, MAX_MAIL_DOMAIN)),
+    "idn-email": lambda: _mail(_BEYOND_ASCII, _international_hosts(r"\.", MAX_MAIL_DOMAIN)),
+    "hostname": lambda: _hosts(f"({_PLAIN_LABEL}|{_A_LABEL})"),
+    "idn-hostname": _international_hosts,
     "regex": lambda: text.BODY,
 }
-_PYTHON_BUILT: Final[dict[str, Callable[[], Node]]] = {
-    "email": lambda: _python_mail(),
-    "name-email": lambda: _named_mail(),
+_OF_PYTHON: Final[dict[str, str | Callable[[], Node]]] = {
+    **{name: made for name, made in _ASSERTED.items() if isinstance(made, str)},
+    "color": rf"(#({_HEX}{{3}}|{_HEX}{{6}})|{_COLORS})",
+    "hostname": lambda: text.meet(
+        full_language(_HOST), full_language(r"[^.]{1,63}(\.[^.]{1,63})*"), text.length(1, MAX_HOST)
+    ),
+    "time": rf"{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
+    "date-time": rf"{_DATE}T{_CLOCK}(\.\d{{1,6}})?{_OFFSET}?",
+    "duration": rf"P(\d{{1,6}}D({_SHORT_TIME})?|{_SHORT_TIME})",
+    "uri": rf"https?://({_IPV4}|({_LABEL}\.)*[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*)(:[1-9]\d{{0,3}})?(/[A-Za-z0-9\-._~!$&'()*+,;=:@/]*)?(\?[A-Za-z0-9\-._~&=+]*)?",
+    **{
+        f"uuid{version}": rf"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}"
+        for version in range(1, 9)
+    },
+    "ipv4network": _IPV4_NETWORK,
+    "ipv4interface": rf"{_IPV4}/([12]?\d|3[0-2])",
+    "ipv6network": _IPV6_NETWORK,
+    "ipv6interface": rf"{_IPV6}/(12[0-8]|1[01]\d|[1-9]?\d)",
+    "ipvanyaddress": rf"({_IPV4}|{_IPV6})",
+    "ipvanynetwork": f"({_IPV4_NETWORK}|{_IPV6_NETWORK})",
+    "ipvanyinterface": rf"({_IPV4}|{_IPV6})",
+    "email": _python_mail,
+    "name-email": _named_mail,
     "zoneinfo": lambda: text.words(sorted(zoneinfo.available_timezones())),
 }
+_MADE: Final[dict[Formats, dict[str, str | Callable[[], Node]]]] = {
+    "annotate": {}, "assert": _ASSERTED, "python": _OF_PYTHON
+}  # fmt: skip
+"""By name the pattern of a format, or what makes its language."""
 _DOUBTFUL: Final = {
     "time": r"..:..:60[^]*",
     "date-time": r"[^]*:60[^]*",
@@ -278,11 +299,7 @@ JSON_STRING: Final = "json-string"
 
 def names(mode: Formats = "assert") -> tuple[str, ...]:
     """The formats that are enforced."""
-    return (
-        ()
-        if mode == "annotate"
-        else tuple(_PYTHON_PATTERNS | _PYTHON_BUILT if mode == "python" else _PATTERNS | _BUILT)
-    )
+    return tuple(_MADE[mode])
 
 
 def language(name: str, mode: Formats, *, at: str) -> Node | None:
@@ -305,15 +322,10 @@ def language(name: str, mode: Formats, *, at: str) -> Node | None:
 GUARDED: Final[dict[str, Callable[[str], bool]]] = {
     "hostname": is_host,
     "idn-hostname": is_host,
-    "idn-email": lambda value: _is_mail(value),
+    "idn-email": _is_mail,
     "regex": is_pattern,
 }
 """The formats of which `language` has more texts than are valid, with what decides about a text of it."""
-
-
-def is_valid(name: str, value: str, mode: Formats, *, at: str) -> bool:
-    """As `judging`, at once."""
-    return done(judging(name, value, mode, at=at))
 
 
 def judging(name: str, value: str, mode: Formats, *, at: str) -> Work[bool]:
@@ -357,44 +369,7 @@ def denial(name: str, mode: Formats, *, at: str) -> Node | None:
 
 @lru_cache(maxsize=256)
 def _language(name: str, mode: Formats) -> Node | None:
-    if mode == "python" and name in _PYTHON_BUILT:
-        return _PYTHON_BUILT[name]()
-    if mode == "assert" and name in _BUILT:
-        return character_derivatives.declare(_BUILT[name]())  # from sets of characters in every spelling
-    pattern = (_PYTHON_PATTERNS if mode == "python" else _PATTERNS).get(name)
-    if pattern is None:
-        return None
-    body = full_language(pattern)
-    if name == "hostname":
-        labels = full_language(r"[^.]{1,63}(\.[^.]{1,63})*")
-        body = text.meet(body, labels, text.length(1, 253))
-    assert body is not ir.EMPTY
-    return body
-
-
-def _mail(more: str, domain: Node) -> Node:
-    """A mailbox: dot-string or quoted string, and a domain or an address literal; `more` letters for local parts."""
-    atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{more}]+"
-    quoted = rf'"([ !#-\[\]-~{more}]|\\[ -~])*"'
-    local = full_language(rf"({atom}(\.{atom})*|{quoted})")
-    literal = full_language(rf"\[({_IPV4}|IPv6:{_IPV6})\]")
-    return ir.concat(text.meet(local, text.length(1, MAX_LOCAL_PART)), text.spell("@"), ir.choice(domain, literal))
-
-
-def _python_mail() -> Node:
-    """Addresses that Pydantic reads: with a dot in the domain, and a name at its end that is one of the internet."""
-    last = text.without(full_language("[A-Za-z]{2,20}"), full_language(_NO_DOMAIN))
-    return ir.concat(full_language(_MAILBOX), last)
-
-
-def _named_mail() -> Node:
-    """As `_python_mail`, with or without a name before it."""
-    named = ir.concat(full_language(f'({_NAME}|"{_NAME}") <'), _python_mail(), text.spell(">"))
-    return ir.choice(_python_mail(), named)
-
-
-def _is_mail(address: str) -> bool:
-    """Whether an address of the right form has a valid domain, and few enough octets: the mask counts characters."""
-    local, _, domain = address.rpartition("@")
-    is_short = len(local.encode()) <= MAX_LOCAL_PART and len(address.encode()) <= MAX_MAIL
-    return is_short and (domain.startswith("[") or is_host(domain))
+    made = _MADE[mode].get(name)
+    if made is None or isinstance(made, str):
+        return None if made is None else full_language(made)
+    return character_derivatives.declare(made())  # from sets of characters in every spelling

@@ -19,9 +19,11 @@ Source: RFC 8259, section 7.
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
 from decodekit.constraints.language import ir, utf8
@@ -39,7 +41,7 @@ _COST: Final = 4
 _RAW: Final[Ranges] = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, utf8.MAX_CODE_POINT))
 """Characters that may stand for themselves, DEL and C1 too: all but the quote, the backslash, C0 and surrogates."""
 _SHORT_ESCAPES: Final = {
-    0x22: b'"', 0x5C: b"\\", 0x2F: b"/", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t",
+    0x22: '"', 0x5C: "\\", 0x2F: "/", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t",
 }  # fmt: skip
 _HEX: Final = tuple(
     ir.byte_set({ord(f"{digit:x}"), ord(f"{digit:X}")}) for digit in range(16)
@@ -54,14 +56,12 @@ def encode(ranges: Ranges) -> Node:
     """
     points = utf8.intersect(utf8.normalise(ranges), utf8.SCALARS)
     raw = utf8.charset(utf8.intersect(points, _RAW))
-    short = ir.byte_set(ord(letter) for point, letter in _SHORT_ESCAPES.items() if _contains(points, point))
+    short = ir.byte_set(
+        ord(letter) for point, letter in _SHORT_ESCAPES.items() if any(low <= point <= high for low, high in points)
+    )
     basic = ir.concat(ir.literal(b"u"), _hex(utf8.intersect(points, ((0, 0xFFFF),)), 4))
     astral = _surrogate_pairs(utf8.intersect(points, ((0x10000, utf8.MAX_CODE_POINT),)))
     return ir.choice(raw, ir.concat(ir.literal(b"\\"), ir.choice(short, basic, astral)))
-
-
-def _contains(ranges: Ranges, point: int) -> bool:
-    return any(low <= point <= high for low, high in ranges)
 
 
 @lru_cache(maxsize=4096)
@@ -85,28 +85,22 @@ def _hex(ranges: Ranges, num_digits: int) -> Node:
 
 def _surrogate_pairs(ranges: Ranges) -> Node:
     r"""``uD83D\uDE00`` and the like. The number above 2**16 has ten bits in each half."""
-    by_low: dict[Ranges, list[tuple[int, int]]] = {}  # low halves -> high halves
+    by_low: dict[tuple[int, int], list[tuple[int, int]]] = {}  # low halves -> high halves
     for low, high in ranges:
-        first, last = low - 0x10000, high - 0x10000
-        while first <= last:
-            top = first >> 10
-            end = min(last, (top << 10) | 0x3FF)
-            if first == top << 10 and last >= ((top + 1) << 10) - 1:  # whole blocks at once
-                top_end = ((last + 1) >> 10) - 1
-                by_low.setdefault(((0, 0x3FF),), []).append((top, top_end))
-                first = (top_end + 1) << 10
-            else:
-                by_low.setdefault(((first & 0x3FF, end & 0x3FF),), []).append((top, top))
-                first = end + 1
+        while low <= high:
+            num_blocks = 0 if low & 0x3FF else (high + 1 - low) // 0x400  # whole blocks at once
+            end = low + 0x400 * num_blocks - 1 if num_blocks else min(high, low | 0x3FF)
+            by_low.setdefault((low & 0x3FF, end & 0x3FF), []).append(((low - 0x10000) >> 10, (end - 0x10000) >> 10))
+            low = end + 1
     return ir.choice(
         *(
             ir.concat(
                 ir.literal(b"u"),
                 _hex(utf8.normalise((0xD800 + low, 0xD800 + high) for low, high in tops), 4),
                 ir.literal(b"\\u"),
-                _hex(tuple((0xDC00 + low, 0xDC00 + high) for low, high in lows), 4),
+                _hex(((0xDC00 + first, 0xDC00 + last),), 4),
             )
-            for lows, tops in by_low.items()
+            for (first, last), tops in by_low.items()
         )
     )
 
@@ -122,14 +116,6 @@ CHARACTER: Final[Node] = encode(utf8.SCALARS)
 ir.declare_alphabet(CHARACTER)
 BODY: Final[Node] = ir.repeat(CHARACTER)
 """Any text."""
-ONE_SPELLING: Final[Node] = ir.repeat(
-    ir.choice(
-        utf8.charset(_RAW),
-        ir.literal(b'\\"'),
-        ir.literal(b"\\\\"),
-        ir.concat(ir.literal(b"\\u00"), ir.byte_set(b"01"), ir.byte_set(b"0123456789abcdef")),
-    )
-)
 
 
 def meet(*bodies: Node) -> Node:
@@ -144,23 +130,19 @@ def meet(*bodies: Node) -> Node:
         return bodies[0]
     narrower: list[Node] = []
     is_needed = False  # inside an intersection even `BODY` matters: beside it stand complements, which hold any bytes
-    least, most = 0, _UNBOUNDED  # code points
+    least, most = 0, math.inf  # code points
     for body in bodies:
         for part in body.operands if isinstance(body, ir.Both) else (body,):
             if isinstance(part, ir.Repeat) and part.body is CHARACTER:
                 is_needed |= part is not body
-                least = max(least, part.min)
-                most = min(most, _UNBOUNDED if part.max is None else part.max)
+                least, most = max(least, part.min), min(most, math.inf if part.max is None else part.max)
             else:
                 narrower.append(part)
     if least > most:
         return ir.EMPTY
-    if is_needed or least or most != _UNBOUNDED or not narrower:
-        narrower.append(length(least, None if most == _UNBOUNDED else int(most)))
+    if is_needed or least or most != math.inf or not narrower:
+        narrower.append(length(least, None if most == math.inf else int(most)))
     return ir.both(*narrower)
-
-
-_UNBOUNDED: Final = float("inf")
 
 
 def without(body: Node, other: Node) -> Node:
@@ -246,31 +228,26 @@ Selection: TypeAlias = bytes | None
 """The permitted words of a `WordTable`: one byte each, 1 if it is; None for all."""
 
 
+@dataclass(frozen=True, eq=False)
 class WordTable:
-    """A sorted list of words and what follows each of them.
+    """A sorted list of words and what follows each of them. Compared by identity.
 
-    Args:
+    Attributes:
         words: ascending, without surrogates; a word may occur twice, each with its own end.
         end: what follows the word with an index (a label, a closing part); never an empty language. Nothing by default.
         spelling: the bytes of one character; JSON escapes by default.
         are_labelled: whether each end holds the index of its word as the label.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        end: Callable[[int], Node] | None = None,
-        spelling: Callable[[str], Node] = spell,
-        *,
-        are_labelled: bool = False,
-    ) -> None:
-        self.words = words
-        self.end = end
-        self.spelling = spelling
-        self.are_labelled = are_labelled
-        characters = "".join(words)
-        self.is_basic = characters.isascii() or max(characters) <= "\uffff"
+    words: Sequence[str]
+    end: Callable[[int], Node] | None = None
+    spelling: Callable[[str], Node] = spell
+    are_labelled: bool = False
+
+    @cached_property
+    def is_basic(self) -> bool:
         """Whether all characters lie in the basic multilingual plane."""
+        return all(word.isascii() or max(word) <= "\uffff" for word in self.words)
 
     def node(self, selection: Selection = None) -> Node:
         """The language of the permitted words, each followed by its end."""
@@ -429,9 +406,8 @@ class _Words(Node):
 
 def _escapes(character: str) -> Iterator[str]:
     """The escapes of a character of the basic multilingual plane, with small digits."""
-    short = _SHORT_ESCAPES.get(ord(character))
-    if short is not None:
-        yield f"\\{short.decode()}"
+    if ord(character) in _SHORT_ESCAPES:
+        yield f"\\{_SHORT_ESCAPES[ord(character)]}"
     yield f"\\u{ord(character):04x}"
 
 

@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import islice
 from operator import itemgetter
 from typing import Final
 
@@ -81,21 +82,6 @@ _MAX_EXPONENT: Final = 308
 _MIN_EXPONENT: Final = -999
 
 
-def _decimal(text: str) -> Decimal:
-    """The number as a decimal one; one with an exponent far below is zero.
-
-    Raises:
-        OverflowError: its exponent is far above.
-    """
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        mantissa, _, exponent = text.lower().partition("e")
-        if exponent.startswith("-") or not Decimal(mantissa):
-            return Decimal(0)
-        raise OverflowError(f"{text:.40} is too large") from None
-
-
 def read(text: str) -> Fraction:
     """The number that a text of JSON stands for; zero if its exponent makes it less than `SMALLEST`.
 
@@ -107,7 +93,13 @@ def read(text: str) -> Fraction:
 
 def read_any(text: str) -> Fraction | Decimal:
     """As `read`; a long number is a decimal one, since to make a fraction takes the square of its digits."""
-    number = _decimal(text)
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        mantissa, _, exponent = text.lower().partition("e")
+        if not exponent.startswith("-") and Decimal(mantissa):
+            raise OverflowError(f"{text:.40} is too large") from None
+        number = Decimal(0)
     if "e" in text.lower():
         if number.adjusted() > _MANY_POWERS:
             raise OverflowError(f"{text:.40} is too large")
@@ -495,14 +487,12 @@ class NumberSpec:
         if self.values is not None:
             return not self.admitted_values
         step = self.whole_step
-        if step is None:
-            if self.low is None or self.high is None or self.low < self.high:
-                return False
-            return not self.admits(self.low)
-        if any((step / other).denominator == 1 for other in self.no_multiples):
+        if step is not None and any((step / other).denominator == 1 for other in self.no_multiples):
             return True
         if self.low is None or self.high is None:
             return False
+        if step is None:
+            return self.low >= self.high and not self.admits(self.low)
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return last - first <= _MAX_TRIED and not any(self.admits(n * step) for n in range(first, last + 1))
 
@@ -560,7 +550,7 @@ def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
     step = spec.whole_step
     candidates: Iterable[Fraction]
     if spec.values is not None:
-        candidates = filter(spec.admits, spec.values)
+        candidates = spec.admitted_values
     elif spec.low is None or spec.high is None or (step is None and spec.low != spec.high):
         return None  # no language of ours leaves finitely many of infinitely many numbers
     elif step is None:
@@ -571,13 +561,9 @@ def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
         if last - first - 1 > (_MAX_CANDIDATES if has_gaps else limit):
             return None
         candidates = (value for n in range(first, last + 1) if spec.admits(value := n * step))
-    found = set()
-    for value in candidates:
-        if not spec.languages or not ir.both(spec.node(), _values((value,))).is_empty:
-            found.add(value)
-            if len(found) > limit:
-                return None
-    return frozenset(found)
+    held = (one for one in candidates if not spec.languages or not ir.both(spec.node(), _values((one,))).is_empty)
+    found = frozenset(islice(held, limit + 1))
+    return found if len(found) <= limit else None
 
 
 _MAX_TRIED: Final = 1_000  # multiples between bounds that are looked at one by one

@@ -41,17 +41,16 @@ def language(shape: Shape, *, without: Iterable[Scalar] = (), form: Numbers = "a
     taken = frozenset(without)
     parts = [ir.literal(word.encode()) for word in WORDS if word in shape.words and ("word", word) not in taken]
     strings = shape.strings
-    if not strings.is_empty:
-        used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
-        listed = (
-            character_search.texts(strings, _MAX_WORDS) if used and text.first_characters(strings) is not None else None
-        )
-        if listed is not None:  # what is left of a list is a list
+    used = {value for kind, value in taken if kind == "string" and isinstance(value, str)}
+    if used and not strings.is_empty:
+        is_list = text.first_characters(strings) is not None
+        listed = character_search.texts(strings, _MAX_WORDS) if is_list else None
+        if listed is None:
+            strings = text.without(strings, text.words(list(used)))
+        else:  # what is left of a list is a list
             strings = text.words([value for value in listed if value not in used])
-        elif used:
-            strings = text.without(strings, text.words(sorted(used)))
-        if not strings.is_empty:
-            parts.append(text.quoted(strings))
+    if not strings.is_empty:
+        parts.append(text.quoted(strings))
     refused = frozenset(value for kind, value in taken if kind == "number" and isinstance(value, Fraction))
     specs = (_without(spec, refused) for spec in shape.numbers)
     parts += [node for spec in specs if not (node := in_form(spec, form)).is_empty]
