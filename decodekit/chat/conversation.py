@@ -115,13 +115,13 @@ class TemplateArguments:
         said = self._in_form(tokenizer, messages, at)
         controls = self._controls(tokenizer)
         mark, told, marked = "", self, said
-        if controls is not None and (places := _spelled(controls, _texts_of([*self._parts(), said]))):
-            mark = _unused([*_texts_of([*self._parts(), said]), str(self._template(tokenizer))])
-            *parts, marked = _with_marks([*self._parts(), said], places, mark)
-            told = replace(self, tools=parts[0], options={**self.options, **parts[1]})
-        pieces = (
-            str(told._rendered(tokenizer, marked, at)).split(mark) if mark else [told._rendered(tokenizer, marked, at)]
-        )
+        texts = _texts_of([*self._parts(), said])
+        if controls is not None and (places := _spelled(controls, texts)):
+            mark = _unused([*texts, str(self._template(tokenizer))])
+            tools, options, marked = _with_marks([*self._parts(), said], places, mark)
+            told = replace(self, tools=tools, options={**self.options, **options})
+        written = str(told._rendered(tokenizer, marked, at))
+        pieces = written.split(mark) if mark else [written]
         ends = itertools.accumulate(map(len, pieces[:-1]))
         text = "".join(pieces)
         self._check_written(tokenizer, said, text, at)
@@ -167,13 +167,12 @@ class TemplateArguments:
 
     @staticmethod
     def _left_out(said: list[Message], number: int, what: str, at: str) -> ChatTemplateError:
-        message = said[number]
-        content = message.get("content", "")
-        told = f": {(content if is_structured(content) else text_of(content))!r:.60}" if what == "the content" else ""
-        cause = f"the chat template of the tokenizer leaves out {what} (role {message['role']!r}){told}"
-        hint = "another order or other roles, or a template that writes it"
-        if what != "the content":
-            hint = "calls in the contents of messages, as texts; or a template that writes them"
+        content = said[number].get("content", "")
+        cause = f"the chat template of the tokenizer leaves out {what} (role {said[number]['role']!r})"
+        hint = "calls in the contents of messages, as texts; or a template that writes them"
+        if what == "the content":
+            cause += f": {(content if is_structured(content) else text_of(content))!r:.60}"
+            hint = "another order or other roles, or a template that writes it"
         return ChatTemplateError(cause, at=place_of(at, number), hint=hint)
 
     def source(self, tokenizer: Any) -> str | None:
@@ -313,18 +312,12 @@ def has_chat_template(tokenizer: Any) -> bool:
 def variables(template: str) -> frozenset[str]:
     """The variables that a template in Jinja reads and does not set.
 
-    Without Jinja, or where transformers' dialect of it has changed, every word of the template.
+    Where transformers' dialect of Jinja has changed, every word of the template.
     """
-    try:
-        from jinja2 import Environment, TemplateError, meta
-    except ImportError:
-        return _words(template)
+    from jinja2 import Environment, TemplateError, meta
+
     try:
         environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # parsed, never rendered
         return frozenset(meta.find_undeclared_variables(environment.parse(_TRANSFORMERS_TAG.sub("", template))))
     except TemplateError:
-        return _words(template)
-
-
-def _words(template: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", template))
+        return frozenset(re.findall(r"\w+", template))

@@ -48,9 +48,7 @@ _known: WeakKeyDictionary[Any, dict[Any, Thought | None]] = WeakKeyDictionary()
 def thought_of(tokenizer: Any, chat: TemplateArguments) -> Thought | None:
     """The marks of a thought under the template of a tokenizer, `is_open` left False; None if there are none.
 
-    Args:
-        tokenizer: with a chat template; None for one without, and for a program that writes conversations.
-        told: what the template is told.
+    A program that writes conversations has none.
     """
     source = chat.source(tokenizer)
     if source is None:
@@ -100,7 +98,7 @@ def _marks(prompts: list[str], thinking: str, plain: str, source: str) -> Iterat
     before, is_there, rest = thinking.partition(_THOUGHT)
     end, is_answered, _ = rest.partition(_ANSWER)
     if is_there and is_answered:
-        yield _begin_before(before, _mirrored(end), prompts), end
+        yield _begin_before(before, _answering(end, _BEGINS), prompts), end
     if len(prompts) > 1:
         with_thought, without = (prompt.rpartition(_USER)[2] for prompt in prompts[1:])
         shared = shared_begin((with_thought, without))
@@ -108,17 +106,17 @@ def _marks(prompts: list[str], thinking: str, plain: str, source: str) -> Iterat
         if tags and shared == with_thought:  # an empty thought, or the end of one
             end = empty[tags[-1].start() :]
             begin = empty[: tags[-1].start()]
-            yield begin if begin.strip() else _begin_before(shared, _mirrored(end), []), end
+            yield begin if begin.strip() else _begin_before(shared, _answering(end, _BEGINS), []), end
         begun = with_thought[len(shared) :]
-        if begun.strip() and (closing := _closing(begun)) is not None:
+        if begun.strip() and (closing := _answering(begun, _ENDS)):
             yield begun, closing
     for prompt in prompts:
         for last in [*TAGS.finditer(prompt)][-1:]:
-            closing = _closing(last[0]) or ""
+            closing = _answering(last[0], _ENDS)
             if prompt.rstrip().endswith(last[0]) and THOUGHT_END.search(closing):
                 yield prompt[last.start() :], closing
     for match in THOUGHT_END.finditer(source):
-        yield _mirrored(match[0]), match[0]
+        yield _answering(match[0], _BEGINS), match[0]
 
 
 def _around_thought(thinking: str, plain: str) -> tuple[str, str]:
@@ -151,28 +149,18 @@ def _with_answer(begin: str, end: str, prompt: str, plain: str) -> Thought:
     return Thought(begin, end, answer if answer.strip() else "")
 
 
-def _mirrored(end: str) -> str:
-    """The begin that an end answers to; empty if it answers to none."""
-    mark = end.strip()
-    for pattern, begin in (
-        (r"</(.+)>", r"<\1>"),
-        (r"\[/(.+)\]", r"[\1]"),
-        (r"<\|END_(\w+)\|>.*", r"<|START_\1|>"),
-        (r"<\|(\w+)_end\|>", r"<|\1_start|>"),
-    ):
-        if re.fullmatch(pattern, mark, re.S):
-            return re.sub(pattern, begin, mark, flags=re.S)
-    return ""
+_BEGINS: Final = (
+    (r"</(.+)>", r"<\1>"),
+    (r"\[/(.+)\]", r"[\1]"),
+    (r"<\|END_(\w+)\|>.*", r"<|START_\1|>"),
+    (r"<\|(\w+)_end\|>", r"<|\1_start|>"),
+)
+"""Patterns of ends, and the begins that they answer to."""
+_ENDS: Final = ((r"<([^/|<>]+)>", r"</\1>"), (r"\[([^/\[\]]+)\]", r"[/\1]"), (r"<\|START_(\w+)\|>", r"<|END_\1|>"))
+"""Patterns of begins that are one tag, and their ends."""
 
 
-def _closing(begin: str) -> str | None:
-    """The end of a begin that is one tag."""
-    mark = begin.strip()
-    for pattern, end in (
-        (r"<([^/|<>]+)>", r"</\1>"),
-        (r"\[([^/\[\]]+)\]", r"[/\1]"),
-        (r"<\|START_(\w+)\|>", r"<|END_\1|>"),
-    ):
-        if re.fullmatch(pattern, mark):
-            return re.sub(pattern, end, mark)
-    return None
+def _answering(mark: str, pairs: tuple[tuple[str, str], ...]) -> str:
+    """The other mark of a pair; empty if there is none."""
+    found = ((re.fullmatch(pattern, mark.strip(), re.DOTALL), other) for pattern, other in pairs)
+    return next((match.expand(other) for match, other in found if match), "")

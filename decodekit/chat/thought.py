@@ -73,8 +73,7 @@ class Thought:
     def behind(self, prompt: str) -> Thought | None:
         """The thought of a text behind a prompt: open if the prompt ends inside of one, None if its thought is over.
 
-        Args:
-            prompt: its end, at least as long as the longest of begin, end and answer.
+        The end of the prompt suffices, as long as the longest of begin, end and answer.
         """
         written = prompt.rstrip()
         if written.endswith(self.opener):
@@ -94,12 +93,7 @@ class Thought:
         return replace(self, is_open=True) if is_open else None
 
     def before(self, constraint: Constraint, vocabulary: Vocabulary) -> Constraint:
-        """A thought, and behind it a text of the constraint; where the prompt has begun none, it may be left out.
-
-        Args:
-            constraint: of the answer.
-            vocabulary: has the marks as special tokens or as texts.
-        """
+        """A thought, and behind it a text of the constraint; where the prompt has begun none, it may be left out."""
         answer = self._answer(constraint, self.answer, vocabulary)
         begin = "" if self.is_open else _marks(self.opener, vocabulary)
         reasoned = Reasoned(answer, begin, _marks(self.closer, vocabulary))
@@ -130,10 +124,8 @@ class ThoughtSplit:
     """One text, as it grows, as its thought and its answer.
 
     The thought has no blanks at its ends. The answer is the rest of the text behind the blanks after the thought; where
-    the end of the thought is a word ("assistant"), a blank behind it belongs to the answer (" to=tools.f").
-
-    Args:
-        thought: of the text; None for a text that is all answer.
+    the end of the thought is a word ("assistant"), a blank behind it belongs to the answer (" to=tools.f"). Without a
+    thought all is answer.
 
     Attributes:
         content_at: how many characters stand before the answer, as far as it is known.
@@ -141,7 +133,7 @@ class ThoughtSplit:
     """
 
     def __init__(self, thought: Thought | None) -> None:
-        self._thought = thought
+        self._thought = thought or Thought()
         self._held = self._blanks = ""
         self._is_begun = False
         self.content_at = 0
@@ -160,7 +152,7 @@ class ThoughtSplit:
 
     def push(self, text: str, is_last: bool = False) -> tuple[str, str]:
         """The parts of the thought and of the answer that have become certain."""
-        reasoning = ""
+        reasoning = content = ""
         self._held += text
         if self._state == "begin":
             self._find_begin(is_last)
@@ -168,9 +160,8 @@ class ThoughtSplit:
             reasoning = self._thought_so_far(is_last)
         if self._state == "answer":
             self._find_answer(is_last)
-        if self._state != "content":
-            return reasoning, ""
-        content, self._held = self._held, ""
+        if self._state == "content":
+            content, self._held = self._held, ""
         return reasoning, content
 
     def _drop(self, num_characters: int) -> None:
@@ -178,7 +169,6 @@ class ThoughtSplit:
         self.content_at += num_characters
 
     def _find_begin(self, is_last: bool) -> None:
-        assert self._thought is not None
         opener, answer = self._thought.opener, self._thought.answer.strip()
         begun = self._held.lstrip(BLANKS)
         if begun.startswith(opener):
@@ -190,24 +180,21 @@ class ThoughtSplit:
             self._state = "content"
 
     def _thought_so_far(self, is_last: bool) -> str:
-        assert self._thought is not None
         closer = self._thought.closer
-        end = self._held.find(closer)
-        is_over = end >= 0
-        if end < 0:
-            end = len(self._held) - (0 if is_last else num_held(self._held, closer))
-        piece = self._blanks + self._held[:end]
-        self._drop(end + (len(closer) if is_over else 0))
+        thought, found, _ = self._held.partition(closer)
+        if not found and not is_last:
+            thought = thought[: len(thought) - num_held(thought, closer)]
+        self._drop(len(thought) + len(found))
+        piece = self._blanks + thought
         if not self._is_begun:
             piece = piece.lstrip(BLANKS)
         said = piece.rstrip(BLANKS)
         self._blanks, self._is_begun = piece[len(said) :], self._is_begun or bool(said)
-        if is_over:
+        if found:
             self._state, self._blanks = "answer", ""
         return said
 
     def _find_answer(self, is_last: bool) -> None:
-        assert self._thought is not None
         mark = self._thought.answer.strip()
         is_word = self.has_thought and self._thought.closer[-1].isalnum()
         rest = self._held if is_word else self._held.lstrip(BLANKS)
@@ -220,9 +207,7 @@ class ThoughtSplit:
 class ThoughtTokens:
     """A counter of the tokens of a text that stand before its answer, where it has a thought.
 
-    Args:
-        thought: of the text; None for a text that is all answer.
-        texts: what each token adds to the text.
+    `texts` says what each token adds to the text.
     """
 
     def __init__(self, thought: Thought | None, texts: Sequence[bytes | None]) -> None:

@@ -69,27 +69,18 @@ def cases() -> Iterator[Case]:
     yield Case(CONTENT, (call_of(2), call_of(0, SEVERAL)))
 
 
-class Difference(NamedTuple):
-    """A case that a format and the template write differently."""
-
-    case: Case
-    written: str
-    rendered: str
-
-
 @dataclass(frozen=True, slots=True)
 class DerivedFormat:
     """A format as it was read off a template.
 
     Attributes:
-        format: how calls are written.
         rendered: the cases that the template writes, with what it writes; none where the format is known by marks.
-        differences: of these.
+        differences: the cases that the format writes otherwise, with what it writes and what the template does.
     """
 
     format: ToolFormat
     rendered: tuple[tuple[Case, str], ...] = ()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[tuple[Case, str, str], ...] = ()
 
     def __str__(self) -> str:
         if not self.rendered:
@@ -99,11 +90,7 @@ class DerivedFormat:
 
 
 def derive(tokenizer: Any, template: str | None = None) -> ToolFormat:
-    """The format in which calls are written, from a chat template. What was found is kept.
-
-    Args:
-        tokenizer: of transformers.
-        template: in place of the tokenizer's own: its text, or the name of one of several.
+    """The format that the chat template of a tokenizer tells, or another template by its text or name.
 
     Raises:
         ChatTemplateError: there is no template, or it does not tell.
@@ -112,7 +99,7 @@ def derive(tokenizer: Any, template: str | None = None) -> ToolFormat:
 
 
 def read(tokenizer: Any, template: str | None = None) -> DerivedFormat:
-    """The same with what speaks for it; errors as of `derive`."""
+    """The same with what speaks for it, found once; errors as of `derive`."""
     renderings = Renderings(tokenizer, template)
     try:
         known = _known.setdefault(tokenizer, {})
@@ -134,8 +121,8 @@ def _read(renderings: Renderings) -> DerivedFormat:
     if name is not None:
         return DerivedFormat(FORMATS[name])
     if best is not None:
-        wrong = best.differences[0]
-        told = f"what was read off it writes {wrong.written!r:.200} for {wrong.rendered!r:.200}"
+        _, ours, theirs = best.differences[0]
+        told = f"what was read off it writes {ours!r:.200} for {theirs!r:.200}"
     elif written := renderings.response("", (call_of(0),)):
         told = f"it writes {written!r:.300}, where neither JSON nor elements were found"
     else:
@@ -168,8 +155,7 @@ def _holds(rendered: str, case: Case) -> bool:
 
 
 def _compared(format: ToolFormat, rendered: tuple[tuple[Case, str], ...]) -> DerivedFormat:
-    kept: list[tuple[Case, str]] = []
-    differences = []
+    kept, differences = [], []
     for case, text in rendered:
         if case.content and case.calls and format.is_alone:
             continue
@@ -179,7 +165,7 @@ def _compared(format: ToolFormat, rendered: tuple[tuple[Case, str], ...]) -> Der
             continue
         kept.append((case, text))
         if written != text:
-            differences.append(Difference(case, written, text))
+            differences.append((case, written, text))
     return DerivedFormat(format, tuple(kept), tuple(differences))
 
 
@@ -208,49 +194,34 @@ def _shape(format: ToolFormat) -> tuple[str, ...]:
 
 
 def faults_in(reading: DerivedFormat, tokenizer: Any, vocabulary: Vocabulary) -> list[str]:
-    """The faults of a format: for each response that the template writes, one sentence, or none.
-
-    Args:
-        reading: of the template.
-        tokenizer, vocabulary: of the model.
-    """
-    told = reading.format, tokenizer, vocabulary
-    return [fault for case, text in reading.rendered for fault in _faults(case, text, *told)]
+    """The faults of a format with the tokens of a model: a sentence for each response that it reads otherwise."""
+    found = (_fault(case, text, reading.format, tokenizer, vocabulary) for case, text in reading.rendered)
+    return [fault for fault in found if fault is not None]
 
 
-def _faults(case: Case, text: str, format: ToolFormat, tokenizer: Any, vocabulary: Vocabulary) -> Iterator[str]:
+def _fault(case: Case, text: str, format: ToolFormat, tokenizer: Any, vocabulary: Vocabulary) -> str | None:
     try:
         constraint = tools_of(case.calls, format)
         matcher = compile(constraint, vocabulary).matcher()
         ids = encode_plain(tokenizer, text)
         count = matcher.validate(ids)
         if count < len(ids):
-            yield f"{text!r:.200} is refused at its token {count}, {vocabulary.decode(ids[count : count + 1])!r:.40}"
-            return
+            return f"{text!r:.200} is refused at its token {count}, {vocabulary.decode(ids[count : count + 1])!r:.40}"
         if not all(map(matcher.accept, ids)) or not matcher.is_accepting:
-            yield f"{text!r:.200} may not end there"
-            return
+            return f"{text!r:.200} may not end there"
         found = constraint.parse(text)
-        read = [(call.name, call.arguments) for call in found.calls]
-        if (found.content, read) != (case.content, [(call.name, call.arguments) for call in case.calls]):
-            yield f"{text!r:.200} is read as {found!r:.200}"
+        read, said = ([(call.name, call.arguments) for call in calls] for calls in (found.calls, case.calls))
+        is_same = found.content == case.content and read == said
+        return None if is_same else f"{text!r:.200} is read as {found!r:.200}"
     except (DecodekitError, ValueError) as error:
-        yield f"{text!r:.200}: {error!s:.200}"
+        return f"{text!r:.200}: {error!s:.200}"
 
 
 def tools_of(calls: Sequence[ToolCall], format: ToolFormat) -> Tools:
     """Responses in which such calls can be made, the parameters of the types of their arguments."""
     found: dict[str, Any] = {"no_call": {}}
     for call in calls:
-        found.setdefault(call.name, {}).update({key: _schema(value) for key, value in call.arguments.items()})
-    return tools(
-        [
-            {"name": name, "parameters": {"type": "object", "properties": properties}}
-            for name, properties in found.items()
-        ],
-        format,
-    )
-
-
-def _schema(value: object) -> dict[str, str]:
-    return {"type": _TYPES.get(type(value), "object")}
+        types = {key: {"type": _TYPES.get(type(value), "object")} for key, value in call.arguments.items()}
+        found.setdefault(call.name, {}).update(types)
+    parameters = {name: {"type": "object", "properties": properties} for name, properties in found.items()}
+    return tools([{"name": name, "parameters": one} for name, one in parameters.items()], format)

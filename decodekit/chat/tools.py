@@ -83,11 +83,7 @@ def tools(
 
 
 def format_of(tokenizer: Any, template: str | None = None) -> ToolFormat:
-    """The format in which a model calls tools: that of its chat template; ``"hermes"`` if it has none.
-
-    Args:
-        tokenizer: of transformers or of mistral-common.
-        template: in place of the tokenizer's own.
+    """The format in which a model calls tools: that of its chat template, or of another; ``"hermes"`` if it has none.
 
     Raises:
         ChatTemplateError: the chat template does not tell.
@@ -141,12 +137,7 @@ def content_begins(constraint: object) -> set[str]:
 
 
 def in_format_of(constraint: C, tokenizer: Any, template: str | None = None) -> C:
-    """A constraint with all calls in the format of a model.
-
-    Raises:
-        ChatTemplateError: the chat template does not tell how tools are called.
-        OptionError: what was said of the tools cannot be had in that format.
-    """
+    """A constraint with all calls in the format of a model. Raises what `format_of` and `tools` do."""
     return _told(constraint, format_of(tokenizer, template)) if waits(constraint) else constraint
 
 

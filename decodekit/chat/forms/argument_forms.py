@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from decodekit.chat.forms.prompt_outline import shared_begin, shared_end
-from decodekit.chat.forms.renderings import KEYS, VALUES, Renderings, call_of, is_whole
+from decodekit.chat.forms.renderings import KEYS, VALUES, Renderings, call_of, whole_places
 from decodekit.constraints.json_schema.notation import Values
 from decodekit.constraints.tool_calls.format import Arguments, ElementArguments, JsonArguments
 
@@ -34,20 +34,18 @@ _MANY_DIVISIONS: Final = 4
 
 def argument_forms(renderings: Renderings) -> Iterator[Arguments]:
     """The forms that arguments may have, the likeliest first."""
-    written = renderings.response("", (call_of(0, SEVERAL),)) or renderings.response(
-        "", (call_of(0, SEVERAL), call_of(1))
-    )
+    written = renderings.called(SEVERAL) or renderings.response("", (call_of(0, SEVERAL), call_of(1))) or ""
     is_sorted = _sorts(renderings)
     for is_quoted, is_ascii, item, key in itertools.product((False, True), (False, True), (", ", ","), (": ", ":")):
         form = JsonArguments(Values(item=item, key=key, is_ascii=is_ascii, is_sorted=is_sorted), is_quoted)
-        if form.written(SEVERAL) in (written or ""):
+        if form.written(SEVERAL) in written:
             yield form
     yield from _elements(renderings)
 
 
 def _sorts(renderings: Renderings) -> bool:
     """Whether the keys of arguments are sorted, whatever their order was."""
-    written = renderings.response("", (call_of(0, {KEYS[1]: VALUES[1], KEYS[0]: VALUES[0]}),)) or ""
+    written = renderings.called({KEYS[1]: VALUES[1], KEYS[0]: VALUES[0]})
     return -1 < written.find(KEYS[0]) < written.find(KEYS[1])
 
 
@@ -61,9 +59,7 @@ class _Around(NamedTuple):
 
 
 def _around(renderings: Renderings, values: Sequence[Any]) -> _Around | None:
-    one, two = (
-        renderings.response("", (call_of(0, dict(zip(KEYS[:count], values, strict=False))),)) or "" for count in (1, 2)
-    )
+    one, two = (renderings.called(dict(zip(KEYS[:count], values, strict=False))) for count in (1, 2))
     words = [re.escape(str(word)) for pair in zip(KEYS, values, strict=False) for word in pair]
     single = re.search("(.*?)".join(words[:2]), one, re.DOTALL)
     pair = re.search("(.*?)".join(words[:4]), two, re.DOTALL)
@@ -109,7 +105,7 @@ def _divisions(around: _Around, none: str | None) -> list[tuple[int, int]]:
         if num_end > rest or not (is_same or "".join(str(none).split()) == "".join((head + tail).split())):
             continue
         cuts = ((before, len(head)), (between, rest), (between, num_end), (behind, num_end))
-        num_divided = sum(not is_whole(*cut) for cut in cuts)
+        num_divided = sum(len({*whole_places(*cut)}) > 1 for cut in cuts)
         has_blanks = before[len(head) :][:1].isspace()
         found.append((not is_same, num_divided, has_blanks, rest - num_end, -num_begin, num_begin, num_end))
     return [one[-2:] for one in sorted(found)[:_MANY_DIVISIONS]]
@@ -119,7 +115,7 @@ def _values(renderings: Renderings, form: ElementArguments, head: str, tail: str
     """The form of values: that of most arguments of all types."""
     shown: list[tuple[Any, str]] = []
     for value in (*TEXTS, *OTHERS, *NESTED):
-        written = renderings.response("", (call_of(0, {KEYS[0]: value}),)) or ""
+        written = renderings.called({KEYS[0]: value})
         middle = form.middle if isinstance(value, str) or form.middle_of_others is None else form.middle_of_others
         begin, end = f"{head}{form.begin}{KEYS[0]}{middle}", form.end + tail
         if written.startswith(begin) and written[len(begin) :].endswith(end):

@@ -12,8 +12,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from decodekit.chat.forms.renderings import (
     CONTENT,
@@ -40,40 +41,28 @@ _NINE: Final = "[a-zA-Z0-9]{9}"
 
 def call_forms(renderings: Renderings, arguments: Arguments) -> Iterator[ToolFormat]:
     """Formats that calls with such arguments may have, the likeliest first."""
+    call = call_of(0)
     for num_calls in (3, 2, 1):
         row = _row(renderings, arguments, num_calls)
         if row is None:
             continue
-        try:
-            yield _with_optional_closing(renderings, _format(renderings, arguments, row))
-        except InvalidConstraintError:  # nothing tells such calls from a content, say
-            continue
+        with suppress(InvalidConstraintError):  # nothing tells such calls from a content, say
+            format = _format(renderings, arguments, row)
+            if format.closing and renderings.response("", (call,)) is None:
+                # The closing may be missing, with the end of the turn, where the template writes a single call.
+                single = replace(format, closing="", end="").written("", (call,))
+                is_optional = (renderings.turn(calls=(call,)) or "").endswith(single)
+                format = replace(format, is_closing_optional=is_optional)
+            yield format
 
 
-def _with_optional_closing(renderings: Renderings, format: ToolFormat) -> ToolFormat:
-    """A format whose closing is missing, with the end of the turn, where the template writes a single call."""
-    call = call_of(0)
-    if renderings.response("", (call,)) is not None or not format.closing:
-        return format
-    single = replace(format, closing="", end="").written("", (call,))
-    return replace(format, is_closing_optional=(renderings.turn(calls=(call,)) or "").endswith(single))
+class _Row(NamedTuple):
+    """Calls one behind the other."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Calls one behind the other.
-
-    Attributes:
-        before: what stands before the first hole.
-        calls: of each call its holes, and the texts between them.
-        between: what stands between the last hole of a call and the first one of the next.
-        behind: what stands behind the last hole.
-    """
-
-    before: str
-    calls: tuple[tuple[Piece, ...], ...]
-    between: tuple[str, ...]
-    behind: str
+    before: str  # the first hole
+    calls: tuple[tuple[Piece, ...], ...]  # of each call its holes, and the texts between them
+    between: tuple[str, ...]  # the last hole of a call and the first one of the next
+    behind: str  # the last hole
 
 
 def _row(renderings: Renderings, arguments: Arguments, num_calls: int) -> _Row | None:
@@ -118,7 +107,7 @@ def _format(renderings: Renderings, arguments: Arguments, row: _Row) -> ToolForm
         separator=separator,
         closing=shut,
         names=_spelling_of_names(call),
-        id_pattern=_id_pattern(renderings) if ID in call else None,
+        id_pattern=_NINE if ID in call and _wants_nine(renderings) else None,
         content_begin=content_begin,
         content_end=content_end,
         joint=joint,
@@ -145,27 +134,29 @@ def _around(row: _Row) -> tuple[str, tuple[Piece, ...], str, str, str]:
 
 
 def _numbered(pieces: Sequence[Piece], is_first_longer: bool = False) -> list[Piece]:
-    """A piece of each call, with a hole where the numbers of the calls stand; the piece of the first call without.
+    """A piece of each call in order, with a hole where their numbers stand; the piece of the first call without.
 
-    Args:
-        pieces: of the calls in order.
-        is_first_longer: whether the first one may begin otherwise; what is found is of the second then.
+    With `is_first_longer` the first one may begin otherwise, and what is found is of the second.
     """
-    texts = [str(piece) for piece in pieces]
-    rests = texts[is_first_longer:]
-    if isinstance(pieces[0], Hole) or len({*rests}) < 2:
-        return [pieces[int(is_first_longer)]]
-    place = next(place for place, letters in enumerate(zip(*rests, strict=False)) if len({*letters}) > 1)
-    tails = {text[place:].removeprefix(str(number)) for number, text in enumerate(rests, int(is_first_longer))}
-    tail = min(tails)
-    if len(tails) > 1 or not texts[0].endswith(f"0{tail}"):
-        return [pieces[int(is_first_longer)]]
-    return [rests[0][:place], NUMBER, tail]
+    texts, skipped = [str(piece) for piece in pieces], int(is_first_longer)
+    rests = texts[skipped:]
+    if not isinstance(pieces[0], Hole) and len({*rests}) > 1:
+        place = next(place for place, letters in enumerate(zip(*rests, strict=False)) if len({*letters}) > 1)
+        tails = {text[place:].removeprefix(str(number)) for number, text in enumerate(rests, skipped)}
+        if len(tails) == 1 and texts[0].endswith(f"0{min(tails)}"):
+            return [rests[0][:place], NUMBER, min(tails)]
+    return [pieces[skipped]]
+
+
+def _beside(call: Sequence[Piece], hole: Hole) -> tuple[str, str]:
+    """The texts before and behind a hole."""
+    place = call.index(hole)
+    before, after = (str(call[at]) if 0 <= at < len(call) else "" for at in (place - 1, place + 1))
+    return before, after
 
 
 def _spelling_of_names(call: Sequence[Piece]) -> Any:
-    place = call.index(NAME)
-    before, after = (str(call[at]) if 0 <= at < len(call) else "" for at in (place - 1, place + 1))
+    before, after = _beside(call, NAME)
     return "json" if _BEFORE_KEY.search(before) and after.startswith('"') else "raw"
 
 
@@ -173,8 +164,7 @@ def _with_optional_id(call: tuple[Piece, ...]) -> tuple[Part, ...]:
     """A call in which what belongs to the identifier may be left out: a member of JSON, or a mark."""
     if ID not in call:
         return call
-    place = call.index(ID)
-    before, after = (str(call[at]) if 0 <= at < len(call) else "" for at in (place - 1, place + 1))
+    place, (before, after) = call.index(ID), _beside(call, ID)
     member, first = _MEMBER.search(before), _FIRST_MEMBER.search(before)
     following = re.match(r"\",\s*", after)
     mark = next((found for found in MARK.finditer(before) if found.end() == len(before)), None)
@@ -189,10 +179,10 @@ def _with_optional_id(call: tuple[Piece, ...]) -> tuple[Part, ...]:
     return tuple(part for part in (*call[: max(place - 1, 0)], *parts, *call[place + 2 :]) if part != "")
 
 
-def _id_pattern(renderings: Renderings) -> str | None:
-    """The pattern of identifiers, where the template refuses all but nine letters or digits."""
+def _wants_nine(renderings: Renderings) -> bool:
+    """Whether the template refuses all identifiers but those of nine letters or digits."""
     longer = call_of(0, name_of_id="call_zq0123456789")
-    return None if str(longer.id) in (renderings.turn(calls=(longer,)) or "") else _NINE
+    return str(longer.id) not in (renderings.turn(calls=(longer,)) or "")
 
 
 def _identifier(call: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -10,6 +10,7 @@ the module `outline` finds out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -43,12 +44,11 @@ class MessageForm:
 
     Attributes:
         listed: roles whose contents are lists of parts; others have texts.
-        arguments: of calls.
         empty: the content of calls without text.
         ids: of calls and results: those that were given, nine letters and digits (Mistral), or `functions.NAME:NUMBER`
             (Kimi, whose template writes no other name).
         is_divided: whether text before calls is a message of its own.
-        results: results of tools that are not texts: values, or their JSON.
+        results: of tools that are not texts.
         is_joined: whether lists of parts have one text; some templates write the first alone.
     """
 
@@ -73,9 +73,10 @@ class MessageForm:
                 if is_said and self.is_divided:
                     found.append({name: one for name, one in made.items() if name != "tool_calls"})
                     made["content"] = self._content({**message, "content": ""})
-                if (self.is_divided or not is_said) and self.empty != "text":
-                    made |= {"content": Null()}
-                    made = {name: one for name, one in made.items() if name != "content" or self.empty == "null"}
+                if (self.is_divided or not is_said) and self.empty == "null":
+                    made["content"] = Null()
+                elif (self.is_divided or not is_said) and self.empty == "missing":
+                    del made["content"]
             if message["role"] == "tool":
                 made |= ids.of_result(message)
             found.append(made)
@@ -103,7 +104,7 @@ class MessageForm:
 class _Ids:
     """Identifiers of the calls of a conversation, in order."""
 
-    def __init__(self, kind: Literal["given", "nine", "numbered"]) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
         self._made: dict[str, str] = {}
         self._open: list[tuple[str | None, str]] = []  # of calls without a result: their identifiers, and their tools
@@ -127,18 +128,15 @@ class _Ids:
         given = message.get("tool_call_id")
         made = self._made.get(given, given) if given is not None else None
         place = next((place for place, (one, _) in enumerate(self._open) if given is None or one == made), None)
-        call = (made, None) if place is None else self._open.pop(place)
-        found: Message = {} if call[0] is None else {"tool_call_id": call[0]}
-        return found if message.get("name") or call[1] is None else {**found, "name": call[1]}
+        made, name = (made, None) if place is None else self._open.pop(place)
+        found: Message = {} if made is None else {"tool_call_id": made}
+        return found if message.get("name") or name is None else {**found, "name": name}
 
 
 def plain(messages: Sequence[Mapping[str, Any]], source: str, at: str) -> list[Message]:
     """Messages in one form whoever wrote them: contents texts, lists of texts or values, arguments of calls values.
 
-    Args:
-        messages: with roles and contents, calls in OpenAI's form or without its wrapping.
-        source: the template. ``developer`` is ``system`` for one that does not name it.
-        at: the place to name in errors.
+    ``developer`` is ``system`` for a template, `source`, that does not name it.
 
     Raises:
         ChatTemplateError: a message has something that is neither text nor a call.
@@ -166,16 +164,16 @@ def _plain_content(content: Any, role: Any, at: str) -> Any:
         return dict(content) if isinstance(content, Mapping) else json.dumps(content, default=str)
     parts = []
     for part in content:
-        if isinstance(part, str):
-            part = {"type": "text", "text": part}
-        is_text = isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS and "text" in part
-        if not is_text and role == "tool" and not (isinstance(part, Mapping) and "type" in part):
+        text = part if isinstance(part, str) else None
+        if isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS and "text" in part:
+            text = str(part["text"])
+        if text is None and role == "tool" and not (isinstance(part, Mapping) and "type" in part):
             return list(content)  # a value
-        if not is_text:
+        if text is None:
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
             cause = f"a part of type {kind!r:.40} is no text, and models are used for text alone"
             raise ChatTemplateError(cause, at=at, hint='{"type": "text", "text": "..."}')
-        parts.append({"type": "text", "text": str(part["text"])})
+        parts.append({"type": "text", "text": text})
     return parts
 
 
@@ -183,11 +181,9 @@ def _plain_call(call: Mapping[str, Any]) -> Message:
     given: Mapping[str, Any] = call.get("function", call)
     arguments = given.get("arguments", {})
     if isinstance(arguments, str):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):  # a template may write it as it is
             value = json.loads(arguments or "{}")
             arguments = value if isinstance(value, dict) else arguments
-        except (ValueError, RecursionError):
-            pass  # a template may write it as it is
     function = {**given, "arguments": {} if arguments is None else arguments}
     rest = {name: one for name, one in call.items() if name not in ("name", "arguments") and one is not None}
     return {"type": "function", **rest, "function": function}

@@ -41,32 +41,19 @@ _WORDS: Final = re.compile(r"(?<![<\[/|\w])[a-z0-9]+")
 
 
 class Wanted(NamedTuple):
-    """Something that a template has to write.
-
-    Attributes:
-        mark: that stands for it in the outline.
-        message: number of the message.
-        what: in words.
-    """
+    """Something that a template has to write, by its mark in the outline."""
 
     mark: str
-    message: int
+    message: int  # its number
     what: str
 
 
-class Found(NamedTuple):
-    """An outline that was looked for: its form, and the contents that come through in none."""
-
-    form: MessageForm
-    lost: tuple[Wanted, ...] = ()
+Found: TypeAlias = tuple[MessageForm, tuple[Wanted, ...]]
+"""A form, and what comes through in none."""
 
 
 class PromptOutline:
-    """A conversation with marks in place of what is said.
-
-    Args:
-        messages: as `plain` gives them.
-        source: the template, which has none of the marks.
+    """A conversation, as `plain` gives it, with marks in place of what is said, which `source`, the template, has not.
 
     Attributes:
         key: equal for conversations of one outline.
@@ -98,9 +85,8 @@ class PromptOutline:
         key: list[Any] = [message["role"], says, repr(others) if others else ""]
         for name in (*REASONING_NAMES, "name"):
             if name in message:
-                is_said = bool(message[name])
-                made[name] = self._mark(place) if is_said else message[name]
-                key.append((name, is_said))
+                made[name] = message[name] and self._mark(place)
+                key.append((name, bool(message[name])))
         if message.get("tool_call_id"):
             made["tool_call_id"] = self._id(message["tool_call_id"])
             key.append("result")
@@ -139,16 +125,14 @@ class PromptOutline:
 
         What a template raises for every form is left to whoever renders the conversation itself.
         """
-        fewest: Found | None = None
+        losing: list[Found] = []
         for form in self._forms(render):
             lost = self._lost(form, render)
-            if lost is None:
-                continue
-            if not lost:
-                return Found(self._least(form, render))
-            if fewest is None or len(lost) < len(fewest.lost):
-                fewest = Found(form, tuple(lost))
-        return fewest or Found(MessageForm())
+            if lost:
+                losing.append((form, tuple(lost)))
+            elif lost is not None:
+                return self._least(form, render), ()
+        return min(losing, key=lambda found: len(found[1]), default=(MessageForm(), ()))
 
     def _forms(self, render: Render) -> Iterator[MessageForm]:
         """Forms that may be, the plainest first."""
@@ -160,20 +144,19 @@ class PromptOutline:
         listed = list(dict.fromkeys(map(frozenset, ([], some, roles, *([role] for role in sorted(roles)[:4])))))
         is_both = any(not is_blank(message["content"]) for message in calling)
         is_value = any(is_structured(message["content"]) for message in self.messages)
-        is_in_parts = any(
-            isinstance(message["content"], list) and len(message["content"]) > 1 for message in self.messages
-        )
-        choices: list[list[Any]] = [
-            listed,
-            ["value", "text"] if calling else ["value"],
-            [*EMPTY] if calling else ["text"],
-            ["given", "nine", "numbered"] if calling else ["given"],
-            [False, True] if is_both else [False],
-            ["value", "text"] if is_value else ["value"],
-            [False, True] if is_in_parts else [False],
+        is_in_parts = any(isinstance(one["content"], list) and len(one["content"]) > 1 for one in self.messages)
+        choices: list[tuple[list[Any], Any]] = [  # each with whether it matters, beyond the first
+            (listed, True),
+            (["value", "text"], calling),
+            ([*EMPTY], calling),
+            (["given", "nine", "numbered"], calling),
+            ([False, True], is_both),
+            (["value", "text"], is_value),
+            ([False, True], is_in_parts),
         ]
-        for numbers in sorted(itertools.product(*(range(len(some)) for some in choices)), key=sum):
-            yield MessageForm(*(some[number] for some, number in zip(choices, numbers, strict=True)))
+        numbered = [[*enumerate(some if matters else some[:1])] for some, matters in choices]
+        for chosen in sorted(itertools.product(*numbered), key=lambda some: sum(number for number, _ in some)):
+            yield MessageForm(*(one for _, one in chosen))
 
     def _lost(self, form: MessageForm, render: Render) -> list[Wanted] | None:
         """The contents that a form loses; None if the template refuses it."""
@@ -194,17 +177,14 @@ class PromptOutline:
         filled = _rendered(replace(form, is_divided=False).of(said), render) if calling else None
         if filled is None or (written := _rendered(form.of(self.messages), render)) is None:
             return form
-        best, marks, end = (len(written), form), self._marks_in(written), len(shared_end((written, filled)))
+        best, marks, end = (len(written), form), {*self._pattern.findall(written)}, len(shared_end((written, filled)))
         for other in (replace(form, empty=empty) for empty in EMPTY):
             text = _rendered(other.of(self.messages), render)
-            if text is None or len(text) >= best[0] or not marks <= self._marks_in(text):
+            if text is None or len(text) >= best[0] or not marks.issubset(self._pattern.findall(text)):
                 continue
             if len(shared_end((text, filled))) >= end and not self._lost(other, render):
                 best = len(text), other
         return best[1]
-
-    def _marks_in(self, text: str) -> set[str]:
-        return {*self._pattern.findall(text)}
 
 
 def _rendered(messages: list[Message], render: Render) -> str | None:
@@ -238,13 +218,8 @@ def first_unwritten(messages: Sequence[Message], written: str, render: Render, u
     """The number of a message of which something is not in the text that was written; None if all is.
 
     Contents are looked for as they are. Of what is not found (a template may escape it, or trim its lines), the words
-    have to be there, and another rendering with marks in its lines says whether they are its own.
-
-    Args:
-        messages: in their form.
-        written: of them.
-        render: as for `find`.
-        unused: gives letters that none of the messages has.
+    have to be there, and another rendering with marks in its lines says whether they are its own: letters that
+    `unused` gives, which none of the messages has.
     """
     suspects = {
         number: texts
@@ -258,19 +233,13 @@ def first_unwritten(messages: Sequence[Message], written: str, render: Render, u
         words = {*_WORDS.findall(" ".join(said).casefold())} - known
         if not all(word in text for word in words):
             return number
-    mark = unused()
-    marked = [
-        {**message, "content": _each_line_marked(message["content"], mark, suspects[number])}
-        if number in suspects
-        else message
-        for number, message in enumerate(messages)
-    ]
-    try:
-        again = render(marked)
-    except Exception:  # for what the marks did to it
-        return next(iter(suspects))
+    mark, marked = unused(), [*messages]
+    for number, said in suspects.items():
+        content = _each_line_marked(messages[number]["content"], mark, said)
+        marked[number] = {**messages[number], "content": content}
     num_marks = sum(text_of(marked[number]["content"]).count(mark) for number in suspects)
-    return None if again.count(mark) >= num_marks else next(iter(suspects))
+    again = _rendered(marked, render)  # None for what the marks did to it
+    return None if again is not None and again.count(mark) >= num_marks else next(iter(suspects))
 
 
 def _said(message: Message) -> list[str]:

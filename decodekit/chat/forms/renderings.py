@@ -36,27 +36,22 @@ _EMPTY_THOUGHT: Final = re.compile(rf"\s*({MARK.pattern})\s*({MARK.pattern})")
 
 
 class Renderings:
-    """The renderings of a template for turns of the model.
+    """The renderings of a template in Jinja for turns of the model.
 
     Args:
-        tokenizer: of transformers, with a template in Jinja.
         template: in place of the tokenizer's own: its text, or the name of one of several.
-        options: variables of the template, such as ``enable_thinking``.
 
-    Attributes:
-        template: the text of the template.
-        refusals: what the template raised, in order.
 
     Raises:
         ChatTemplateError: the tokenizer has no template.
     """
 
-    def __init__(self, tokenizer: Any, template: str | None = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, tokenizer: Any, template: str | None = None) -> None:
         if not hasattr(tokenizer, "get_chat_template") or not (template or getattr(tokenizer, "chat_template", None)):
             cause = "the tokenizer has no chat template in Jinja, which would tell how tools are called"
             raise ChatTemplateError(cause, at="format", hint='a format by name, such as "hermes"')
-        self.refusals: list[str] = []
-        self._tokenizer, self._options = tokenizer, options or {}
+        self.refusals: list[str] = []  # what the template raised, in order
+        self._tokenizer = tokenizer
         self._tools = [_definition(name) for name in TOOLS]
         self._written: dict[str, str | None] = {}
         self.template = str(tokenizer.get_chat_template(template, self._tools))
@@ -78,7 +73,7 @@ class Renderings:
         return self._written[key]
 
     def _rendered(self, messages: Sequence[Message], has_prompt: bool) -> str:
-        told = {"chat_template": self.template, "add_generation_prompt": has_prompt, "tokenize": False, **self._options}
+        told = {"chat_template": self.template, "add_generation_prompt": has_prompt, "tokenize": False}
         try:
             return str(self._tokenizer.apply_chat_template([*messages], tools=self._tools, **told))
         except Exception as error:  # some write calls, and cannot write tools
@@ -91,12 +86,15 @@ class Renderings:
     def form(self) -> MessageForm | None:
         """The form in which calls come through; None if they do in none."""
         outline = PromptOutline([_ASKED, _answer("", (call_of(0),), "")], self.template)
-        found = outline.find(lambda messages: self._rendered(messages, has_prompt=False))
-        return None if found.lost else found.form
+        form, lost = outline.find(lambda messages: self._rendered(messages, has_prompt=False))
+        return None if lost else form
 
     def turn(self, content: str = "", calls: Sequence[ToolCall] = (), thought: str = "") -> str | None:
         """A turn behind its head, up to the end of the text; None where the template refuses it."""
-        return None if self.form is None else self._turn(self.form, content, calls, thought)
+        if self.form is None:
+            return None
+        turn = self._behind_user(self.text(self.form.of([_ASKED, _answer(content, calls, thought)])))
+        return None if turn is None or not turn.startswith(self._head) else turn[len(self._head) :]
 
     def response(self, content: str = "", calls: Sequence[ToolCall] = ()) -> str | None:
         """A turn without head, lead and end; None where the template refuses it, or writes it in another way."""
@@ -108,6 +106,10 @@ class Renderings:
             return None
         rest = turn[len(lead) : len(turn) - len(end)]
         return rest[len(_empty_thought(rest)) :]
+
+    def called(self, arguments: dict[str, Any]) -> str:
+        """The response that is one call with such arguments; empty where there is none."""
+        return self.response("", (call_of(0, arguments),)) or ""
 
     @cached_property
     def thought_before_calls(self) -> str:
@@ -170,15 +172,10 @@ class Renderings:
         turns = (self.turn(calls=(call_of(0),)), self.turn(CONTENT, (call_of(0),)))
         return [turn for turn in turns if turn is not None]
 
-    def _turn(
-        self, form: MessageForm, content: str = "", calls: Sequence[ToolCall] = (), thought: str = ""
-    ) -> str | None:
-        head = self._head(form)
-        turn = self._behind_user(self.text(form.of([_ASKED, _answer(content, calls, thought)])))
-        return None if turn is None or not turn.startswith(head) else turn[len(head) :]
-
-    def _head(self, form: MessageForm) -> str:
+    @cached_property
+    def _head(self) -> str:
         """The text between the words of the user and a turn."""
+        form = self.form or MessageForm()
         said = (CONTENT, ()), ("", (call_of(0),)), (CONTENT, (call_of(0),))
         texts = [self.text(form.of([_ASKED]), has_prompt=True)]
         texts += [self.text(form.of([_ASKED, _answer(content, calls, "")])) for content, calls in said]
@@ -189,12 +186,9 @@ class Renderings:
         """The text behind the words of the user, and the mark that closes the one before them."""
         if text is None or USER not in text:
             return None
-        place = text.rindex(USER)
-        rest = text[place + len(USER) :]
-        begin, end = (
-            re.search(rf"({MARK.pattern})\s*$", text[max(place - 90, 0) : place]),
-            re.match(rf"\s*({MARK.pattern})", rest),
-        )
+        before, _, rest = text.rpartition(USER)
+        begin = re.search(rf"({MARK.pattern})\s*$", before[-90:])
+        end = re.match(rf"\s*({MARK.pattern})", rest)
         return rest[end.end() :] if begin and end and is_pair(begin[1], end[1]) else rest
 
 
@@ -206,10 +200,8 @@ def _answer(content: str, calls: Sequence[ToolCall], thought: str) -> Message:
     if thought:
         message |= dict.fromkeys(REASONING_NAMES, thought)
     if calls:
-        message["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ]
+        functions = [(call.id, {"name": call.name, "arguments": call.arguments}) for call in calls]
+        message["tool_calls"] = [{"type": "function", "id": id, "function": function} for id, function in functions]
     return message
 
 
@@ -234,7 +226,7 @@ def common_begin(texts: Iterable[str]) -> str:
     shared = shared_begin(listed)
     if shared in listed:
         return shared
-    return shared[: min((_whole_place(text, len(shared), -1) for text in listed), default=0)]
+    return shared[: min((whole_places(text, len(shared))[0] for text in listed), default=0)]
 
 
 def common_end(texts: Iterable[str]) -> str:
@@ -243,22 +235,14 @@ def common_end(texts: Iterable[str]) -> str:
     shared = shared_end(listed)
     if shared in listed:
         return shared
-    places = [len(text) - len(shared) for text in listed]
-    skips = (_whole_place(text, place, 1) - place for text, place in zip(listed, places, strict=True))
-    return shared[max(skips, default=0) :]
+    rests = (len(text) - whole_places(text, len(text) - len(shared))[1] for text in listed)
+    return shared[len(shared) - min(rests, default=len(shared)) :]
 
 
-def is_whole(text: str, place: int) -> bool:
-    """Whether a place of a text divides neither a mark nor a word."""
-    return _whole_place(text, place, 1) == place
-
-
-def _whole_place(text: str, place: int, direction: int) -> int:
-    """The nearest place, forwards or backwards, at which neither a mark nor a word is divided."""
-    for found in _UNDIVIDED.finditer(text):
-        if found.start() < place < found.end():
-            return found.start() if direction < 0 else found.end()
-    return place
+def whole_places(text: str, place: int) -> tuple[int, int]:
+    """The nearest places up to a place and from it on at which neither a mark nor a word is divided."""
+    around = (found.span() for found in _UNDIVIDED.finditer(text) if found.start() < place < found.end())
+    return next(around, (place, place))
 
 
 def _empty_thought(text: str) -> str:

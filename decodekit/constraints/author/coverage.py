@@ -162,20 +162,18 @@ def warnings_of(constraint: JsonSchema) -> list[str]:
 def _keywords(network: SchemaNetwork, found: list[Finding]) -> tuple[KeywordCoverage, ...]:
     left = dict(network.semantics.left)
     by_guard = schema_guard.guarded_locations(network.semantics)
+    formats = network.semantics.formats
 
     def status(finding: Finding) -> Status:
-        name, location = finding.keyword, finding.location
-        formats = network.semantics.formats
-        is_format = name == "format" and finding.status == "mask" and formats == "assert"
-        if location.at(name) in left and finding.status == "mask":
+        name, location, is_mask = finding.keyword, finding.location, finding.status == "mask"
+        if is_mask and location.at(name) in left:
             return "guard"
         if name == "contentSchema" and location.keywords().get("format") == JSON_STRING and formats == "python":
             return "mask"
-        if (name == "uniqueItems" and location.index in by_guard) or (
-            is_format and location.keywords()["format"] in GUARDED
-        ):
-            return "guard"
-        return finding.status
+        is_guarded = name == "uniqueItems" and location.index in by_guard
+        if is_mask and name == "format" and formats == "assert":
+            is_guarded = location.keywords()["format"] in GUARDED
+        return "guard" if is_guarded else finding.status
 
     return tuple(
         KeywordCoverage(one.keyword, at, status(one), one.error if one.status == "refused" else None, left.get(at))
@@ -270,13 +268,13 @@ def _tree(coverage: Coverage) -> list[str]:
     for pointer in schemas:
         below.setdefault(_holder(pointer, schemas), []).append(pointer)
     rows: list[tuple[str, str]] = []
-    stack: list[tuple[str, str | None, int]] = [(pointer, None, 0) for pointer in reversed(below.get(None, []))]
+    stack: list[tuple[str, str, int]] = [(pointer, pointer, 1) for pointer in reversed(below.get(None, []))]
     while stack:
-        pointer, holder, depth = stack.pop()
-        place = pointer if holder is None else pointer[len(holder) + 1 :]
+        pointer, place, depth = stack.pop()
         said = [f"{status} {', '.join(schemas[pointer][status])}" for status in _STATUSES if status in schemas[pointer]]
-        rows.append((f"{'  ' * (depth + 1)}{place}", "; ".join(said)))
-        stack += [(inner, pointer, depth + 1) for inner in reversed(below.get(pointer, []))]
+        rows.append((f"{'  ' * depth}{place}", "; ".join(said)))
+        inner = reversed(below.get(pointer, []))
+        stack += [(other, other[len(pointer) + 1 :], depth + 1) for other in inner]
     width = max((len(place) for place, _ in rows if len(place) <= _WIDEST), default=0)
     return [f"{place.ljust(width)}  {said}" for place, said in rows]
 

@@ -27,35 +27,23 @@ _NEEDED: Final = re.compile(r'\\(?:["\\bfnrt]?|u?|u0{0,2}|u00(?:[01][0-9A-Fa-f]?
 
 @dataclass(frozen=True)
 class Filler:
-    """Characters of a text, which may be the beginning of one, that say little.
+    """Characters of a text, which may be the beginning of one, that say little."""
 
-    Attributes:
-        blanks: white space between the tokens of JSON.
-        needless: escapes of characters that JSON can write as themselves.
-        needed: other escapes, such as line breaks.
-        digits: of the number at the end, beyond those that a double has.
-    """
-
-    blanks: int = 0
-    needless: int = 0
-    needed: int = 0
-    digits: int = 0
+    blanks: int = 0  # white space between the tokens of JSON
+    needless: int = 0  # escapes of characters that JSON can write as themselves
+    needed: int = 0  # other escapes, such as line breaks
+    digits: int = 0  # of the number at the end, beyond those that a double has
 
 
 def filler_of(text: str) -> Filler:
     """Count; what stands in strings is not white space."""
-    blanks = needless = needed = 0
-    for part in _PART.findall(text):
-        if not part.startswith('"'):
-            blanks += len(part)
-            continue
-        for escape in _ESCAPE.findall(part):
-            if _NEEDED.fullmatch(escape):
-                needed += len(escape)
-            else:
-                needless += len(escape)
+    parts = _PART.findall(text)
+    escapes = [escape for part in parts if part.startswith('"') for escape in _ESCAPE.findall(part)]
+    blanks = sum(len(part) for part in parts if not part.startswith('"'))
+    needed = sum(len(escape) for escape in escapes if _NEEDED.fullmatch(escape))
     last = _LAST_NUMBER.search(text)
-    return Filler(blanks, needless, needed, max(0, len(last[1]) - DOUBLE_DIGITS) if last else 0)
+    digits = max(0, len(last[1]) - DOUBLE_DIGITS) if last else 0
+    return Filler(blanks, sum(map(len, escapes)) - needed, needed, digits)
 
 
 def remark(constraint: Constraint, text: str) -> tuple[str, str] | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from decodekit.constraints.author.members import complete
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.grammar.grammar import Grammar
+from decodekit.constraints.grammar.lark.definitions import Definitions
+from decodekit.constraints.grammar.linear import LinearForms
+from decodekit.constraints.grammar.source import Source
 from decodekit.errors import ConstraintError, GuardError
-
-if TYPE_CHECKING:
-    from decodekit.constraints.grammar.grammar import Grammar
 
 _GBNF_RULE: Final = re.compile(r"^[ \t]*([A-Za-z0-9_-]+)[ \t]*::=", re.MULTILINE)
 
@@ -49,8 +50,6 @@ def outline(constraint: Constraint) -> Outline:
     except (ConstraintError, GuardError) as error:
         least = None
         warnings.append(f"no shortest text was found: {error.cause}")
-    from decodekit.constraints.grammar.grammar import Grammar
-
     if not isinstance(constraint, Grammar) or constraint.syntax not in ("lark", "gbnf"):
         kind = constraint.syntax if isinstance(constraint, Grammar) else type(constraint).__name__
         return Outline(kind, least=least, warnings=tuple(warnings))
@@ -67,8 +66,6 @@ def outline(constraint: Constraint) -> Outline:
 
 def _useless(grammar: Grammar) -> list[str]:
     """Rules of which no text can be derived, and rules and terminals that take part in none."""
-    from decodekit.constraints.grammar.linear import LinearForms
-
     rules = grammar.rules
     productive = LinearForms(rules).productive
     found = [f"no text can be derived from the rule {name!r}" for name in rules.rules if name not in productive]
@@ -83,9 +80,6 @@ def _defined(grammar: Grammar) -> list[tuple[str, bool]]:
     """The names that the grammar itself defines, and whether each is a terminal; templates and imports aside."""
     if grammar.syntax == "gbnf":
         return [(name, False) for name in dict.fromkeys(_GBNF_RULE.findall(grammar.text))]
-    from decodekit.constraints.grammar.lark.definitions import Definitions
-    from decodekit.constraints.grammar.source import Source
-
     source = Source(grammar.text, grammar.file)
     found = Definitions(source, None if grammar.file is None else dict(grammar.files))
     own = [entry for entry in found.entries.values() if entry.place.source == source and not entry.parameters]

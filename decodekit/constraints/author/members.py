@@ -62,7 +62,7 @@ def explain(constraint: object, text: str) -> Explanation:
     """Whether a text is one of a constraint, and if it is none, where it stops being the beginning of one and why.
 
     Args:
-        constraint: a `Constraint` or what `as_constraint` takes as one.
+        constraint: what `as_constraint` takes as one.
         text: the whole text. `Explanation.position` is its length if it is whole, or the beginning of a longer one.
 
     Raises:
@@ -81,10 +81,6 @@ def complete(constraint: object, prefix: str = "") -> str:
     With a guard (`Guarded`, `uniqueItems` of objects) the shortest text may be one that it refuses; then the result is
     the shortest of some random ones.
 
-    Args:
-        constraint: a `Constraint` or what `as_constraint` takes as one.
-        prefix: the beginning.
-
     Raises:
         OptionError: no text begins so; with what was expected.
         GuardError: the guard refused every text that was tried.
@@ -95,25 +91,25 @@ def complete(constraint: object, prefix: str = "") -> str:
     ways = readings(recogniser, prefix, rule.special_tokens())
     if not ways[0].is_whole:
         raise OptionError(f"no text begins so: {ways[0].explain(recogniser)}", at="prefix")
-    paths = [way.path for way in ways]
-    wholes = [path + completions.text(way.state) for path, way in zip(paths, ways, strict=True)]
-    shortest = min(range(len(wholes)), key=lambda number: len(wholes[number]))
-    text = with_names(wholes[shortest])
+    whole, path = min(((way.path + completions.text(way.state), way.path) for way in ways), key=lambda way: len(way[0]))
+    text = with_names(whole)
     refusal = _refusal(rule, text)
-    if refusal is None:
-        return _decoded(text)
-    size = len(paths[shortest]) + DEFAULT_SIZE
-    found = list(filter(None, _random(rule, random.Random(0), size, paths[shortest])))
-    if not found:
-        raise _refused(refusal)
-    return _decoded(min(found, key=lambda member: (len(member), member)))
+    if refusal is not None:
+        found = list(filter(None, _random(rule, random.Random(0), len(path) + DEFAULT_SIZE, path)))
+        if not found:
+            raise _refused(refusal)
+        text = min(found, key=lambda member: (len(member), member))
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise _no_text() from None
 
 
 def sample_text(constraint: object, *, seed: int = 0, size: int = DEFAULT_SIZE) -> str:
     """A random text of a constraint; see the module `members` for the distribution.
 
     Args:
-        constraint: a `Constraint` or what `as_constraint` takes as one.
+        constraint: what `as_constraint` takes as one.
         seed: the same seed, the same text (with the same version of decodekit).
         size: the mean of the lengths, in bytes, at which a text is brought to its end. Where little is to choose, texts
             are shorter, and what has to be written makes them longer.
@@ -179,13 +175,6 @@ def _refused(refusal: Refusal) -> GuardError:
     return GuardError(f"the guard refused {MAX_TRIES} texts; the last: {refusal.message}", at=refusal.at)
 
 
-def _decoded(text: bytes) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        raise _no_text() from None
-
-
 def _no_text() -> ConstraintError:
     return ConstraintError("what the constraint has is no UTF-8: bytes that are no characters")
 
@@ -207,18 +196,12 @@ class _Only(Frame):
 
 
 class _Walk:
-    """One random text.
-
-    Args:
-        completions: knows the shortest text of every frame.
-        rng: what decides.
-        size: of the text, in bytes.
-    """
+    """One random text."""
 
     def __init__(self, completions: Completions, rng: random.Random, size: float) -> None:
         self._completions = completions
         self._rng = rng
-        self._room = size
+        self._room = size  # in bytes
         self._text = bytearray()
         self._stack: list[tuple[Frame, int]] = []  # frames to return to, with the bytes that each needs at least
 
@@ -317,10 +300,7 @@ class _Walk:
             if any(cost is not None for _, cost in ways):
                 self._append(word)
                 return self._choose(ways)
-        return self._shortest(reader, move, node, text)
-
-    def _shortest(self, reader: Frame, move: Read, node: Node, text: bytes) -> Frame | None:
-        """The shortest way through a lexeme and all that follows in its frame, where random ones led nowhere."""
+        # The shortest way through the lexeme and all that follows in its frame.
         reader = _Resumed(reader, text) if text else reader
         self._append(self._least(_Only(replace(move, node=node, reader=reader))))
         return self._return()

@@ -65,21 +65,15 @@ _ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "
 
 
 class _GbnfParser:
-    """Recursive descent over one grammar.
-
-    Attributes:
-        rules: the right side of each rule.
-        uses: the rules that each rule names.
-        references: where each rule is named first.
-    """
+    """Recursive descent over one grammar."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.text = source, source.text
         self.position = 0
         self.depth = 0
         self.rules: dict[str, Expression] = {}
-        self.uses: dict[str, dict[str, None]] = {}
-        self.references: dict[str, int] = {}
+        self.uses: dict[str, dict[str, None]] = {}  # the rules that each rule names
+        self.references: dict[str, int] = {}  # where each rule is named first
         self._defined_at: dict[str, int] = {}
         self._names: dict[str, None] = {}  # the rules that the rule at hand names
 
@@ -94,17 +88,21 @@ class _GbnfParser:
         self.place(at).fail(cause, hint, error)
 
     def expected(self, what: str, hint: str | None = None) -> NoReturn:
-        found = self.text[self.position : self.position + 1]
+        found = self.peek()
         shown = "the end of the grammar" if not found else "the end of the line" if found in "\r\n" else repr(found)
         self.fail(f"expected {what}, found {shown}", self.position, hint)
 
-    def space(self) -> None:
+    def space(self, has_lines: bool = False) -> None:
         """Skip blanks and comments, and inside of a group line ends."""
-        pattern = _SPACE_AND_LINES if self.depth else _SPACE
+        pattern = _SPACE_AND_LINES if has_lines or self.depth else _SPACE
         self.position = pattern.match(self.text, self.position).end()  # type: ignore[union-attr]
 
     def lines(self) -> None:
-        self.position = _SPACE_AND_LINES.match(self.text, self.position).end()  # type: ignore[union-attr]
+        self.space(has_lines=True)
+
+    def peek(self) -> str:
+        """The next character; none at the end."""
+        return self.text[self.position : self.position + 1]
 
     def take(self, text: str) -> bool:
         if not self.text.startswith(text, self.position):
@@ -118,7 +116,7 @@ class _GbnfParser:
         self.lines()
         while self.position < len(self.text):
             self.rule()
-            if self.position < len(self.text) and self.text[self.position] not in "\r\n":
+            if self.peek() not in "\r\n":
                 self.expected("an item, '|' or the end of the line")
             self.lines()
 
@@ -139,10 +137,9 @@ class _GbnfParser:
                 "one rule with '|' between its alternatives",
             )
         self._defined_at[name] = at
-        self._names = {}
+        self._names = self.uses[name] = {}
         self.lines()
         self.rules[name] = self.alternatives()
-        self.uses[name] = self._names
 
     def alternatives(self) -> Expression:
         options = [self.sequence()]
@@ -165,19 +162,17 @@ class _GbnfParser:
     def item(self) -> Expression | None:
         """One item; None where none begins."""
         at = self.position
-        char = self.text[at : at + 1]
+        char = self.peek()
         reader = {'"': self.literal, "[": self.char_class, "(": self.group, "<": self.token}.get(char)
         if reader is not None:
             return reader()
-        if char == "!" and self.text.startswith("!<", at):
-            self.place(at).fail(
-                "a negated token is not supported", "the text that may stand here, such as [^<]", UnsupportedSchemaError
-            )
+        if self.text.startswith("!<", at):
+            hint = "the text that may stand here, such as [^<]"
+            self.fail("a negated token is not supported", at, hint, UnsupportedSchemaError)
         if char == ".":
             self.position += 1
             return Terminal(utf8.charset(utf8.EVERYTHING), ".")
-        match = _NAME.match(self.text, at)
-        if match is not None:
+        if match := _NAME.match(self.text, at):
             self.position = match.end()
             self.references.setdefault(match.group(), at)
             self._names[match.group()] = None
@@ -204,11 +199,10 @@ class _GbnfParser:
     def quantified(self, item: Expression) -> Expression:
         """The item with its quantifiers; several may follow each other."""
         num_quantifiers = 0
-        while (char := self.text[self.position : self.position + 1]) and char in "*+?{":
+        while (char := self.peek()) and char in "*+?{":
             num_quantifiers += 1
             if num_quantifiers > MAX_QUANTIFIERS:
-                cause = f"more than {MAX_QUANTIFIERS} quantifiers in a row"
-                self.place(self.position).fail(cause, "one", ResourceLimitError)
+                self.fail(f"more than {MAX_QUANTIFIERS} quantifiers in a row", self.position, "one", ResourceLimitError)
             if char == "{":
                 low, high = self.counts()
             else:
@@ -227,7 +221,7 @@ class _GbnfParser:
         self.space()
         if self.take(","):
             self.space()
-            high = self.number() if self.text[self.position : self.position + 1] in set("0123456789") else None
+            high = self.number() if self.peek() in set("0123456789") else None
             self.space()
         if not self.take("}"):
             self.expected("'}' after the counts")
@@ -240,7 +234,7 @@ class _GbnfParser:
         if match is None:
             self.expected("how often the item occurs, as in {2} or {2,5}")
         if len(match.group()) > 12 or int(match.group()) > MAX_COUNT:
-            self.place(self.position).fail(f"a count above {MAX_COUNT:,}", "'*' or '+'", ResourceLimitError)
+            self.fail(f"a count above {MAX_COUNT:,}", self.position, "'*' or '+'", ResourceLimitError)
         self.position = match.end()
         return int(match.group())
 
@@ -254,20 +248,19 @@ class _GbnfParser:
         self.position += 1
         if self.text[at] != "\\":
             return self.text[at]
-        letter = self.text[self.position : self.position + 1]
+        letter = self.peek()
         self.position += 1
         if letter in _ESCAPES:
             return _ESCAPES[letter]
         if letter not in _HEX_DIGITS:
             self.fail(f"there is no escape \\{letter}", at, r"\\ for a backslash")
-        num_digits = _HEX_DIGITS[letter]
-        match = re.compile(f"[0-9A-Fa-f]{{{num_digits}}}").match(self.text, self.position)
-        if match is None:
-            self.fail(f"\\{letter} needs {num_digits} hexadecimal digits", at)
-        if int(match.group(), 16) > MAX_CODE_POINT:
-            self.fail(f"U+{match.group()} is no code point", at)
-        self.position = match.end()
-        return chr(int(match.group(), 16))
+        digits = self.text[self.position : self.position + _HEX_DIGITS[letter]]
+        if re.fullmatch(f"[0-9A-Fa-f]{{{_HEX_DIGITS[letter]}}}", digits) is None:
+            self.fail(f"\\{letter} needs {_HEX_DIGITS[letter]} hexadecimal digits", at)
+        if int(digits, 16) > MAX_CODE_POINT:
+            self.fail(f"U+{digits} is no code point", at)
+        self.position += len(digits)
+        return chr(int(digits, 16))
 
     def literal(self) -> Expression:
         at = self.position

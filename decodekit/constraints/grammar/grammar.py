@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.grammar import gbnf
 from decodekit.constraints.grammar.lark import definitions
 from decodekit.constraints.grammar.lark import lark_rules as lark
+from decodekit.constraints.grammar.library import SUFFIXES, Syntax, path_of
 from decodekit.constraints.grammar.regular import fold
 from decodekit.constraints.grammar.rule_frames import root_frame
 from decodekit.constraints.grammar.rules import Inline, Rules, Terminal, special_tokens_of
@@ -24,10 +26,9 @@ from decodekit.errors import InvalidConstraintError, NameNotFoundError, OptionEr
 if TYPE_CHECKING:
     from decodekit.constraints.constraint import Guard
 
-Syntax: TypeAlias = Literal["lark", "gbnf", "regex", "schema"]
 Lexer: TypeAlias = Literal["scannerless", "longest"]
 
-_SUFFIXES: Final[dict[str, Syntax]] = {".lark": "lark", ".gbnf": "gbnf", ".regex": "regex", ".schema.json": "schema"}
+
 _STARTS: Final[dict[Syntax, str]] = {"lark": "start", "gbnf": "root", "regex": "start", "schema": "start"}
 _GBNF_RULE: Final = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 _NUM_GRAMMARS: Final = 64  # as many as grammars are kept compiled
@@ -90,7 +91,7 @@ class Grammar(Constraint):
         path = _path_of(text_or_path_or_name)
         text = str(text_or_path_or_name) if path is None else _read(path)
         if syntax is None:
-            by_suffix = [kind for suffix, kind in _SUFFIXES.items() if path is not None and path.name.endswith(suffix)]
+            by_suffix = [kind for suffix, kind in SUFFIXES.items() if path is not None and path.name.endswith(suffix)]
             syntax = by_suffix[0] if by_suffix else "gbnf" if _GBNF_RULE.search(text) else "lark"
         if start is not None and syntax in ("regex", "schema"):
             raise OptionError(f"{start!r} is no start: a {syntax} has no rules", at="start", hint="no start")
@@ -153,20 +154,15 @@ def _path_of(value: str | Path) -> Path | None:
         return value
     if "\n" in value:
         return None
-    try:
-        is_file = Path(value).is_file()
-    except (OSError, ValueError):  # no path can be so long, or hold a NUL
-        is_file = False
-    if is_file:
-        return Path(value)
+    with suppress(OSError, ValueError):  # no path can be so long, or hold a NUL
+        if Path(value).is_file():
+            return Path(value)
     if ":" in value:
         return None
-    from decodekit.constraints.grammar.library import path_of  # which reads the folder of the library
-
     try:
         return path_of(value)
     except NameNotFoundError as error:
-        if "/" in value or value.endswith(tuple(_SUFFIXES)):
+        if "/" in value or value.endswith(tuple(SUFFIXES)):
             raise NameNotFoundError(f"there is no file {value!r}, nor such a name in the library") from error
         raise
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import decodekit
 from decodekit.errors import NameNotFoundError
 from decodekit.plugins import near_or_first
 
-SUFFIXES: Final = (".lark", ".gbnf", ".regex", ".schema.json")
+Syntax: TypeAlias = Literal["lark", "gbnf", "regex", "schema"]
+
+SUFFIXES: Final[dict[str, Syntax]] = {".lark": "lark", ".gbnf": "gbnf", ".regex": "regex", ".schema.json": "schema"}
 """The kinds of files, by how their names end."""
 
 _PACKAGE: Final = Path(decodekit.__file__).parent
@@ -27,10 +29,7 @@ def names() -> tuple[str, ...]:
 
 
 def path_of(name: str) -> Path:
-    """The file of the grammar with a name.
-
-    Args:
-        name: with or without the suffix of its file: ``"sql"`` or ``"sql.lark"``.
+    """The file of the grammar with a name, which may have the suffix of its file: ``"sql"`` or ``"sql.lark"``.
 
     Raises:
         NameNotFoundError: there is no such grammar; with the nearest names.
@@ -50,5 +49,5 @@ def _without_suffix(name: str) -> str:
 def _paths() -> MappingProxyType[str, Path]:
     # A wheel holds the folder inside the package, a checkout beside it.
     folder = _PACKAGE / "grammars" if (_PACKAGE / "grammars").is_dir() else _PACKAGE.parent / "grammars"
-    files = [path for path in folder.iterdir() if path.name.endswith(SUFFIXES)] if folder.is_dir() else []
+    files = [path for path in folder.iterdir() if path.name.endswith(tuple(SUFFIXES))] if folder.is_dir() else []
     return MappingProxyType(dict(sorted((_without_suffix(path.name), path) for path in files)))

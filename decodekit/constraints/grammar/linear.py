@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from decodekit.constraints.grammar.rules import (
     Alternatives,
@@ -75,13 +75,6 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """A text of another constraint, given by its root."""
-
-    root: Frame
-
-
-@dataclass(frozen=True, slots=True)
 class Either:
     """One of several items."""
 
@@ -105,14 +98,13 @@ class Ascent:
     goal: str
 
 
-Head: TypeAlias = Terminal | RuleRef | Other
+Head: TypeAlias = Terminal | RuleRef | Frame  # the root of another constraint
 Symbol: TypeAlias = Head | Either | Rounds | Ascent
 Heads: TypeAlias = "tuple[tuple[Head, Item | None], ...]"
 """Heads, each with what is left after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(NamedTuple):
     """The linear form of an item: each head with what is left after it; and whether the item may be empty."""
 
     heads: Heads
@@ -181,7 +173,7 @@ class LinearForms:
         root = expression.constraint.root()
         if isinstance(root, Lexeme):
             return self._word(root.node, None, then)
-        inline = self.item(Other(root), then)
+        inline = self.item(root, then)
         may_be_empty = any(move is RETURN for move in root.moves())
         return self.item(Either((inline, then)), None) if may_be_empty else inline
 
@@ -217,14 +209,14 @@ class LinearForms:
                     holds = can_read and not node.is_empty
                 case RuleRef(name):
                     holds = name in rules
-                case Other():
-                    holds = can_read
                 case Either(options):
                     holds = any(self._holds(option, rules, can_read=can_read) for option in options)
                 case Rounds(body, least):
                     holds = not least or self._holds(body, rules, can_read=can_read)
                 case Ascent():
                     holds = True
+                case _:
+                    holds = can_read
             if not holds:
                 return False
             item = item.then
@@ -318,8 +310,6 @@ class LinearForms:
             if isinstance(symbol, Terminal):
                 if not symbol.node.is_empty:
                     heads[symbol, then] = None
-            elif isinstance(symbol, Other):
-                heads[symbol, then] = None
             elif isinstance(symbol, RuleRef):
                 if symbol.name in self.written_out:
                     for head, left in self.linear(self.bodies[symbol.name]).heads:
@@ -332,8 +322,10 @@ class LinearForms:
                 following = [self.joined(option, then) for option in symbol.options]
             elif isinstance(symbol, Rounds):
                 following = self._rounds(symbol, then, heads)
-            else:
+            elif isinstance(symbol, Ascent):
                 following = self._going_up(symbol, then)
+            else:
+                heads[symbol, then] = None
             for other in following:
                 if other not in seen:
                     seen.add(other)
@@ -387,18 +379,18 @@ class LinearForms:
         """Whether an item has a text at all, so that nothing is read that cannot be completed."""
         return self._holds(item, self.productive, can_read=True)
 
-    def beginnings(self, name: str) -> Heads:
-        """The heads of a rule's non-empty texts that are not left recursive with it, each with what is left."""
+    def beginnings(self, name: str) -> Linear:
+        """The linear form of a rule's non-empty texts, without heads that are left recursive with it."""
         corners = self.corners.get(name)
         if corners is None:
-            return self.linear(self.bodies[name]).heads
+            return Linear(self.linear(self.bodies[name]).heads, False)
         found: dict[tuple[Head, Item | None], None] = {}
         for corner in corners:
             up = self.item(Ascent(corner, name), None)
             for head, left in self.linear(self.bodies[corner]).heads:
                 if not isinstance(head, RuleRef) or head.name not in corners:
                     found[head, self.joined(left, up)] = None
-        return self._grouped(found)
+        return Linear(self._grouped(found), False)
 
     def start(self) -> Item:
         """A whole text."""

@@ -57,20 +57,15 @@ def _without_recursion(name: str, expression: Expression) -> Expression:
     """The rule, as a repetition if it calls itself only at the end of alternatives, or only at their beginning."""
     if name not in references(expression):
         return expression
-    own = RuleRef(name)
-    bases: list[Expression] = []
-    rounds: list[tuple[Expression, ...]] = []
-    for option in _options(expression):
-        if name not in references(option):
-            bases.append(option)
-        else:
-            rounds.append(option.items if isinstance(option, Concatenated) else (option,))
-    for is_last in (True, False):
-        inner = [items[:-1] if is_last else items[1:] for items in rounds if items[-1 if is_last else 0] == own]
-        if len(inner) == len(rounds) and not any(name in references(Concatenated(items)) for items in inner):
-            many = repeated(alternatives(*(sequence(*items) for items in inner)))
-            base = alternatives(*bases)
-            return sequence(many, base) if is_last else sequence(base, many)
+    options = list(_options(expression))
+    base = alternatives(*(option for option in options if name not in references(option)))
+    recursive = (option for option in options if name in references(option))
+    rounds = [option.items if isinstance(option, Concatenated) else (option,) for option in recursive]
+    for own, rest in ((-1, slice(None, -1)), (0, slice(1, None))):  # at the end, at the beginning
+        inner = [sequence(*items[rest]) for items in rounds if items[own] == RuleRef(name)]
+        if len(inner) == len(rounds) and not any(name in references(one) for one in inner):
+            many = repeated(alternatives(*inner))
+            return sequence(base, many) if own == 0 else sequence(many, base)
     return expression
 
 
@@ -94,11 +89,10 @@ class _Folding:
 
     def add(self, name: str, expression: Expression) -> None:
         """Fold one more rule; those in it that are not there yet stay as they are."""
-        folded, size = self._fold(expression)
-        if _node(folded) is not None and size <= MAX_PARTS:
+        self.rules[name], size = self._fold(expression)
+        if (node := _node(self.rules[name])) is not None and size <= MAX_PARTS:
             self._sizes[name] = size
-            folded = replace(folded, name=name) if isinstance(folded, Terminal) else folded
-        self.rules[name] = folded
+            self.rules[name] = _word(node, name)
 
     def _fold(self, expression: Expression) -> tuple[Expression, int]:
         """An expression with its regular parts as terminals; how many parts it has, if it is one word itself."""
@@ -156,8 +150,8 @@ def _node(expression: Expression) -> Node | None:
     return ir.EPSILON if expression == EMPTY_TEXT else None
 
 
-def _word(node: Node) -> Expression:
-    return EMPTY_TEXT if node is ir.EPSILON else Terminal(node)
+def _word(node: Node, name: str | None = None) -> Expression:
+    return EMPTY_TEXT if node is ir.EPSILON else Terminal(node, name)
 
 
 def _joined(run: list[Expression]) -> list[Expression]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decodekit.constraints.grammar.linear import Heads, Item, LinearForms
+from decodekit.constraints.grammar.linear import Heads, Item, Linear, LinearForms
 from decodekit.constraints.grammar.rules import RuleRef, Rules, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -35,41 +35,28 @@ def root_frame(rules: Rules) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class RuleFrame(Frame):
-    """The rest of a rule."""
+    """The rest of a rule, or a non-empty text of the rule of a name."""
 
     has_registers: ClassVar[bool] = False
     forms: LinearForms
-    item: Item
+    rest: Item | str
+
+    def _linear(self) -> Linear:
+        return self.forms.beginnings(self.rest) if isinstance(self.rest, str) else self.forms.linear(self.rest)
 
     def moves(self) -> tuple[Move, ...]:
         """Its heads, and the end if nothing need follow."""
-        linear = self.forms.linear(self.item)
-        moves = _moves(self.forms, linear.heads)
-        return (*moves, RETURN) if linear.is_nullable else moves
-
-    def expected(self, move: Move) -> tuple[str, ...]:
-        """The names of terminals."""
-        return _names(self.forms, self.forms.linear(self.item).heads, move)
-
-
-@dataclass(frozen=True, slots=True)
-class Begin(Frame):
-    """A non-empty text of a rule."""
-
-    forms: LinearForms
-    name: str
-
-    def moves(self) -> tuple[Move, ...]:
-        """Its heads."""
-        return _moves(self.forms, self.forms.beginnings(self.name))
+        heads, is_nullable = self._linear()
+        moves = _moves(self.forms, heads)
+        return (*moves, RETURN) if is_nullable else moves
 
     def title(self) -> str | None:
-        """The rule, where there are several."""
-        return f"rule {self.name}" if len(self.forms.rules.rules) > 1 else None
+        """The rule that begins, where there are several."""
+        return f"rule {self.rest}" if isinstance(self.rest, str) and len(self.forms.rules.rules) > 1 else None
 
     def expected(self, move: Move) -> tuple[str, ...]:
         """The names of terminals."""
-        return _names(self.forms, self.forms.beginnings(self.name), move)
+        return _names(self.forms, self._linear().heads, move)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +87,7 @@ def _moves(forms: LinearForms, heads: Heads) -> tuple[Move, ...]:
     keywords: dict[Item | None, list[Node]] = {}
     for head, left in heads:
         if not isinstance(head, Terminal):
-            callee = Begin(forms, head.name) if isinstance(head, RuleRef) else head.root
+            callee = RuleFrame(forms, head.name) if isinstance(head, RuleRef) else head
             calls.append(Call(callee, _rest(forms, left)))
         elif _is_keyword(head.node):
             keywords.setdefault(left, []).append(head.node)

@@ -28,10 +28,9 @@ from decodekit.constraints.json_schema.notation import Notated
 from decodekit.constraints.json_schema.notation_reader import GrowingTranslation
 from decodekit.constraints.special import written
 from decodekit.constraints.tool_calls.calls import CALL_ID
-from decodekit.constraints.tool_calls.elements import RAW, Elements, LiteralWords, Unquoted
+from decodekit.constraints.tool_calls.elements import RAW, Elements, LiteralWords, QuotedJson, Unquoted
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.response import Tools
-from decodekit.constraints.tool_calls.written import QuotedJson
 
 MAX_DIVISIONS: Final = 64
 """A text that divides in more ways than these at once is followed no further: no more of its value is told."""

@@ -14,13 +14,38 @@ Packages are not imported to recognise their objects: whoever has one has import
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
 from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.regex.regex import Regex
 from decodekit.errors import UnsupportedSchemaError
+
+_LETTERS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x", re.ASCII: "a"}
+_WITHOUT_MEANING: Final = re.UNICODE | re.DEBUG  # the default, and what prints the pattern
+
+
+def _of_pattern(pattern: re.Pattern[str]) -> Regex:
+    """The texts that the pattern matches as a whole, as its `fullmatch` does."""
+    if not isinstance(pattern.pattern, str):
+        raise UnsupportedSchemaError(
+            f"the pattern {pattern.pattern!r:.60} matches bytes, and texts are characters",
+            hint='re.compile("...", re.ASCII) with the pattern as a str',
+        )
+    return Regex(pattern.pattern, flags=letters_of(pattern.flags))
+
+
+def letters_of(flags: int) -> str:
+    """The flags of `re` as the letters that `Regex` takes."""
+    rest = flags & ~_WITHOUT_MEANING
+    letters = "".join(letter for flag, letter in _LETTERS.items() if rest & flag)
+    rest &= ~sum(_LETTERS)
+    if rest:
+        raise UnsupportedSchemaError(f"the flag {re.RegexFlag(rest)!r} is not supported", hint="the pattern without it")
+    return letters
 
 
 def _converter(module: str) -> Callable[[Any], Constraint]:
@@ -33,30 +58,27 @@ def _converter(module: str) -> Callable[[Any], Constraint]:
     return convert
 
 
-def _refuse_index(value: object) -> NoReturn:
-    raise UnsupportedSchemaError(
-        f"an outlines_core.{type(value).__name__} is not supported: it holds token ids, not the texts of its pattern",
-        hint="Regex(pattern) with the pattern that it was made of",
+def _refuse(value: object) -> NoReturn:
+    cause = (
+        f"an outlines_core.{type(value).__name__} is not supported: it holds token ids, not the texts of its pattern"
     )
-
-
-def _refuse_vocabulary(value: object) -> NoReturn:
-    raise UnsupportedSchemaError(
-        "an outlines_core.Vocabulary is no constraint: it has tokens and no rule",
-        hint="Regex(pattern) for the texts of a pattern",
-    )
+    hint = "Regex(pattern) with the pattern that it was made of"
+    if type(value).__name__ == "Vocabulary":
+        cause = "an outlines_core.Vocabulary is no constraint: it has tokens and no rule"
+        hint = "Regex(pattern) for the texts of a pattern"
+    raise UnsupportedSchemaError(cause, hint=hint)
 
 
 _CONVERTERS: Final[tuple[tuple[str, str, Callable[[Any], Constraint]], ...]] = (
-    ("re", "Pattern", _converter("re_patterns")),
+    ("re", "Pattern", _of_pattern),
     ("lark", "Lark", _converter("lark_parser")),
     ("interegular.fsm", "FSM", _converter("finite_automata")),
     ("interegular.patterns", "Pattern", _converter("finite_automata")),
     ("pydantic.type_adapter", "TypeAdapter", _converter("json_types")),
     ("jsonschema.protocols", "Validator", _converter("json_types")),
-    ("outlines_core", "Index", _refuse_index),
-    ("outlines_core", "Guide", _refuse_index),
-    ("outlines_core", "Vocabulary", _refuse_vocabulary),
+    ("outlines_core", "Index", _refuse),
+    ("outlines_core", "Guide", _refuse),
+    ("outlines_core", "Vocabulary", _refuse),
 )
 """The module and the class of what is taken, and what makes a constraint of it."""
 

@@ -9,6 +9,7 @@ few for the inner bytes of characters. Nothing is eliminated, so nothing grows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,7 +113,7 @@ def constraint_of(value: interegular.FSM | Any) -> FiniteAutomaton:
     from interegular.fsm import anything_else
 
     fsm = value.to_fsm() if hasattr(value, "to_fsm") else value
-    symbols: dict[object, list[str]] = {}
+    points: dict[object, list[tuple[int, int]]] = {}
     for symbol, key in fsm.alphabet.items():
         if symbol is not anything_else:
             if not isinstance(symbol, str) or len(symbol) != 1:
@@ -120,9 +121,9 @@ def constraint_of(value: interegular.FSM | Any) -> FiniteAutomaton:
                     f"the automaton reads the symbol {symbol!r:.60}, which is no character",
                     hint="an alphabet of single characters and anything_else",
                 )
-            symbols.setdefault(key, []).append(symbol)
-    named = utf8.normalise((ord(char), ord(char)) for chars in symbols.values() for char in chars)
-    ranges = {key: utf8.normalise((ord(char), ord(char)) for char in chars) for key, chars in symbols.items()}
+            points.setdefault(key, []).append((ord(symbol), ord(symbol)))
+    named = utf8.normalise(itertools.chain.from_iterable(points.values()))
+    ranges = {key: utf8.normalise(some) for key, some in points.items()}
     if anything_else in fsm.alphabet:
         key = fsm.alphabet[anything_else]
         ranges[key] = utf8.normalise((*ranges.get(key, ()), *utf8.invert(named)))
@@ -131,7 +132,11 @@ def constraint_of(value: interegular.FSM | Any) -> FiniteAutomaton:
 
 def _trimmed(fsm: interegular.FSM, ranges: Mapping[object, Ranges]) -> FiniteAutomaton:
     """The states that lie between the first one and an accepting one, in the order in which they are met."""
-    alive = _leading_to(fsm)
+    before: dict[object, list[object]] = {}
+    for state, targets in fsm.map.items():
+        for target in targets.values():
+            before.setdefault(target, []).append(state)
+    alive = reached(fsm.finals, lambda state: before.get(state, ()))
     if fsm.initial not in alive:
         raise UnsatisfiableError("the automaton accepts nothing", hint="an accepting state that can be reached")
     order = {fsm.initial: 0}
@@ -139,19 +144,10 @@ def _trimmed(fsm: interegular.FSM, ranges: Mapping[object, Ranges]) -> FiniteAut
     for state in (agenda := [fsm.initial]):  # grows while it is read
         row: dict[int, list[tuple[int, int]]] = {}
         for key, target in fsm.map.get(state, {}).items():
-            if target not in alive or key not in ranges:
-                continue
-            if target not in order:
-                order[target] = len(order)
-                agenda.append(target)
-            row.setdefault(order[target], []).extend(ranges[key])
+            if target in alive and key in ranges:
+                if target not in order:
+                    order[target] = len(order)
+                    agenda.append(target)
+                row.setdefault(order[target], []).extend(ranges[key])
         rows.append(tuple((utf8.normalise(some), target) for target, some in row.items()))
     return FiniteAutomaton(tuple(rows), tuple(sorted(order[state] for state in fsm.finals if state in order)))
-
-
-def _leading_to(fsm: interegular.FSM) -> set[object]:
-    before: dict[object, list[object]] = {}
-    for state, row in fsm.map.items():
-        for target in row.values():
-            before.setdefault(target, []).append(state)
-    return set(reached(fsm.finals, lambda state: before.get(state, ())))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.document.drafts import META_SCHEMAS
 from decodekit.constraints.json_schema.python_types import is_adapter
@@ -18,17 +17,14 @@ if TYPE_CHECKING:
 _VALIDATORS: Final = tuple(f"Draft{draft}Validator" for draft in (4, 6, 7, 201909, 202012))
 
 
-def constraint_of(value: Any) -> Constraint:
-    """The JSON texts that an adapter or a validator takes."""
-    return JsonSchema(value) if is_adapter(value) else _of_validator(value)
-
-
-def _of_validator(validator: Validator | type[Validator]) -> JsonSchema:
-    """The schema in the draft of the validator, with the documents that it may refer to.
+def constraint_of(validator: Any) -> JsonSchema:
+    """The JSON texts that an adapter or a validator takes, in its draft and with the documents that it may refer to.
 
     With a format checker, the known formats are enforced as `JsonSchema` has them: its texts are valid for the checker,
     which may take more. Without one they are annotations.
     """
+    if is_adapter(validator):
+        return JsonSchema(validator)
     if isinstance(validator, type):
         raise InvalidConstraintError(
             f"{validator.__name__} is a class of validators without a schema", hint=f"{validator.__name__}(schema)"

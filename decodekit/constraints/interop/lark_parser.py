@@ -42,8 +42,8 @@ from decodekit.constraints.constraint import Constraint, Guard, Refusal
 from decodekit.constraints.explain.special_names import read_whole
 from decodekit.constraints.grammar.longest.lexer import Lexer, first_match
 from decodekit.constraints.grammar.longest.lexer_frames import lexing_root
-from decodekit.constraints.grammar.rules import Expression, RuleRef, Rules, Terminal, alternatives, sequence
-from decodekit.constraints.interop.re_patterns import letters_of
+from decodekit.constraints.grammar.rules import NO_TEXT, Expression, RuleRef, Rules, Terminal, alternatives, sequence
+from decodekit.constraints.interop import letters_of
 from decodekit.constraints.language import ir, utf8
 from decodekit.constraints.language.node import Node
 from decodekit.constraints.language.utf8 import charset
@@ -241,29 +241,21 @@ def _has_conflicts(parser: lark.Lark) -> bool:
 
 
 class LexicalGrammar(NamedTuple):
-    """The terminals of a parser.
-
-    Attributes:
-        lexer: what divides a text.
-        terminals: each with the language of its words, which carry its rank.
-        ignore: the words of the ignored ones; None for none.
-        is_exact: whether the lexer divides a text in no more ways than Lark does.
-    """
+    """The terminals of a parser."""
 
     lexer: Lexer
-    terminals: dict[str, Terminal]
+    terminals: dict[str, Terminal]  # whose words carry their rank
     ignore: Node | None
-    is_exact: bool
+    is_exact: bool  # the lexer divides a text in no more ways than Lark does
 
 
 @lru_cache(maxsize=_NUM_PARSERS)
 def _root(parser: LarkParser) -> Frame:
     lexical = _lexical(parser)
-    options: dict[str, list[Expression]] = {}
+    options: dict[str, list[Expression]] = {name: [] for name, _ in parser.rules}
     for name, symbols in parser.rules:
-        names = dict(parser.rules).keys()
-        expansion = (RuleRef(s) if s in names else lexical.terminals.get(s, alternatives()) for s in symbols)
-        options.setdefault(name, []).append(sequence(*expansion))
+        expansion = (RuleRef(s) if s in options else lexical.terminals.get(s, NO_TEXT) for s in symbols)
+        options[name].append(sequence(*expansion))
     rules = {name: alternatives(*some) for name, some in options.items()}
     return lexing_root(Rules(rules, parser.start, lexical.ignore), lexical.lexer)
 
@@ -318,9 +310,7 @@ def _words(name: str, pattern: str, flags: str) -> tuple[Node, bool]:
 def _looks_outside(tree: Tree, before: int = 0, behind: int = 0) -> bool:
     """Whether what a pattern finds may depend on what stands around its word.
 
-    Args:
-        tree: a part of the pattern.
-        before, behind: characters of the word that come before and behind the part at least.
+    At least so many characters of the word come before and behind this part of the pattern.
     """
     if isinstance(tree, regex_tree.Concatenation):
         least = [regex_tree.width(item)[0] for item in tree.items]

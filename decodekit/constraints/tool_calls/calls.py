@@ -14,11 +14,10 @@ from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline, Repeated, Terminal
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.regex.regex import full_match
-from decodekit.constraints.tool_calls.elements import elements_of
+from decodekit.constraints.tool_calls.elements import QuotedJson, elements_of, noted
 from decodekit.constraints.tool_calls.format import ID, NUMBER, ElementArguments, Part, ToolFormat
 from decodekit.constraints.tool_calls.literals import BLANKS, literal
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall
-from decodekit.constraints.tool_calls.written import QuotedJson, noted
 
 CALL_ID: Final = "call id"
 """The name of the part that tells the identifier of a call."""
@@ -28,19 +27,12 @@ _MOST_IN_ID: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a response.
-
-    Attributes:
-        format: how they are written.
-        tools: that may be called.
-        max_calls: most calls; None for no bound.
-        are_special: whether the marks of the format are special tokens; None if they may be either.
-    """
+    """The calls of a response."""
 
     format: ToolFormat
     tools: tuple[Tool, ...]
-    max_calls: int | None
-    are_special: bool | None
+    max_calls: int | None  # None for no bound
+    are_special: bool | None  # the marks of the format; None if they may be either
 
     def literal(self, text: str, before: str = "", after: str = "") -> Expression:
         """A text of the format, with what stands beside it."""
@@ -77,31 +69,23 @@ class Calls:
         """The calls, from the values of the second and the third of `pieces`."""
         return tuple(map(self._value, [first, *(call for _, call in cast("list[Any]", others))]))
 
-    def arguments(self, tool: Tool) -> Constraint:
-        """The arguments of a tool."""
-        return arguments_of(tool, self.format, self.are_special)
-
     def _call(self) -> Expression:
         before, between, after = self._parts()
         options = []
         for tool in self.tools:
             name: Expression | str = self.format.name_text(tool.name)
-            arguments = Inline(self.arguments(tool), tool.name)
+            arguments = Inline(arguments_of(tool, self.format, self.are_special), tool.name)
             first, last = (name, arguments) if self.format.is_name_first else (arguments, name)
             options.append(row(first, row(*between), last))
         return row(row(*before), Alternatives(tuple(options)), row(*after))
 
     def _parts(self) -> list[list[Expression]]:
         """The expressions of a call before, between and behind the name and the arguments."""
-        form, place, found = self.format, 0, []
-        for parts in form.divided:
-            found.append(
-                [
-                    self._part(part, form.call[: place + at], form.call[place + at + 1 :])
-                    for at, part in enumerate(parts)
-                ]
-            )
-            place += len(parts) + 1
+        call, place, found = self.format.call, 0, []
+        for parts in self.format.divided:
+            places = range(place, place + len(parts))
+            found.append([self._part(call[at], call[:at], call[at + 1 :]) for at in places])
+            place = places.stop + 1
         return found
 
     def _part(self, part: Part, before: Sequence[Part], behind: Sequence[Part]) -> Expression:
@@ -111,8 +95,8 @@ class Calls:
             return self.literal(part, left, right)
         if isinstance(part, tuple):
             return Repeated(row(*(self._part(one, part[:at], part[at + 1 :]) for at, one in enumerate(part))), 0, 1)
-        pattern = _NUMBERS if part == NUMBER else self.format.id_pattern or _id_pattern(self.format)
-        return Terminal(full_match(pattern), CALL_ID if part == self.format.id_hole else None)
+        pattern = _NUMBERS if part == NUMBER else form.id_pattern or _id_pattern(form)
+        return Terminal(full_match(pattern), CALL_ID if part == form.id_hole else None)
 
     def _value(self, parts: Any) -> ToolCall:
         found, (number, (first, between, last)), rest = parts
@@ -138,11 +122,7 @@ def _pieces(calls: Calls, is_behind_content: bool) -> tuple[Expression, Expressi
 
 
 def arguments_of(tool: Tool, format: ToolFormat, are_special: bool | None = None) -> Constraint:
-    """The arguments of a tool as a format writes them.
-
-    Raises (from its `root`):
-        ConstraintError: they cannot be written so.
-    """
+    """The arguments of a tool as a format writes them. Its `root` raises a `ConstraintError` if it cannot."""
     form = format.arguments
     if isinstance(form, ElementArguments):
         return elements_of(tool, form, format.excluded, format.marks, are_special)

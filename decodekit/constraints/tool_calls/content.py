@@ -19,14 +19,8 @@ class ContentSplit:
     """One text, as it grows, up to where its calls begin.
 
     Args:
-        format: of the calls.
         has_content: whether content may come; otherwise all is calls.
         is_json: whether the text may be JSON of a schema in place of calls: all that begins no call is content then.
-
-    Attributes:
-        text: all that was pushed.
-        num_read: where in it the content goes on that was not handed out.
-        calls_at: from where on the text has calls; None before that is certain.
     """
 
     def __init__(self, format: ToolFormat, has_content: bool = True, is_json: bool = False) -> None:
@@ -35,8 +29,8 @@ class ContentSplit:
         self._gap = "" if is_json else format.gap  # blanks before it, which are not the content's
         self._state: _State = "content" if is_json else "open" if has_content else "calls"
         self.text = ""
-        self.num_read = 0
-        self.calls_at = 0 if self._state == "calls" else None
+        self.num_read = 0  # where in it the content goes on that was not handed out
+        self.calls_at = 0 if self._state == "calls" else None  # from where on it has calls, when that is certain
 
     def push(self, text: str, is_last: bool = False) -> str:
         """Take what is new; the content that is certain now and was not before."""

@@ -23,17 +23,19 @@ from urllib.parse import quote, unquote
 
 from decodekit.constraints.composition.composed import Composed, row
 from decodekit.constraints.composition.split import Split
-from decodekit.constraints.constraint import Constraint, Guard, Refusal, WorkingGuard, WrappedConstraint
+from decodekit.constraints.constraint import Constraint, Guard, Refusal, WorkingGuard, WrappedConstraint, judging_of
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Inline
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.frames.embedded import embedded
 from decodekit.constraints.json_schema.notation import Notated, Values
 from decodekit.constraints.json_schema.strings.string_formats import Formats
+from decodekit.constraints.json_schema.strings.text import QUOTE
+from decodekit.constraints.language import ir
 from decodekit.constraints.language.words import words
 from decodekit.constraints.network import Frame, Lexeme
 from decodekit.constraints.tool_calls.format import ElementArguments
 from decodekit.constraints.tool_calls.literals import BLANKS, LETTER, TEXT, literal
 from decodekit.constraints.tool_calls.tool import RESOURCE, Tool
-from decodekit.constraints.tool_calls.written import noted
 from decodekit.constraints.work_budget import Work
 from decodekit.errors import InvalidConstraintError, UnsatisfiableError, UnsupportedSchemaError
 from decodekit.records.strict_json import pointer_of, value_at
@@ -56,14 +58,8 @@ _PYTHON: Final = {"true": "True", "false": "False", "null": "None"}
 class Elements(Composed):
     """The arguments of a tool as elements.
 
-    The parameters stand in the order in which the schema declares them. Those that are not required may be left out,
-    and no others are written. The value is that of the same arguments as JSON.
-
-    Attributes:
-        tool: its schema has `properties`, also in the schemas of `_BRANCHES`.
-        form: how elements are written.
-        excludes: marks of the format, which no string that is written as it is holds.
-        marks, are_special: those that may be special tokens, and whether they are; None if they may be either.
+    The parameters stand in the order in which the schema declares them, also in the schemas of `_BRANCHES`. Those that
+    are not required may be left out, and no others are written. The value is that of the same arguments as JSON.
 
     Raises (from `root`):
         InvalidConstraintError: the name of a parameter cannot be written.
@@ -74,9 +70,9 @@ class Elements(Composed):
 
     tool: Tool
     form: ElementArguments
-    excludes: tuple[str, ...]
-    marks: tuple[str, ...]
-    are_special: bool | None
+    excludes: tuple[str, ...]  # marks, which no string that is written as it is holds
+    marks: tuple[str, ...]  # those that may be special tokens
+    are_special: bool | None  # whether they are; None if they may be either
 
     def expression(self) -> Expression:
         """The elements with what stands around and between them."""
@@ -104,21 +100,16 @@ class Elements(Composed):
     def values(self, parts: object) -> dict[str, Any]:
         """The arguments as values of JSON."""
         _, (number, found), _ = cast("list[Any]", parts)
-        parameters = _parameters(self)
-        values: dict[str, Any] = {}
-        if not found:
-            return values
-        first, *others = found
-        elements = [first]
-        for parameter, part in zip(parameters[number + 1 :], others, strict=True):
-            if parameter.is_required:
-                elements.append(part[1])
-            else:
-                elements.append(part[1][1] if part[0] == 0 else None)
-        for parameter, element in zip(parameters[number:], elements, strict=True):
-            if element is not None:
-                _, _, (_, (_, (_, value), _)) = element
-                values[parameter.name] = value
+        parameters, values = _parameters(self)[number:], dict[str, Any]()
+        for place, (parameter, part) in enumerate(zip(parameters, found or (), strict=bool(found))):
+            element = part
+            if place:  # behind a separator, and maybe not there
+                is_left_out, later = (False, part) if parameter.is_required else part
+                if is_left_out:
+                    continue
+                element = later[1]
+            _, _, (_, (_, (_, value), _)) = element
+            values[parameter.name] = value
         return values
 
     def _literal(self, text: str, before: str = "", after: str = "") -> Expression:
@@ -198,11 +189,10 @@ def _content(elements: Elements, root: dict[str, Any], name: str, places: list[s
     formats: Formats = "annotate" if isinstance(elements.tool.parameters, str) else "python"
 
     def schema_of(*conditions: object) -> JsonSchema:
-        references: list[object] = [{"$ref": RESOURCE + quote(place, safe="#/~")} for place in places]
-        schema: dict[str, object] = {"anyOf": references} if len(references) > 1 else cast("Any", references[0])
-        return JsonSchema(
-            {"allOf": [schema, *conditions]} if conditions else schema, formats, registry={RESOURCE: root}
-        )
+        references: list[dict[str, object]] = [{"$ref": RESOURCE + quote(place, safe="#/~")} for place in places]
+        schema: dict[str, object] = {"anyOf": references} if len(references) > 1 else references[0]
+        schema = {"allOf": [schema, *conditions]} if conditions else schema
+        return JsonSchema(schema, formats, registry={RESOURCE: root})
 
     try:
         network = schema_of().network()
@@ -308,3 +298,55 @@ def elements_of(
     schema = tool.schema
     is_judged = not _OF_THE_WHOLE.isdisjoint(schema) or tool.arguments().guard() is not None
     return Judged(elements) if is_judged else elements
+
+
+# --- values in the notation of a format ---
+
+
+def noted(schema: JsonSchema, values: Values) -> Constraint:
+    """The values that a schema admits, as `values` writes them. Strings without escapes are for others to write."""
+    if values.is_sorted:
+        schema = schema.with_options(order="any")
+    if not values.is_quoted and values.nested != "own":
+        values = Values() if values.nested == "json" else Values("python", "python", "python")
+    if values.is_json:
+        return schema.with_options(escapes="any") if values.is_ascii else schema
+    return Notated(schema, values)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedJson(Constraint):
+    """The texts of a schema, each as a string of JSON.
+
+    Keys that the schema does not declare may come twice in an object; then the last one counts.
+    """
+
+    schema: JsonSchema
+
+    def root(self) -> Frame:
+        """One lexeme."""
+        return Lexeme(ir.concat(QUOTE, embedded(self.schema.root()), QUOTE))
+
+    def parse(self, text: str) -> object:
+        """The value of the text in the string."""
+        return self.schema.parse(json.dumps(json.loads(self.json(text))))
+
+    def json(self, text: str) -> str:
+        """The text in the string."""
+        return str(json.loads(text))
+
+    def guard(self) -> Guard | None:
+        """That of the schema."""
+        guard = self.schema.guard()
+        return None if guard is None else _QuotedGuard(guard)
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotedGuard(WorkingGuard):
+    """A guard that is asked about the text in a string."""
+
+    guard: Guard
+
+    def judging(self, text: bytes) -> Work[Refusal | None]:
+        refusal = yield from judging_of(self.guard, json.loads(text).encode("utf-8", "surrogatepass"))
+        return None if refusal is None else Refusal(len(text), refusal.at, refusal.message)

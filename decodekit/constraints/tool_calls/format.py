@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -30,12 +30,8 @@ from decodekit.errors import InvalidConstraintError
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A hole of the format: a text that differs from call to call.
-
-    Attributes:
-        kind: the name of the tool, the identifier of the call, its number among the calls (from 0 on), or its
-            arguments.
-    """
+    """A text that differs from call to call: the name of the tool, the identifier of the call, its number among the
+    calls (from 0 on), or its arguments."""
 
     kind: Literal["name", "id", "number", "arguments"]
 
@@ -166,37 +162,32 @@ class ToolFormat:
     is_closing_optional: bool = False
 
     def __post_init__(self) -> None:
+        for part, cause, hint in self._faults():
+            raise InvalidConstraintError(cause, at=f"{part}the format {self.name!r:.60}", hint=hint)
+
+    def _faults(self) -> Iterator[tuple[str, str, str | None]]:
+        """Faults of the description: of which part, what is wrong, and what would be right."""
         if any(self.call.count(hole) != 1 for hole in (NAME, ARGUMENTS)):
             cause = "a call has the name of the tool and the arguments once each, and in no part that may be left out"
-            raise InvalidConstraintError(cause, at=f"call of the format {self.name!r:.60}")
+            yield "call of ", cause, None
         form = self.arguments
-        if isinstance(form, ElementArguments) and form.values.text == "raw" and not form.end:
-            cause = "nothing ends a string that is written as it is"
-            raise InvalidConstraintError(cause, at=f"arguments of the format {self.name!r:.60}", hint="an end")
-        behind = [part for part in self.call[self.call.index(ARGUMENTS) + 1 :] if isinstance(part, str)]
-        if isinstance(form, ElementArguments) and not (form.closing or behind):
-            cause = "nothing tells whether another element follows the last one"
-            hint = "a text behind the arguments, or a closing of them"
-            raise InvalidConstraintError(cause, at=f"call of the format {self.name!r:.60}", hint=hint)
-        if isinstance(form, JsonArguments) and form.is_quoted and not form.values.is_json:
-            cause = "the text of a JSON string is written as JSON itself"
-            raise InvalidConstraintError(cause, at=f"arguments of the format {self.name!r:.60}")
-        values = form.values
-        if values.text == "raw" and (values.nested == "own" or isinstance(form, JsonArguments)):
-            cause = "strings in lists and objects need an end"
-            raise InvalidConstraintError(
-                cause, at=f"arguments of the format {self.name!r:.60}", hint="a mark around them"
-            )
+        if isinstance(form, ElementArguments):
+            if form.values.text == "raw" and not form.end:
+                yield "arguments of ", "nothing ends a string that is written as it is", "an end"
+            if not (form.closing or any(isinstance(part, str) for part in self.call[self.call.index(ARGUMENTS) + 1 :])):
+                hint = "a text behind the arguments, or a closing of them"
+                yield "call of ", "nothing tells whether another element follows the last one", hint
+        elif form.is_quoted and not form.values.is_json:
+            yield "arguments of ", "the text of a JSON string is written as JSON itself", None
+        if form.values.text == "raw" and (form.values.nested == "own" or isinstance(form, JsonArguments)):
+            yield "arguments of ", "strings in lists and objects need an end", "a mark around them"
         if self.has_joint_alone and self.joint.strip(BLANKS):
-            cause = "a joint that stands before calls alone, too, is of blanks"
-            raise InvalidConstraintError(cause, at=f"joint of the format {self.name!r:.60}", hint="an opening")
+            yield "joint of ", "a joint that stands before calls alone, too, is of blanks", "an opening"
         if self.lead and not self.lead.strip(BLANKS):
-            cause = "a lead of blanks alone cannot be told from the end of a content"
-            raise InvalidConstraintError(cause, at=f"lead of the format {self.name!r:.60}")
+            yield "lead of ", "a lead of blanks alone cannot be told from the end of a content", None
         if not (self.triggers or self.opener or (self.is_alone and self.content_begin)):
-            cause = "nothing tells calls from the text before them"
             hint = "an opening, a text before the name of the tool, or a joint"
-            raise InvalidConstraintError(cause, at=f"the format {self.name!r:.60}", hint=hint)
+            yield "", "nothing tells calls from the text before them", hint
 
     @property
     def pieces(self) -> tuple[str | Hole, ...]:
@@ -250,7 +241,10 @@ class ToolFormat:
     @property
     def starts(self) -> tuple[str, ...]:
         """With what a response begins that has calls alone."""
-        return tuple(one for one in (beginning(self.lead, self.marks), beginning(self.start, self.marks)) if one)
+        return self._beginnings(self.lead, self.start)
+
+    def _beginnings(self, *texts: str) -> tuple[str, ...]:
+        return tuple(filter(None, (beginning(text, self.marks) for text in texts)))
 
     @property
     def is_framed(self) -> bool:
@@ -260,12 +254,12 @@ class ToolFormat:
     @property
     def triggers(self) -> tuple[str, ...]:
         """Texts that no content holds: the first of them ends it."""
-        found = [beginning(self.lead, self.marks)]
+        texts = [self.lead]
         if not self.is_alone:
-            found.append(beginning(self.content_end + self.joint + self._start, self.marks))
+            texts.append(self.content_end + self.joint + self._start)
         elif not self.opener:
-            found.append(beginning(self.start, self.marks))
-        return tuple(one for one in found if one)
+            texts.append(self.start)
+        return self._beginnings(*texts)
 
     @property
     def opener(self) -> str:
@@ -356,13 +350,8 @@ class ToolFormat:
         return (json.dumps(name, ensure_ascii=is_ascii) if self.names == "json" else repr(name))[1:-1]
 
     def _call(self, call: ToolCall, number: int) -> str:
-        pieces = []
-        for part in self.call:
-            if isinstance(part, tuple):
-                pieces += [self._piece(one, call, number) for one in part if call.id is not None]
-            else:
-                pieces.append(self._piece(part, call, number))
-        return "".join(pieces)
+        parts = self.pieces if call.id is not None else [part for part in self.call if not isinstance(part, tuple)]
+        return "".join(self._piece(part, call, number) for part in parts)
 
     def _piece(self, piece: str | Hole, call: ToolCall, number: int) -> str:
         if isinstance(piece, str):
@@ -384,12 +373,9 @@ class ToolFormat:
         """The number that an identifier holds."""
         if call.id is None or NUMBER not in self.identifier:
             return None
-        place = self.identifier.index(NUMBER)
-        before, after = (
-            "".join(call.name if part == NAME else str(part) for part in parts)
-            for parts in (self.identifier[:place], self.identifier[place + 1 :])
-        )
-        found = re.fullmatch(f"{re.escape(before)}([0-9]+){re.escape(after)}", call.id)
+        patterns: dict[object, str] = {NUMBER: "([0-9]+)", NAME: re.escape(call.name)}
+        pattern = "".join(patterns.get(part, re.escape(str(part))) for part in self.identifier)
+        found = re.fullmatch(pattern, call.id)
         return None if found is None else found[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -68,11 +68,7 @@ class Tools(Composed):
     parallel: bool | int | None = None
 
     def in_format(self, format: ToolFormat) -> Tools:
-        """The same in another format.
-
-        Raises:
-            what `tools` raises.
-        """
+        """The same in another format. Raises what `tools` raises."""
         only = None if self.only is None else {"type": "function", "function": {"name": self.only}}
         return tools(self.tools, format, only or self.choice, self.parallel, self.has_special_markers)
 
@@ -166,11 +162,6 @@ class Tools(Composed):
         tools = tuple(tool for tool in self.tools if self.only in (None, tool.name))
         return Calls(self.format, tools, self.max_calls, self.has_special_markers)
 
-    @property
-    def is_id_first(self) -> bool:
-        """Whether the identifier of a call, where there is one, comes before its arguments."""
-        return self.format.is_id_first
-
     def _content(self) -> Expression:
         """The content with what stands around it."""
         form = self.format
@@ -203,7 +194,8 @@ def tools(
     if spec is None:
         faults.append(_unknown("format of tool calls", format, ["auto", *FORMATS], "format"))
     choice, only = _read_choice(tool_choice, [tool.name for tool in read], faults)
-    _check_tools(read, None if spec == AUTO else spec, faults)
+    for tool in read:
+        faults += _faults_of(tool, None if spec == AUTO else spec)
     if special_tokens not in (None, True, False):
         faults.append(OptionError(f"{special_tokens!r} is neither True nor False", at="special_tokens"))
     max_calls = _read_parallel(parallel, spec, choice, only, faults)
@@ -213,11 +205,7 @@ def tools(
 
 
 def tools_of_request(request: Mapping[str, object], format: str | ToolFormat = "auto") -> Tools:
-    """The same from an OpenAI request: its ``tools``, ``tool_choice`` and ``parallel_tool_calls``; the rest is ignored.
-
-    Raises:
-        what `tools` raises.
-    """
+    """The same from an OpenAI request, by `tools`, `tool_choice` and `parallel_tool_calls`; the rest is ignored."""
     given: Any = request.get("tools")
     parallel: Any = request.get("parallel_tool_calls")
     # True is what OpenAI assumes: as many as there may be.
@@ -244,15 +232,15 @@ def _read_tools(values: Iterable[object], faults: list[DecodekitError]) -> list[
     return read
 
 
-def _check_tools(read: list[Tool], spec: ToolFormat | None, faults: list[DecodekitError]) -> None:
-    for tool in read:
-        if spec is not None and (fault := spec.fault_of(tool.name)) is not None:
-            cause = f"the format {spec.name!r} cannot write the name {tool.name!r:.60}: {fault}"
-            faults.append(InvalidConstraintError(cause, at=f"{tool.name!r:.60}", hint="letters, digits, _ and -"))
-        try:
-            (tool.arguments() if spec is None else arguments_of(tool, spec)).root()
-        except ConstraintError as error:
-            faults.append(_placed(error, f"{tool.name}{error.at or '#'}"))
+def _faults_of(tool: Tool, spec: ToolFormat | None) -> Iterator[ConstraintError]:
+    """Faults of a tool: what a format cannot write of it."""
+    if spec is not None and (fault := spec.fault_of(tool.name)) is not None:
+        cause = f"the format {spec.name!r} cannot write the name {tool.name!r:.60}: {fault}"
+        yield InvalidConstraintError(cause, at=f"{tool.name!r:.60}", hint="letters, digits, _ and -")
+    try:
+        (tool.arguments() if spec is None else arguments_of(tool, spec)).root()
+    except ConstraintError as error:
+        yield _placed(error, f"{tool.name}{error.at or '#'}")
 
 
 def _read_choice(choice: object, names: list[str], faults: list[DecodekitError]) -> tuple[Choice, str | None]:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.lark.lark_syntax import parse
-from decodekit.constraints.grammar.lark.lark_tree import Definition, Import, Module, Name, Term, Usage, is_terminal_name
+from decodekit.constraints.grammar.lark.lark_tree import Definition, Import, Name, Term, is_terminal_name
 from decodekit.constraints.grammar.source import Source, SourcePosition, nearest
 from decodekit.errors import NameNotFoundError, ResourceLimitError
 
@@ -69,17 +69,11 @@ Source of the names and their meaning: https://github.com/lark-parser/lark/blob/
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The scope of the names in one grammar.
-
-    Attributes:
-        source: the text that they stand in.
-        prefix: what comes before a name to make it one of the whole.
-        given: the names that were given to what was imported.
-    """
+    """The scope of the names in the text of one grammar."""
 
     source: Source
-    prefix: str = ""
-    given: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""  # of its names in the whole
+    given: Mapping[str, str] = field(default_factory=dict)  # names in the whole of what was imported
 
     def qualified(self, name: str) -> str:
         """The name in the whole."""
@@ -131,31 +125,21 @@ def _file_key(importing: str, statement: Import) -> str:
 
 
 class Definitions:
-    """The definitions of a grammar, from itself down its imports.
+    """The definitions of a grammar, from itself down its imports, by qualified name. Raises what `Grammar` raises.
 
-    Args:
-        source: its text.
-        files: the texts of the grammars that it imports, as `imported_files` gives them; None for a text without a
-            folder, which can import none.
-
-    Attributes:
-        entries: all definitions, by qualified name.
-        ignored: what is ignored.
-        scope: that of the grammar that is not imported.
-
-    Raises what `Grammar` raises.
+    `files` are the texts of the grammars that it imports, as `imported_files` gives them; None for a text without a
+    folder, which can import none.
     """
 
     def __init__(self, source: Source, files: Mapping[str, str] | None = None) -> None:
         self.entries: dict[str, GrammarSymbol] = {}
         self.scope = Scope(source)
+        self.ignored = parse(source).ignored
         self._files = files
         self._num_imports = 0
-        module = parse(source)
-        self.ignored = module.ignored
-        self._load(module, self.scope, ("",))
+        self._load(self.scope, ("",))
 
-    def look_up(self, item: Name | Usage, scope: Scope) -> GrammarSymbol:
+    def look_up(self, item: Name, scope: Scope) -> GrammarSymbol:
         """The rule or terminal of a name. Where there is none, the error has the nearest name."""
         entry = self.entries.get(scope.qualified(item.name))
         if entry is None:
@@ -164,8 +148,9 @@ class Definitions:
             scope.place(item.at).fail(f"there is no {kind} {item.name!r}", nearest(item.name, known))
         return entry
 
-    def _load(self, module: Module, scope: Scope, open_files: tuple[str, ...]) -> None:
+    def _load(self, scope: Scope, open_files: tuple[str, ...]) -> None:
         """Define what a grammar holds. `open_files` are those on the way to it, itself the last."""
+        module = parse(scope.source)
         by_grammar: dict[tuple[bool, tuple[str, ...]], list[Import]] = {}
         for statement in module.imports:
             by_grammar.setdefault((statement.is_relative, statement.path), []).append(statement)
@@ -186,38 +171,33 @@ class Definitions:
         key, source = self._find(statement, place, open_files[-1])
         if key in open_files:
             place.fail(f"the grammar {key!r} imports itself")
-        module = parse(source)
+        module, path = parse(source), ".".join(statement.path)
         names = [name for one in statements for name in one.names]
         known = {definition.name for definition in module.definitions}
         known |= {alias for one in module.imports for _, alias, _ in one.names}
         given: dict[str, str] = {}
         for name, alias, at in names:
             if name not in known:
-                hint = nearest(name, sorted(known))
-                scope.place(at).fail(f"{'.'.join(statement.path)} has no {name!r}", hint, NameNotFoundError)
+                scope.place(at).fail(f"{path} has no {name!r}", nearest(name, sorted(known)), NameNotFoundError)
             given.setdefault(name, scope.qualified(alias))
-        prefix = f"{scope.prefix}{'.'.join(statement.path)}."
-        self._load(module, Scope(source, prefix, given), open_files if key is None else (*open_files, key))
+        inner = Scope(source, f"{scope.prefix}{path}.", given)
+        self._load(inner, open_files if key is None else (*open_files, key))
         for name, alias, at in names:  # a second name of the same thing
             if given[name] != scope.qualified(alias):
-                inner = Scope(scope.source, scope.prefix, {alias: given[name]})
-                self._add(Definition(alias, (), 0, Name(alias, at), "define", at), scope, inner)
+                renamed = Scope(scope.source, scope.prefix, {alias: given[name]})
+                self._add(Definition(alias, (), 0, Name(alias, at), "define", at), scope, renamed)
 
     def _find(self, statement: Import, place: SourcePosition, importing: str) -> tuple[str | None, Source]:
         """The key of a file, None for the library, and the text."""
         path = ".".join(statement.path)
         if not statement.is_relative:
-            if statement.path != ("common",):
-                place.fail(
-                    f"there is no grammar {path!r} to import", f"common, or .{path} for a file", NameNotFoundError
-                )
+            if path != "common":
+                hint = f"common, or .{path} for a file"
+                place.fail(f"there is no grammar {path!r} to import", hint, NameNotFoundError)
             return None, COMMON
         if self._files is None:
-            place.fail(
-                f"{path!r} cannot be imported: a grammar that is given as text has no folder",
-                "the path of a file that holds the grammar",
-                NameNotFoundError,
-            )
+            cause = f"{path!r} cannot be imported: a grammar that is given as text has no folder"
+            place.fail(cause, "the path of a file that holds the grammar", NameNotFoundError)
         key = _file_key(importing, statement)
         if key not in self._files:
             place.fail(f"there is no file {key!r} to import from", None, NameNotFoundError)

@@ -17,8 +17,7 @@ from typing import Final, TypeAlias
 
 from decodekit.constraints.grammar.lark import lark_tree as tree
 from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Scope
-from decodekit.constraints.grammar.lark.ranks import Rank, Ranks, key_of
-from decodekit.constraints.grammar.lark.terminals import Terminals
+from decodekit.constraints.grammar.lark.terminals import Rank, Ranks, Terminals, key_of
 from decodekit.constraints.grammar.rules import (
     EMPTY_TEXT,
     Expression,
@@ -50,10 +49,7 @@ Bindings: TypeAlias = Mapping[str, "Expression | GrammarSymbol"]
 def load_rules(
     source: Source, start: str = "start", files: Mapping[str, str] | None = None, lexer: str = "scannerless"
 ) -> Rules:
-    """The rules of a grammar, as far as they are reached from the start. Arguments and errors are those of `Grammar`.
-
-    For `files`, see `Definitions`.
-    """
+    """The rules of a grammar that are reached from the start. For `files`, see `Definitions`. Errors: see `Grammar`."""
     return _Lowering(Definitions(source, files), lexer).rules(start)
 
 
@@ -85,7 +81,7 @@ class _Lowering:
             entry.place.fail(
                 f"{start!r} is {what}, and a text starts from a rule", 'start="..." with the name of a rule'
             )
-        self.reach(entry)
+        self.reach(entry.name, entry, {})
         while self.agenda:
             name, entry, bindings = self.agenda.pop()
             parts = (self.lower(item, scope, bindings) for item, scope in entry.parts)
@@ -103,24 +99,25 @@ class _Lowering:
                         entry.place.fail(f"the parameter {parameter!r} has the name of a rule", "another name")
                 if inner.source is scope.source:
                     for part in tree.walk(item):
-                        if isinstance(part, tree.Name | tree.Usage) and part.name not in entry.parameters:
+                        if isinstance(part, tree.Name) and part.name not in entry.parameters:
                             self.definitions.look_up(part, inner)
 
     def ignored(self, item: tree.Term) -> Node:
         scope = self.definitions.scope
-        place = next((scope.place(part.at) for part in tree.walk(item) if hasattr(part, "at")), scope.place(0))
-        if isinstance(item, tree.Name):
+        groups = tree.Series | tree.Options | tree.Counted
+        at = next((part.at for part in tree.walk(item) if not isinstance(part, groups)), 0)
+        if isinstance(item, tree.Name) and not item.arguments:
             terminal = self.lower_name(item, scope, {})
             if isinstance(terminal, Terminal):
                 return terminal.node
-        return self.anonymous(item, scope, place, "what is ignored").node
+        return self.anonymous(item, scope, scope.place(at), "what is ignored").node
 
-    def reach(self, entry: GrammarSymbol) -> RuleRef:
-        """Refer to a rule that is not a template."""
-        if entry.name not in self.expressions:
-            self.expressions[entry.name] = EMPTY_TEXT  # until it is its turn
-            self.agenda.append((entry.name, entry, {}))
-        return RuleRef(entry.name)
+    def reach(self, name: str, entry: GrammarSymbol, bindings: Bindings) -> RuleRef:
+        """Refer to a rule, or to a template with its arguments."""
+        if name not in self.expressions:
+            self.expressions[name] = EMPTY_TEXT  # until it is its turn
+            self.agenda.append((name, entry, bindings))
+        return RuleRef(name)
 
     def lower(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression:
         """An item of a rule. The recursion is as deep as the brackets, at most `source.MAX_DEPTH`."""
@@ -138,11 +135,9 @@ class _Lowering:
         if self.num_parts > MAX_PARTS:
             place.fail(f"the rules have more than {MAX_PARTS:,} parts", "fewer templates", ResourceLimitError)
         if isinstance(item, tree.Name):
-            return self.lower_name(item, scope, bindings)
+            return (self.lower_usage if item.arguments else self.lower_name)(item, scope, bindings)
         if isinstance(item, tree.Quoted) and not item.ignores_case and self.ranks is None:
             return Terminal(ir.literal(item.text.encode()), _shown(item)) if item.text else EMPTY_TEXT
-        if isinstance(item, tree.Usage):
-            return self.lower_usage(item, scope, bindings)
         if isinstance(item, tree.TokenName):
             return alternatives(*map(SpecialToken, item.tokens))
         if isinstance(item, tree.Json):
@@ -152,25 +147,24 @@ class _Lowering:
     def anonymous(self, item: tree.Term, scope: Scope, place: SourcePosition, name: str) -> Terminal:
         """A terminal without a name. With ranks, all that are written alike are one."""
         if self.ranks is None:
-            return Terminal(self.terminals.anonymous(item, scope, place), name)
+            return Terminal(self.terminals.words(((item, scope),), place), name)
         entry = self.ranks.alias(item)
         if entry is not None:
             return self.named(entry)
         key = key_of(item) or len(self.nameless)
         if key not in self.nameless:
-            node = self.terminals.anonymous(item, scope, place)
+            node = self.terminals.words(((item, scope),), place)
             rank = self.ranks.of(((item, scope),), f"__anon_{len(self.nameless)}")  # no name of a terminal
             self.nameless[key] = _ranked(node, rank, name, place)
         return self.nameless[key]
 
     def named(self, entry: GrammarSymbol) -> Terminal:
-        if entry.name not in self.reached:
-            terminal = Terminal(self.terminals.named(entry), entry.name)
-            if self.ranks is not None:
-                rank = self.ranks.of(entry.parts, entry.name, entry.priority)
-                terminal = _ranked(terminal.node, rank, entry.name, entry.place)
-            self.reached[entry.name] = terminal
-        return self.reached[entry.name]
+        name = entry.name
+        if name not in self.reached:
+            node = self.terminals.words(entry.parts, entry.place, (name,))
+            rank = None if self.ranks is None else self.ranks.of(entry.parts, name, entry.priority)
+            self.reached[name] = Terminal(node, name) if rank is None else _ranked(node, rank, name, entry.place)
+        return self.reached[name]
 
     def lower_name(self, item: tree.Name, scope: Scope, bindings: Bindings) -> Expression:
         bound = bindings.get(item.name)
@@ -182,9 +176,9 @@ class _Lowering:
                 f"{item.name!r} is a template and stands here without arguments",
                 f"{item.name}{{{', '.join(entry.parameters)}}}",
             )
-        return self.named(entry) if entry.is_terminal else self.reach(entry)
+        return self.named(entry) if entry.is_terminal else self.reach(entry.name, entry, {})
 
-    def lower_usage(self, item: tree.Usage, scope: Scope, bindings: Bindings) -> Expression:
+    def lower_usage(self, item: tree.Name, scope: Scope, bindings: Bindings) -> Expression:
         """A template with its arguments: a rule of its own."""
         place = scope.place(item.at)
         template = bindings.get(item.name) or self.definitions.look_up(item, scope)
@@ -195,7 +189,8 @@ class _Lowering:
             place.fail(f"{item.name!r} takes {num_wanted} arguments, and {num_given} are given")
         arguments = [self.argument(argument, scope, bindings) for argument in item.arguments]
         key = (template.name, tuple(arg.name if isinstance(arg, GrammarSymbol) else arg for arg in arguments))
-        if key not in self.instances:
+        name = self.instances.get(key)
+        if name is None:
             name = f"{template.name}{{{', '.join(map(_shown_argument, arguments))}}}"
             if len(name) > MAX_INSTANCE_NAME or len(self.instances) >= MAX_INSTANCES:
                 place.fail(
@@ -206,19 +201,14 @@ class _Lowering:
             if name in self.expressions:  # arguments that look alike
                 name = f"{name}#{len(self.instances)}"
             self.instances[key] = name
-            self.expressions[name] = EMPTY_TEXT
-            self.agenda.append((name, template, dict(zip(template.parameters, arguments, strict=True))))
-        return RuleRef(self.instances[key])
+        return self.reach(name, template, dict(zip(template.parameters, arguments, strict=True)))
 
     def argument(self, item: tree.Term, scope: Scope, bindings: Bindings) -> Expression | GrammarSymbol:
         """The expression of an argument of a template; a template without arguments as itself."""
-        if isinstance(item, tree.Name):
-            bound = bindings.get(item.name)
-            if bound is not None:
+        if isinstance(item, tree.Name) and not item.arguments:
+            bound = bindings.get(item.name) or self.definitions.look_up(item, scope)
+            if not isinstance(bound, GrammarSymbol) or bound.parameters:
                 return bound
-            entry = self.definitions.look_up(item, scope)
-            if entry.parameters:
-                return entry
         return self.lower(item, scope, bindings)
 
     def lower_json(self, item: tree.Json, place: SourcePosition) -> Expression:

@@ -61,6 +61,13 @@ _OPERATORS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1,
 _RULE: Final = re.compile(r"_?[a-z][_a-z0-9]*")
 _TERMINAL: Final = re.compile(r"_?[A-Z][_A-Z0-9]*")
 _ENDS: Final = frozenset({"|", ")", "]", "->", "line end", "end"})
+_REFUSED: Final = {
+    "%declare": (
+        "%declare is not supported: nothing can be known about a terminal without a definition",
+        "a definition of the terminal",
+    ),
+    "%llguidance": ("%llguidance is not supported", "leaving it out"),
+}
 
 
 class _GrammarParser:
@@ -95,14 +102,11 @@ class _GrammarParser:
 
     def _unreadable(self, at: int) -> NoReturn:
         char = self.text[at]
-        if char == '"':
-            self.place(at).fail("this string is not closed on its line", 'a backslash before a " that belongs to it')
-        if char == "/":
-            self.place(at).fail(
-                "this regular expression is not closed on its line", "a backslash before a / that belongs to it"
-            )
-        hint = 'double quotes, "..."' if char == "'" else None
-        self.place(at).fail(f"no item begins with {char!r}", hint)
+        if char in '"/':
+            what = "string" if char == '"' else "regular expression"
+            hint = f"a backslash before a {char} that belongs to it"
+            self.place(at).fail(f"this {what} is not closed on its line", hint)
+        self.place(at).fail(f"no item begins with {char!r}", 'double quotes, "..."' if char == "'" else None)
 
     def place(self, at: int) -> SourcePosition:
         return SourcePosition(self.source, at)
@@ -165,7 +169,7 @@ class _GrammarParser:
             while self.take("line end"):
                 pass
             if self.token.kind == "end":
-                return tree.Module(self.source, tuple(definitions), tuple(ignored), tuple(imports))
+                return tree.Module(tuple(definitions), tuple(ignored), tuple(imports))
             if self.token.kind != "directive":
                 definitions.append(self.definition("define"))
             elif self.token.text == "%ignore":
@@ -175,22 +179,12 @@ class _GrammarParser:
                 imports.append(self.import_())
             elif self.token.text in ("%override", "%extend"):
                 definitions.append(self.definition(self.next().text[1:]))
+            elif self.token.text in _REFUSED:
+                self.place(self.token.at).fail(*_REFUSED[self.token.text], UnsupportedSchemaError)
             else:
-                self.other_directive()
+                self.expected("a rule, a terminal, %import, %ignore, %override or %extend")
             if self.token.kind not in ("line end", "end"):
                 self.expected("an item, '|' or the end of the line")
-
-    def other_directive(self) -> NoReturn:
-        token = self.token
-        if token.text == "%declare":
-            self.place(token.at).fail(
-                "%declare is not supported: nothing can be known about a terminal without a definition",
-                "a definition of the terminal",
-                UnsupportedSchemaError,
-            )
-        if token.text == "%llguidance":
-            self.place(token.at).fail("%llguidance is not supported", "leaving it out", UnsupportedSchemaError)
-        self.expected("a rule, a terminal, %import, %ignore, %override or %extend")
 
     def definition(self, how: str) -> tree.Definition:
         while self.token.kind in ("!", "?"):  # how trees are shaped
@@ -213,18 +207,14 @@ class _GrammarParser:
         return tree.Definition(token.text, parameters, priority, self.choice(), how, token.at)
 
     def parameters(self) -> tuple[str, ...]:
-        names: list[str] = []
-
-        def parameter() -> None:
+        at, names = self.open(), list[str]()
+        while not names or self.take(","):
             token = self.name("the name of a parameter, in lower case")
             if tree.is_terminal_name(token.text):
                 self.place(token.at).fail("the name of a parameter must be in lower case")
             if token.text in names:
                 self.place(token.at).fail(f"there are two parameters {token.text!r}")
             names.append(token.text)
-
-        at = self.open()
-        self.several(parameter)
         self.close("}", at)
         return tuple(names)
 
@@ -277,7 +267,7 @@ class _GrammarParser:
         return options[0] if len(options) == 1 else tree.Options(options)
 
     def series(self) -> tree.Term:
-        items: list[tree.Term] = []
+        items = []
         while self.token.kind not in _ENDS:
             items.append(self.counted())
         if self.take("->"):  # names the derivations, and leaves the texts as they are
@@ -359,7 +349,7 @@ class _GrammarParser:
         at = self.open()
         arguments = self.several(self.value)
         self.close("}", at)
-        return tree.Usage(token.text, arguments, token.at)
+        return tree.Name(token.text, token.at, arguments)
 
     # --- literals ---
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
-
-from decodekit.constraints.grammar.source import Source
+from typing import NamedTuple, TypeAlias
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Name:
-    """A rule, a terminal or a parameter of a template."""
+class Name(NamedTuple):
+    """A rule, a terminal or a parameter of a template; with arguments, a template."""
 
     name: str
     at: int
+    arguments: tuple[Term, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Quoted:
+class Quoted(NamedTuple):
     """A string, unescaped."""
 
     text: str
@@ -26,8 +22,7 @@ class Quoted:
     at: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pattern:
+class Pattern(NamedTuple):
     """A regular expression in the syntax of `re`, with letters for flags."""
 
     pattern: str
@@ -35,8 +30,7 @@ class Pattern:
     at: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CharRange:
+class CharRange(NamedTuple):
     """One character from `low` to `high`."""
 
     low: str
@@ -44,47 +38,33 @@ class CharRange:
     at: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Usage:
-    """A template with its arguments."""
-
-    name: str
-    arguments: tuple[Term, ...]
-    at: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenName:
+class TokenName(NamedTuple):
     """Any one of some special tokens, by name or by id."""
 
     tokens: tuple[str | int, ...]
     at: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Json:
+class Json(NamedTuple):
     """A JSON Schema."""
 
     schema: object
     at: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class Series(NamedTuple):
     """The items one after the other."""
 
     items: tuple[Term, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Options:
+class Options(NamedTuple):
     """Any of the options."""
 
     options: tuple[Term, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counted:
+class Counted(NamedTuple):
     """The item `min` to `max` times; ``max=None`` has no bound."""
 
     item: Term
@@ -92,22 +72,17 @@ class Counted:
     max: int | None
 
 
-Term: TypeAlias = Name | Quoted | Pattern | CharRange | Usage | TokenName | Json | Series | Options | Counted
+Term: TypeAlias = Name | Quoted | Pattern | CharRange | TokenName | Json | Series | Options | Counted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Definition:
-    """A rule, a template or a terminal.
-
-    `how` is what it does to an earlier definition of the name: none may be there ("define"), it takes its place
-    ("override"), or it adds alternatives ("extend").
-    """
+class Definition(NamedTuple):
+    """A rule, a template or a terminal. It is the first of its name, takes the place of one, or adds alternatives."""
 
     name: str
     parameters: tuple[str, ...]
     priority: int
     body: Term
-    how: str
+    how: str  # "define", "override" or "extend"
     at: int
 
     @property
@@ -116,8 +91,7 @@ class Definition:
         return is_terminal_name(self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Import:
+class Import(NamedTuple):
     """Names that are taken from another grammar, each with the name that it has here."""
 
     path: tuple[str, ...]
@@ -126,11 +100,9 @@ class Import:
     at: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Module:
+class Module(NamedTuple):
     """One grammar file."""
 
-    source: Source
     definitions: tuple[Definition, ...]
     ignored: tuple[Term, ...]
     imports: tuple[Import, ...]
@@ -147,11 +119,8 @@ def walk(root: Term) -> Iterator[Term]:
     while agenda:
         item = agenda.pop()
         yield item
-        if isinstance(item, Series):
-            agenda += reversed(item.items)
-        elif isinstance(item, Options):
-            agenda += reversed(item.options)
-        elif isinstance(item, Usage):
-            agenda += reversed(item.arguments)
-        elif isinstance(item, Counted):
-            agenda.append(item.item)
+        match item:
+            case Series(parts) | Options(parts) | Name(_, _, parts):
+                agenda += reversed(parts)
+            case Counted(part):
+                agenda.append(part)

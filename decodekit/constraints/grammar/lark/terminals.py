@@ -1,8 +1,12 @@
-r"""Terminals of a Lark grammar: expressions without rules, each a regular language of bytes.
+r"""Terminals of a Lark grammar: expressions without rules, each a regular language of bytes, and their order.
 
 A terminal is matched as a language of its own: ``^``, ``$``, ``\b`` and lookaround see what the terminal reads, and not
 what stands around it. As in Lark, an expression of several parts is one pattern, so that lookaround of one part sees
 the others, and a lazy quantifier in any of them makes the terminal end where `re.match` ends first.
+
+Where several terminals have the same word, a lexer takes the one of least rank: by priority (``NAME.2``), strings
+before patterns, and then as Lark's basic lexer does: first the terminal that can match more characters, then the one
+with the longer pattern, as Lark writes it, then by name.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from decodekit.constraints.grammar.lark import lark_tree as tree
 from decodekit.constraints.grammar.lark.definitions import Definitions, GrammarSymbol, Parts, Scope
@@ -30,6 +34,9 @@ MAX_SIZE: Final = 300_000
 MAX_CHARACTERS: Final = 10_000_000
 """Bound on the characters of all patterns that terminals are written as."""
 
+_NO_BOUND: Final = float("inf")
+_BRACKETS: Final = 4  # (?:)
+_FLAG: Final = 5  # (?i:)
 _MANY_TEXTS: Final = 16  # so many options that are plain texts are sorted as a list of words
 
 
@@ -47,7 +54,7 @@ class _Traits(NamedTuple):
 
 
 class Terminals:
-    """The languages of terminals, by name and of expressions that stand in rules. Each is made when it is asked for."""
+    """The languages of terminals, and of expressions that stand in rules."""
 
     def __init__(self, definitions: Definitions) -> None:
         self.definitions = definitions
@@ -55,20 +62,9 @@ class Terminals:
         self._nodes: dict[str, Node] = {}  # of terminals whose parts can be taken one by one
         self._patterns: dict[str, str] = {}  # of terminals that are part of one that cannot
         self._num_characters = 0  # of all patterns
-        self._finished: dict[str, Node] = {}
 
-    def named(self, entry: GrammarSymbol) -> Node:
-        """The words of a terminal. Raises what `Grammar` raises."""
-        if entry.name not in self._finished:
-            self._finished[entry.name] = self._finish(entry.parts, entry.place, (entry.name,))
-        return self._finished[entry.name]
-
-    def anonymous(self, item: tree.Term, scope: Scope, place: SourcePosition) -> Node:
-        """The words of an expression in a rule, or after ``%ignore``."""
-        return self._finish(((item, scope),), place)
-
-    def _finish(self, parts: Parts, place: SourcePosition, names: tuple[str, ...] = ()) -> Node:
-        """The words of an expression; `names` are what it is called itself."""
+    def words(self, parts: Parts, place: SourcePosition, names: tuple[str, ...] = ()) -> Node:
+        """The words of an expression; `names` are what it is called itself. Raises what `Grammar` raises."""
         for entry in self._in_order(parts, self._traits, names):
             traits = self._traits[entry.name] = self._traits_of(entry.parts, entry.place)
             if not traits.is_one_pattern:
@@ -117,15 +113,15 @@ class Terminals:
     def _references(self, parts: Parts) -> Iterator[tuple[GrammarSymbol, SourcePosition]]:
         for root, scope in parts:
             for item in tree.walk(root):
-                if isinstance(item, tree.Name):
+                if isinstance(item, tree.Name) and not item.arguments:
                     entry = self.definitions.look_up(item, scope)
                     if not entry.is_terminal:
                         scope.place(item.at).fail(
                             f"the rule {item.name!r} cannot be part of a terminal", "a rule, in lower case, around both"
                         )
                     yield entry, scope.place(item.at)
-                elif isinstance(item, tree.Usage | tree.TokenName | tree.Json):
-                    what = {tree.Usage: "a template", tree.TokenName: "a special token", tree.Json: "%json"}[type(item)]
+                elif isinstance(item, tree.Name | tree.TokenName | tree.Json):
+                    what = {tree.Name: "a template", tree.TokenName: "a special token", tree.Json: "%json"}[type(item)]
                     scope.place(item.at).fail(f"{what} cannot be part of a terminal", "a rule, in lower case")
 
     def _traits_of(self, parts: Parts, place: SourcePosition) -> _Traits:
@@ -237,3 +233,82 @@ def _traits_of_pattern(pattern: str, flags: str) -> _Traits:
         is_lazy = isinstance(part, regex_tree.Quantified) and part.is_lazy
         agenda += regex_tree.children(part)
     return _Traits(1, regex_tree.num_assertions(root) > 0, is_lazy)
+
+
+# --- their order ---
+
+
+Rank: TypeAlias = tuple[int, bool, float, int, str]
+"""The place of a terminal in the order: less its priority, whether it is a pattern, less its width and its length, and
+its name. The least is taken; no two terminals of a grammar have the same."""
+
+
+class Ranks:
+    """The ranks of terminals whose languages are known to be well defined."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self.definitions = definitions
+        self._spelled: dict[str, tuple[float, int]] = {}
+        self._named: dict[tuple[str, str, str], GrammarSymbol] = {}
+        for entry in definitions.entries.values():
+            key = key_of(entry.parts[0][0]) if entry.is_terminal and len(entry.parts) == 1 else None
+            if key is not None:
+                self._named[key] = entry
+
+    def alias(self, item: tree.Term) -> GrammarSymbol | None:
+        """The terminal that an item without a name is, because that is written as the same string or pattern."""
+        key = key_of(item)
+        return None if key is None else self._named.get(key)
+
+    def of(self, parts: Parts, name: str, priority: int = 0) -> Rank:
+        """The rank of a terminal that is called `name`."""
+        while isinstance(only := parts[0][0] if len(parts) == 1 else None, tree.Name):
+            parts = self.definitions.look_up(only, parts[0][1]).parts
+        width, length = self._spell_all(parts)
+        if isinstance(only, tree.Quoted):
+            width, length = len(only.text), len(only.text)
+        elif isinstance(only, tree.Pattern):
+            length = len(only.pattern)
+        return -priority, not isinstance(only, tree.Quoted), -width, -length, name
+
+    def _spell_all(self, parts: Parts) -> tuple[float, int]:
+        """The most characters that a terminal matches, and the length of its pattern."""
+        spelled = [self._spell(item, scope) for item, scope in parts]
+        if len(spelled) == 1:
+            return spelled[0]
+        return max(width for width, _ in spelled), _BRACKETS - 1 + sum(length + 1 for _, length in spelled)
+
+    def _spell(self, item: tree.Term, scope: Scope) -> tuple[float, int]:
+        """The same for a part of one."""
+        if isinstance(item, tree.Name):
+            entry = self.definitions.look_up(item, scope)
+            if entry.name not in self._spelled:
+                self._spelled[entry.name] = self._spell_all(entry.parts)
+            return self._spelled[entry.name]
+        if isinstance(item, tree.Series):
+            spelled = [self._spell(part, scope) for part in item.items]
+            return sum(width for width, _ in spelled), sum(length for _, length in spelled)
+        if isinstance(item, tree.Options):
+            return self._spell_all(tuple((part, scope) for part in item.options))
+        if isinstance(item, tree.Counted):
+            width, length = self._spell(item.item, scope)
+            most = _NO_BOUND if item.max is None else item.max
+            sign = {(0, 1): "?", (0, None): "*", (1, None): "+"}.get((item.min, item.max))
+            sign = sign or (f"{{{item.min}}}" if item.min == item.max else f"{{{item.min},{item.max}}}")
+            return width * most if width and most else 0, length + _BRACKETS + len(sign)
+        if isinstance(item, tree.Quoted):
+            return len(item.text), len(re.escape(item.text)) + _FLAG * item.ignores_case
+        if isinstance(item, tree.CharRange):
+            return 1, len("[a-b]")
+        assert isinstance(item, tree.Pattern)  # nothing else is part of a terminal
+        _, high = regex_tree.width(regex_syntax.parse(item.pattern, "python", _flags(item.flags)))
+        return _NO_BOUND if high is None else high, len(item.pattern) + _FLAG * len(item.flags)
+
+
+def key_of(item: tree.Term) -> tuple[str, str, str] | None:
+    """A key that equal terminals without a name share: how they are written. None for one that is made of parts."""
+    if isinstance(item, tree.Quoted):
+        return "text", item.text, "i" * item.ignores_case
+    if isinstance(item, tree.Pattern):
+        return "pattern", item.pattern, "".join(sorted(item.flags))
+    return ("range", item.low, item.high) if isinstance(item, tree.CharRange) else None

@@ -44,21 +44,13 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControlState:
-    """A control state of the rules over terminals.
+    """A control state of the rules over terminals."""
 
-    Attributes:
-        reads: the states behind each terminal that may come.
-        calls: states that are run to their end first, each with the one behind it.
-        is_end: whether the state may return.
-        again: the state behind an ignored terminal, which reads what this one does, and neither calls nor returns.
-        title: what a message calls it.
-    """
-
-    reads: dict[int, tuple[int, ...]]
-    calls: tuple[tuple[int, int], ...]
-    is_end: bool
-    again: int
-    title: str | None = None
+    reads: dict[int, tuple[int, ...]]  # the states behind each terminal that may come
+    calls: tuple[tuple[int, int], ...]  # states that are run to their end first, each with the one behind it
+    is_end: bool  # it may return
+    again: int  # the state behind an ignored terminal, which reads what this one does, and neither calls nor returns
+    title: str | None = None  # in messages
 
     @property
     def only_returns(self) -> bool:
@@ -67,18 +59,11 @@ class ControlState:
 
 
 class KnownStates:
-    """The states of a grammar with what is known of them. Compared by identity.
-
-    Args:
-        rules, lexer: see `frames.lexing_root`.
+    """The states of a grammar with what is known of them. Compared by identity; for arguments see `lexing_root`.
 
     Attributes:
-        lexer: of all terminals.
-        ignored: the terminals that are.
         words: the terminals that are one word each.
         names: what messages call the other terminals than the ignored ones.
-
-    Raises what `frames.lexing_root` raises.
     """
 
     def __init__(self, rules: Rules, lexer: Lexer | None = None) -> None:
@@ -200,10 +185,9 @@ class ControlStates(Memo[int, ControlState]):
 
     def _number(self, frame: Frame, must_read: bool = False) -> int:
         key = (frame, must_read)
-        number = self._numbers.get(key)
-        if number is None:
+        number = self._numbers.setdefault(key, len(self._frames) + 2)
+        if number == len(self._frames) + 2:
             self._frames.append(key)
-            number = self._numbers[key] = len(self._frames) + 1
             if number > MAX_PLACES:
                 raise _too_many()
         return number

@@ -94,8 +94,7 @@ class Lexer:
     def is_unanimous(self, tried: Sequence[Collection[Any]]) -> bool:
         """Whether the lexemes of each terminal are the same in all automata that may read it.
 
-        Args:
-            tried: the ranks of the terminals that each automaton may read, also those that it never finds.
+        `tried` are the ranks of the terminals that each automaton may read, also those that it never finds.
         """
         return all(len(starts) <= 1 for starts in self.starts_of) and all(
             {self.ends[end][0] for end in bits(self._all_ends[start])}.issuperset(
@@ -167,10 +166,9 @@ class Lexer:
 
     def _find_ends(self) -> list[int]:
         """By state, the ways in which lexemes may end from there."""
-        before = _before(self.rows)
-        own = (self.end(state, _NO_SHADOW) for state in range(len(self.rows)))
+        before, agenda = _before(self.rows), list(range(len(self.rows)))
+        own = (self.end(state, _NO_SHADOW) for state in agenda)
         ends = [0 if end is None else 1 << end for end in own]
-        agenda = list(range(len(self.rows)))
         while agenda:
             state = agenda.pop()
             for earlier in before[state]:
@@ -256,9 +254,8 @@ class FirstMatch(Node):
     After the terminals ``abc`` and ``a``, in this order, have read ``a``, what is left is ``bc`` of the first, and the
     end of the second. In the other order nothing of ``abc`` is left: ``a`` is found first, whatever follows.
 
-    Attributes:
-        parts: what is left of each terminal that may still be found, in the order in which they are tried. A part whose
-            word has ended is the last one: those behind it are not asked any more. See `first_match`.
+    `parts` are what is left of the terminals that may still be found. One whose word has ended is the last one: those
+    behind it are not asked any more (see `first_match`).
     """
 
     parts: tuple[Node, ...]
@@ -376,15 +373,11 @@ def _shadows(rows: list[Rows], is_end: list[bool]) -> tuple[list[int], list[Rows
                     dirty |= before[state]
                 members.append(part)
     # A state from which no word goes on has no row: its class becomes number 0.
-    order = sorted(range(len(members)), key=lambda number: bool(signature(next(iter(members[number])))))
-    if order and signature(next(iter(members[order[0]]))):
-        order.insert(0, -2)  # there is none
-    place = {number: i for i, number in enumerate(order)}
-    shadow_rows: list[Rows] = [()]
-    for number in order[1:]:
-        left = signature(next(iter(members[number])))
-        shadow_rows.append(tuple((mask, t if t == _COMPLETE else place[t]) for t, mask in left))
-    return [place[number] for number in shadow_of], shadow_rows
+    left = [signature(next(iter(some))) for some in members]
+    order = [number for number, row in enumerate(left) if row]
+    place = {_COMPLETE: _COMPLETE, **{number: i for i, number in enumerate(order, 1)}}
+    shadow_rows: list[Rows] = [(), *(tuple((mask, place.get(t, 0)) for t, mask in left[number]) for number in order)]
+    return [place.get(number, 0) for number in shadow_of], shadow_rows
 
 
 def _too_many(what: str) -> ResourceLimitError:

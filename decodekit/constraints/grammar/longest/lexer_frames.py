@@ -2,10 +2,11 @@ r"""Frames of a grammar whose texts are first divided by a lexer, which takes th
 
 **The language.** The terminals are those that the rules reached from the start name or spell, and the ignored ones. A
 text is divided from the left: a lexeme is the longest beginning of the rest that is a word of some terminal, and it is
-a lexeme of the terminal of the least rank that has that word (see `ranks`). The lexer knows nothing of the rules. Where
-no terminal has any beginning of the rest it is stuck, and the text is not in the language. The others are those whose
-terminals, without the ignored ones, the rules derive. So ``start: A "ab"`` with ``A: /a+/`` has ``aab`` no more: there
-is an ``A`` and then a ``b``, at which the lexer is stuck. An ignored terminal is ignored, also where a rule names it.
+a lexeme of the terminal of the least rank that has that word (see `lark.terminals`). The lexer knows nothing of the
+rules. Where no terminal has any beginning of the rest it is stuck, and the text is not in the language. The others are
+those whose terminals, without the ignored ones, the rules derive. So ``start: A "ab"`` with ``A: /a+/`` has ``aab`` no
+more: there is an ``A`` and then a ``b``, at which the lexer is stuck. An ignored terminal is ignored, also where a rule
+names it.
 
 Lark's basic lexer is not quite that. It tries its terminals in a fixed order, those of higher
 priority first and then those that can match more characters, and takes the first that matches, which need not be the
@@ -26,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from decodekit.constraints.grammar.longest.control import ROOT, KnownStates
 from decodekit.constraints.grammar.longest.lexer import Lexer, Munch
@@ -63,23 +64,14 @@ def lexing_root(rules: Rules, lexer: Lexer | None = None) -> Frame:
     return network.frame((ROOT,), 0, outs)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Opening:
-    """The moves of a stack before anything is read.
+class Opening(NamedTuple):
+    """The moves of a stack before anything is read."""
 
-    Attributes:
-        reads: by terminal, the stacks behind it; ignored terminals are not among them.
-        ignoring: the stacks of which one must go on behind an ignored terminal.
-        is_tail: whether nothing need follow there either, at the end of the text.
-        calls: states that are run to their end first, each with the stack behind it.
-        is_end: whether nothing need follow.
-    """
-
-    reads: dict[int, tuple[Stack, ...]]
-    ignoring: tuple[Stack, ...]
-    is_tail: bool
-    calls: tuple[tuple[int, Stack], ...]
-    is_end: bool
+    reads: dict[int, tuple[Stack, ...]]  # by terminal, the stacks behind it; ignored terminals are not among them
+    ignoring: tuple[Stack, ...]  # of these one must go on behind an ignored terminal
+    is_tail: bool  # nothing need follow there either, at the end of the text
+    calls: tuple[tuple[int, Stack], ...]  # states that are run to their end first, each with the stack behind it
+    is_end: bool  # nothing need follow
 
 
 class Network:
