@@ -127,7 +127,10 @@ def _parts(config: Any) -> Iterator[Any]:
 
 
 def _shrink(config: Any) -> None:
-    overrides = _taken_overrides(config)
+    spec, overrides = vars(config).get("_heterogeneity_spec"), dict[int, dict[str, Any]]()
+    if spec is not None:  # the settings of single layers that differ, which transformers 5.23 has, are taken out
+        overrides |= copy.deepcopy(spec.per_layer_overrides)
+        config.per_layer_config = None
     kept = _shrink_layers(config, overrides)
     sizes = _Heads(config)
     sizes.shrink(config)
@@ -141,16 +144,6 @@ def _shrink(config: Any) -> None:
             changed[place] = {**values, **sizes.smaller(values)}
     if changed:
         config.per_layer_config = changed
-
-
-def _taken_overrides(config: Any) -> dict[int, dict[str, Any]]:
-    """The settings of single layers that differ from the configuration, taken out of it; transformers 5.23 has such."""
-    spec = vars(config).get("_heterogeneity_spec")
-    if spec is None:
-        return {}
-    overrides = copy.deepcopy(spec.per_layer_overrides)
-    config.per_layer_config = None
-    return dict(overrides)
 
 
 def _lower_all(config: Any) -> None:

@@ -25,9 +25,7 @@ Output = TypeVar("Output", Tensor, list[Tensor])
 NUM_PROOFS: Final = 3
 """Replays that are compared at other lengths; the second and later ones run what a compiler made of the recording."""
 
-
-# Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
-# 0.05 and more; rounding gives about 1e-6, 1e-3 and 1e-2.
+# Relative errors: a wrong mask or position gives 0.05 and more; rounding gives about 1e-6, 1e-3 and 1e-2.
 _TOLERANCES: Final = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 
@@ -36,23 +34,21 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
 
 
+def relative_error(found: Tensor, expected: Tensor) -> Tensor:
+    """Root mean square of the difference of two tensors over the standard deviation of the expected one; may be NaN."""
+    found, expected = found.float(), expected.float()
+    return (found - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
+
+
 @dataclass(slots=True)
 class Proof:
-    """The evidence for one recording.
+    """The evidence for one recording."""
 
-    Args:
-        recorded_at: tokens of the longest row when it was recorded.
-        tolerance: largest root mean square of the difference, in deviations of the modules' output; 0 is bit for bit.
-
-    Attributes:
-        num_equal: replays at other lengths that were those of the modules.
-        is_refused: whether one was not.
-    """
-
-    recorded_at: int
+    recorded_at: int  # tokens of the longest row when it was recorded
     tolerance: float = 0.0
-    num_equal: int = 0
-    is_refused: bool = False
+    """Largest root mean square of the difference, in deviations of the modules' output; 0 is bit for bit."""
+    num_equal: int = 0  # replays at other lengths that were those of the modules
+    is_refused: bool = False  # whether one was not
 
     @property
     def is_proven(self) -> bool:
@@ -71,8 +67,10 @@ class Proof:
             return replay()
         if self.is_refused:
             return modules()
-        replayed = replay()
-        expected = modules()  # afterwards: it overwrites what a wrong recording has written
+        replayed, expected = (
+            replay(),
+            modules(),
+        )  # the modules afterwards: they overwrite what a wrong recording has written
         self.compare(replayed, expected, length)
         return expected
 
@@ -89,6 +87,4 @@ class Proof:
             return all(self._is_equal(one, other) for one, other in zip(replayed, expected, strict=True))
         if not self.tolerance:
             return torch.equal(replayed, expected)
-        replayed, expected = replayed.float(), expected.float()
-        error = (replayed - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
-        return bool(error < self.tolerance)  # of NaN: no
+        return bool(relative_error(replayed, expected) < self.tolerance)  # of NaN: no
