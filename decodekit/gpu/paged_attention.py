@@ -25,6 +25,7 @@ scale; new tokens are read as they are kept, so that a token does not depend on 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -169,7 +170,7 @@ def _written_and_read(
     arenas: Sequence[Tensor], geometry: Geometry,
 ) -> list[Tensor]:  # fmt: skip
     """Write the new tokens of planes, [B, T, ...] each, and read all slots of the tables: [B, P * page_size, ...]."""
-    page_size, pages_per_arena, _ = geometry
+    page_size, pages_per_arena, page_bytes = geometry
     num_rows, width = new[0].shape[:2]
     steps = torch.arange(width, device=pages.device)
     positions = starts[:, None] + steps
@@ -183,7 +184,10 @@ def _written_and_read(
         is_here = (inside >= 0) & (inside < pages_per_arena)
         inside = inside.clamp(0, pages_per_arena - 1)
         for index, (tokens, begin) in enumerate(zip(new, offsets, strict=False)):
-            plane = _plane(arena, tokens.shape[2:], tokens.dtype, geometry, begin)
+            # A plane of all pages of an arena, [pages_per_arena, page_size, ...].
+            size = (page_size, *tokens.shape[2:])
+            in_pages = arena.view(pages_per_arena, page_bytes)[:, begin:].view(tokens.dtype)
+            plane = in_pages[:, : math.prod(size)].view(pages_per_arena, *size)
             _write(plane, tokens.flatten(0, 1), *place)
             here = plane.index_select(0, inside)  # [B * P, page_size, ...]
             if number == 0:
@@ -215,16 +219,6 @@ def _write(plane: Tensor, new: Tensor, source: Tensor, pages: Tensor, slots: Ten
 def _as_bits(values: Tensor) -> Tensor:
     """float8 as bytes: few operations of torch know it."""
     return values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
-
-
-def _plane(arena: Tensor, shape: torch.Size, dtype: torch.dtype, geometry: Geometry, begin: int) -> Tensor:
-    """A plane of all pages of an arena, [pages_per_arena, page_size, ...]."""
-    page_size, pages_per_arena, page_bytes = geometry
-    numbers = arena.view(dtype)
-    strides = torch.empty((page_size, *shape), device="meta").stride()
-    return numbers.as_strided(
-        (pages_per_arena, page_size, *shape), (page_bytes // dtype.itemsize, *strides), begin // dtype.itemsize
-    )
 
 
 @torch.library.custom_op(
@@ -262,9 +256,8 @@ def paged_attention(
     Returns:
         [B, T, Hq, Dv], of the dtype of the query.
     """
-    return _twin(
-        query, key, value, pages, starts, counts, arenas, geometry, offsets, stored, scale, window, softcap, sinks
-    )
+    others = scale, window, softcap, sinks
+    return _twin(query, key, value, pages, starts, counts, arenas, geometry, offsets, stored, *others)
 
 
 def _twin(
@@ -295,9 +288,5 @@ def _has_kernel(*shape: Any) -> bool:
 
 
 @paged_attention.register_fake
-def _shape_of(
-    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
-    geometry: Sequence[int], offsets: Sequence[int], stored: int,
-    scale: float, window: int, softcap: float, sinks: Tensor | None,
-) -> Tensor:  # fmt: skip
+def _shape_of(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
     return query.new_empty((*query.shape[:3], value.shape[3]))
