@@ -1,6 +1,6 @@
 """A decoding step as a list of instructions, and the compiled function that runs them one after the other.
 
-Example: a norm of one row of 192 numbers, as `models.runners.step_program` writes it down:
+Example: a norm of one row of 192 numbers, as `models.programs.step_program` writes it down:
 
     MUL      [192]     square  <- x, x
     MEAN     [1, 192]  mean    <- square

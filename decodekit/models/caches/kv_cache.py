@@ -80,7 +80,6 @@ class Step:
     hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
     recording: Any = None  # writes attention down in place of running it; see `step_program.Writer`
     carried: Sequence[Tensor] = ()  # what came to the device with the rest, see `RaggedCache.begin`
-    num_rows: int = field(init=False)
     end: int = field(init=False)  # slots [0, end) are read
     is_fresh: bool = field(init=False)  # nothing stored before: the new keys are all keys
     is_uniform: bool = field(init=False)  # each query sees exactly the slots [0, end)
@@ -89,7 +88,7 @@ class Step:
     _places: dict[torch.device, tuple[Tensor | None, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.num_rows, self.end = len(self.starts), max(self.row_ends)
+        self.end = max(self.row_ends)
         self.is_fresh = max(self.starts) == 0
         self.is_uniform = self.num_new == 1 and min(self.row_ends) == self.end
 

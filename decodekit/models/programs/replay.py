@@ -68,9 +68,6 @@ class StepFrame:
         self._arena = torch.empty(program.arena_bytes + 64, dtype=torch.uint8)
         skipped = -self._arena.data_ptr() % 64
         self._arena = self._arena[skipped : skipped + program.arena_bytes]
-        num_bases = 2 + program.num_inputs + len(program.outputs)
-        self._bases = np.zeros(num_bases, np.int64)
-        self._bases[1] = self._arena.data_ptr()
         self._room = torch.empty(0)
         kinds = {int(code[Field.B + 2]) for code in program.codes if code[Field.OP] == Op.LINEAR}
         self._makers = np.array([one.address if i in kinds else 0 for i, one in enumerate(MAKERS)], np.int64)
@@ -96,12 +93,12 @@ class StepFrame:
         program = self._program
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
         given = [*(one.contiguous() for one in inputs), *outputs]
-        self._bases[2:] = [one.data_ptr() for one in given]
+        bases = np.array([0, *(one.data_ptr() for one in (self._arena, *given))], np.int64)
         needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
         if len(self._room) < needed:
             self._room = torch.empty(2 * needed)
         room, state = self._room.data_ptr(), team_state()
-        arguments = self._bases, planes, rows, slots, positions, room, state, self._makers
+        arguments = bases, planes, rows, slots, positions, room, state, self._makers
         codes, floats, first = program.codes, program.floats, 0
         for at, call in program.calls:
             run(codes, floats, first, at, *arguments)

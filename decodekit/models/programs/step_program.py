@@ -136,7 +136,6 @@ class StepProgram:
     arena_bytes: int  # of the memory for results
     outputs: tuple[tuple[tuple[int, ...], torch.dtype], ...]
     """Shapes and types of what it returns, which are the last bases."""
-    num_inputs: int  # bases of inputs: tokens, positions, and states
     room: int  # float32 numbers that its longest product or reduction needs
     per_slot: int  # numbers for each slot that attention needs
     kept: tuple[Tensor, ...]  # tensors that it reads
@@ -415,9 +414,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif one.op in _REDUCTIONS:
                 room = max(room, 2 * one.dims[-1])
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in outputs)
-        return StepProgram(
-            codes, floats, tuple(calls), arena_bytes, shapes, self._num_inputs, room, self._per_slot, self._kept(kept)
-        )
+        return StepProgram(codes, floats, tuple(calls), arena_bytes, shapes, room, self._per_slot, self._kept(kept))
 
     def _own(self, tensor: Tensor) -> int:
         """The memory of a result, which has nothing else in it; it is copied if it has, or is an input."""

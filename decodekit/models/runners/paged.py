@@ -363,11 +363,10 @@ class PagedModel:
             is_compiled = captured is None and variant.is_compiled and width <= WIDTH_BUCKETS[-1] and hidden is None
             most = max(counts)
             kept = [(r, t) for r, (n, m) in enumerate(zip(num_tokens, counts, strict=True)) for t in range(n - m, n)]
+            state = StepState(cache.rows, len(places), width) if captured is None else captured.state
             if captured is not None or is_compiled:
-                state = StepState(cache.rows, len(places), width) if captured is None else captured.state
                 wanted = [r * state.width + t for r, t in kept]
             else:  # the last tokens alone have logits
-                state = StepState(cache.rows, len(places), width)
                 wanted = [r * most + t - (num_tokens[r] - most) for r, t in kept]
             state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
             if captured is not None:
