@@ -180,7 +180,8 @@ def _written_and_read(
     found: list[Tensor] = []
     for number, arena in enumerate(arenas):
         own, inside = (ids.reshape(-1) - number * pages_per_arena for ids in (where, pages))
-        place = _places(own, slots, is_real & (own >= 0) & (own < pages_per_arena))
+        is_own = is_real & (own >= 0) & (own < pages_per_arena)
+        source, at_pages, at_slots, is_any = _places(own, slots, is_own)
         is_here = (inside >= 0) & (inside < pages_per_arena)
         inside = inside.clamp(0, pages_per_arena - 1)
         for index, (tokens, begin) in enumerate(zip(new, offsets, strict=False)):
@@ -188,7 +189,8 @@ def _written_and_read(
             size = (page_size, *tokens.shape[2:])
             in_pages = arena.view(pages_per_arena, page_bytes)[:, begin:].view(tokens.dtype)
             plane = in_pages[:, : math.prod(size)].view(pages_per_arena, *size)
-            _write(plane, tokens.flatten(0, 1), *place)
+            bits = _as_bits(plane)
+            bits[at_pages, at_slots] = torch.where(is_any, _as_bits(tokens.flatten(0, 1))[source], bits[0, 0])
             here = plane.index_select(0, inside)  # [B * P, page_size, ...]
             if number == 0:
                 found.append(here)
@@ -208,12 +210,6 @@ def _places(pages: Tensor, slots: Tensor, is_real: Tensor) -> tuple[Tensor, Tens
     first = is_real.to(torch.int8).argmax()
     source = torch.where(is_real, torch.arange(is_real.shape[0], device=is_real.device), first)
     return source, torch.where(is_any, pages[source], 0).long(), torch.where(is_any, slots[source], 0).long(), is_any
-
-
-def _write(plane: Tensor, new: Tensor, source: Tensor, pages: Tensor, slots: Tensor, is_any: Tensor) -> None:
-    """plane[pages, slots] = new[source], of `_places`."""
-    bits = _as_bits(plane)
-    bits[pages, slots] = torch.where(is_any, _as_bits(new)[source], bits[0, 0])
 
 
 def _as_bits(values: Tensor) -> Tensor:

@@ -152,11 +152,6 @@ def layout_of(layers: Sequence[PlaneOf], page_size: int = PAGE_SIZE) -> PageLayo
 class PageStore:
     """Arenas of pages of one layout: a free list, a count of owners for each page, and more arenas where room runs out.
 
-    Args:
-        layout: of its pages.
-        pages_per_arena: at least 1.
-        device: of the arenas.
-
     Attributes:
         table: int64 [1 + MAX_ARENAS] on the device, what an operation over these pages is given.
         arenas: uint8 [pages_per_arena * page_bytes] each; new memory holds anything, NaN too.

@@ -92,11 +92,10 @@ class PagedCache(RowLengths):
     @property
     def num_bytes(self) -> int:
         """Memory of the pages of these rows; shared pages count for each."""
-        pages = (
+        return sum(
             sum(page >= 0 for place in self.places for page in group.rows[place]) * group.store.layout.page_bytes
             for group in self.rows.groups
         )
-        return sum(pages)
 
     @locked
     def tokens_to_read(self, rows: Sequence[int]) -> dict[int, list[int]]:

@@ -91,11 +91,8 @@ class PagePlan(NamedTuple):
 class PageGroup:
     """The pages of the layers that have one sliding window, by row.
 
-    Args:
-        window: tokens that a query of these layers sees, itself included; None for all.
-        layout: the planes of a page.
-        pages_per_arena: how many pages are allocated at a time.
-        num_rows, num_slots: rows of the table, and pages of a row.
+    `window` has the tokens that a query of these layers sees, itself included; None for all. The table has `num_rows`
+    rows of up to `num_slots` pages.
     """
 
     def __init__(
@@ -194,12 +191,8 @@ class PageGroup:
 class PagedRows:
     """The rows of all caches of one model on one device, and their pages.
 
-    Args:
-        plan: how the layers share pages.
-        num_rows: rows of all caches together; there is one more, of which nothing is ever read.
-        max_tokens: the most tokens of a row.
-        num_tokens: about how many tokens the first arenas hold.
-        stored: how keys and values are kept.
+    There is one row more than `num_rows`, of which nothing is ever read. A row has up to `max_tokens`; the first arenas
+    hold about `num_tokens`.
     """
 
     def __init__(

@@ -13,14 +13,12 @@ and shows at every other one. The first replay that differs refuses the recordin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import torch
 from torch import Tensor
-
-Output = TypeVar("Output", Tensor, list[Tensor])
 
 NUM_PROOFS: Final = 3
 """Replays that are compared at other lengths; the second and later ones run what a compiler made of the recording."""
@@ -42,11 +40,9 @@ def relative_error(found: Tensor, expected: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Proof:
-    """The evidence for one recording."""
+    """The evidence for one recording, which was made over rows of no token."""
 
-    recorded_at: int  # tokens of the longest row when it was recorded
-    tolerance: float = 0.0
-    """Largest root mean square of the difference, in deviations of the modules' output; 0 is bit for bit."""
+    tolerance: float  # what the relative error of its output to that of the modules may be
     num_equal: int = 0  # replays at other lengths that were those of the modules
     is_refused: bool = False  # whether one was not
 
@@ -55,8 +51,8 @@ class Proof:
         """Whether replays are no longer compared."""
         return self.num_equal >= NUM_PROOFS and not self.is_refused
 
-    def output(self, replay: Callable[[], Output], modules: Callable[[], Output], length: int) -> Output:
-        """The output of a step, one tensor or several: replayed where that is proven, else that of the modules.
+    def output(self, replay: Callable[[], Tensor], modules: Callable[[], Tensor], length: int) -> Tensor:
+        """The output of a step: replayed where that is proven, else that of the modules.
 
         Args:
             replay: runs the recording.
@@ -67,24 +63,16 @@ class Proof:
             return replay()
         if self.is_refused:
             return modules()
-        replayed, expected = (
-            replay(),
-            modules(),
-        )  # the modules afterwards: they overwrite what a wrong recording has written
-        self.compare(replayed, expected, length)
+        replayed = replay()
+        expected = modules()  # afterwards: it overwrites what a wrong recording has written
+        self.compare([replayed], [expected], length)
         return expected
 
-    def compare(self, replayed: Output, expected: Output, length: int) -> bool:
+    def compare(self, replayed: Sequence[Tensor], expected: Sequence[Tensor], length: int) -> bool:
         """Note what the recording and the modules came to, for rows of a length; whether the first may be taken."""
-        if not self._is_equal(replayed, expected):
+        pairs = zip(replayed, expected, strict=True)
+        if not all(relative_error(one, other) < self.tolerance for one, other in pairs):  # of NaN: no
             self.is_refused = True  # never cleared: threads may prove one recording together
-        elif length != self.recorded_at:
+        elif length:
             self.num_equal += 1
         return not self.is_refused
-
-    def _is_equal(self, replayed: Output, expected: Output) -> bool:
-        if not isinstance(replayed, Tensor) or not isinstance(expected, Tensor):
-            return all(self._is_equal(one, other) for one, other in zip(replayed, expected, strict=True))
-        if not self.tolerance:
-            return torch.equal(replayed, expected)
-        return bool(relative_error(replayed, expected) < self.tolerance)  # of NaN: no

@@ -181,10 +181,7 @@ class Replays:
     ) -> Tensor:
         """Logits [P, V] of a pass, whose tokens the cache holds then; see `causal_lm.CausalLM.forward`.
 
-        Args:
-            tokens: int64 [R, T], padded on the right.
-            wanted: "last", or how many of the last tokens of each row; not "all".
-            eager: makes them with the modules.
+        `wanted` is not "all"; `eager` makes them with the modules.
         """
         chosen = list(range(cache.num_rows)) if rows is None else list(rows)
         starts, ends = cache.reserve(num_tokens, chosen)
@@ -230,7 +227,7 @@ class Replays:
         key = type(cache), num_tokens
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds.setdefault(key, _StepKind(Proof(0, self._tolerance)))
+            kind = self._kinds.setdefault(key, _StepKind(Proof(self._tolerance)))
         if kind.proof.is_refused:
             return eager(states)
         if kind.program is None:

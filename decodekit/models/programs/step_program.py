@@ -153,11 +153,8 @@ class StepProgram:
 class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what the modules do; see the head of the module.
 
-    Args:
-        module: whose weights are read where they lie.
-        layers: the number of the first plane of each layer; its values are in the next one.
-        inputs: tensors that are others in each run, contiguous.
-        num_slots: of what stands for a cache.
+    `layers` has the number of the first plane of each layer, whose values are in the next one; `inputs` are tensors
+    that are others in each run, contiguous.
     """
 
     def __init__(

@@ -480,4 +480,4 @@ class PagedModel:
 
 def new_proof() -> Proof:
     """The proof that a captured `read` has to give before it is trusted; it is captured with rows of no token."""
-    return Proof(0, REPLAY_TOLERANCE)
+    return Proof(REPLAY_TOLERANCE)

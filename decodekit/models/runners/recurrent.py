@@ -47,12 +47,9 @@ class NoStateError(Exception):
 
 
 class RecurrentCache(RowLengths):
-    """The tokens of each row, their state, and the keys and values of the layers with attention.
+    """The tokens of each row, their state, and the keys and values of the layers with attention, if there are some.
 
-    Args:
-        layers: the shapes of the layers that store keys and values; there may be none.
-        states: one row of every tensor of the state, [1, ...] each.
-        in_chunks: whether several tokens can be read after a state at a time.
+    `states` are one row of every tensor of the state, [1, ...] each.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class RecurrentCache(RowLengths):
         super().__init__(num_rows, device)
         self.kv = RaggedCache(layers, num_rows, capacity, device)
         self.states = [state.new_zeros(num_rows, *state.shape[1:]) for state in states]
-        self.in_chunks = in_chunks
+        self.in_chunks = in_chunks  # whether several tokens can be read after a state at a time
         self.read = [0] * num_rows  # tokens that the state of a row has seen
         self._kept: list[Tensor] = []  # an earlier state of each row; made when first wanted
         self._kept_read: list[int | None] = [None] * num_rows

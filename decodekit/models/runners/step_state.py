@@ -34,12 +34,10 @@ NUM_BUFFERS: Final = 4
 
 
 class StepState:
-    """The inputs of a pass at fixed addresses.
+    """The inputs of a pass of B = `num_rows` rows and T = `width` columns at fixed addresses.
 
     Args:
         rows: the tables that it reads.
-        num_rows: B, rows of the pass.
-        width: T, columns of tokens.
         num_values: further numbers of each row that the step hands on, for whoever takes tokens.
         num_wanted: W, how many logits are wanted at most; None: of all tokens.
 
