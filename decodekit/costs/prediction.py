@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from decodekit.costs.estimate_report import Estimate
-from decodekit.costs.step_time import DEVICES, DeviceSpeed, RunShares, StepWork, device_speed
+from decodekit.costs.step_time import DEVICES, DeviceSpeed, StepWork, device_speed
 from decodekit.decoding.loop.batch import PREFILL_TOKENS
 from decodekit.decoding.prefixes.row_memory import LOGITS_COPIES, free_memory
 from decodekit.errors import ModelError, OptionError
@@ -42,19 +42,14 @@ class _Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """The sizes of a model, loaded or not.
-
-    Attributes:
-        device: where it lies, or would, its speed if that is known, and the memory that is free there.
-        bare: its modules on the device ``meta``.
-    """
+    """The sizes of a model, loaded or not."""
 
     name: str
     dtype: torch.dtype
-    device: _Location
+    device: _Location  # where it lies, or would, its speed if that is known, and the memory that is free there
     weights: sizes.WeightSizes
     cache: sizes.CacheSizes
-    bare: nn.Module
+    bare: nn.Module  # its modules on the device ``meta``
     vocab_size: int
     context_length: int | None
     lm: HuggingFaceLM | None
@@ -104,8 +99,7 @@ def estimate(
             f"{name}= is for the time of a step, which is predicted for known GPUs alone", at=name, hint='device="h200"'
         )
     limit = subject.context_length
-    if context is None:
-        context = min(_CONTEXT, limit or _CONTEXT)
+    context = context or min(_CONTEXT, limit or _CONTEXT)
     if limit is not None and context > limit:
         raise OptionError(f"context={context:,} is more than the model's {limit:,}", at="context", hint=f"{limit}")
     weights, cache = subject.weights, subject.cache
@@ -118,8 +112,9 @@ def estimate(
         max_batch = max(0, int(left // max(1, cache.num_bytes(1, context) + logits)))
     work = least = seconds = None
     if speed is not None:
-        work, run = _work(subject, batch, context, drafts, compile_layers)
-        least, seconds = work.least_seconds(speed), work.seconds(speed, run)
+        work = _work(subject, batch, context, drafts, compile_layers)
+        is_captured = cache.tier in ("paged", "ragged")  # rectangles of a configuration run over pages on a GPU
+        least, seconds = work.least_seconds(speed), work.seconds(speed, is_captured)
     return Estimate(
         name=subject.name,
         batch=batch,
@@ -143,25 +138,20 @@ def estimate(
     )
 
 
-def _work(
-    subject: _Subject, batch: int, context: int, drafts: int, compile_layers: bool | None
-) -> tuple[StepWork, RunShares]:
-    """The work of a step, and how its kernels run."""
-    weights, cache, found = subject.weights, subject.cache, sizes.kernels(subject.bare)
-    is_captured = cache.tier in ("paged", "ragged")  # rectangles of a configuration run over pages on a GPU
-    lm, compiles = subject.lm, compile_layers
-    if compiles is None:
-        compiles = lm.compile_layers if lm is not None and lm.device.type == "cuda" else True
+def _work(subject: _Subject, batch: int, context: int, drafts: int, compile_layers: bool | None) -> StepWork:
+    """The work of a step."""
+    weights, found, lm = subject.weights, sizes.kernels(subject.bare), subject.lm
+    if compile_layers is None:
+        compile_layers = lm.compile_layers if lm is not None and lm.device.type == "cuda" else True
     num_tokens = batch * (1 + drafts)
-    small, products = (FUSED * found.stretches, found.inputs) if compiles else (found.small, found.products)
-    work = StepWork(
+    small, products = (FUSED * found.stretches, found.inputs) if compile_layers else (found.small, found.products)
+    return StepWork(
         kernels=small + products + found.attention + LOOP_KERNELS,
         weight_bytes=weights.read_by(num_tokens),
-        cache_bytes=cache.bytes_seen(batch, context),
+        cache_bytes=subject.cache.bytes_seen(batch, context),
         operations=2 * num_tokens * weights.num_parameters * weights.read_by(1) / max(1, weights.num_bytes),
         rows=batch,
     )
-    return work, RunShares(is_captured=is_captured)
 
 
 def _placed(device: Any) -> _Location:

@@ -21,6 +21,10 @@ from typing import Final, NamedTuple
 COPY_SHARE: Final = 0.895
 """A copy reads and writes at this share of the memory's nominal bandwidth: 4.3 of 4.8 TB/s on an H200, 3.0 of 3.35 on
 an H100."""
+PRODUCT_SHARE: Final = 0.865
+"""Of a copy's bandwidth, by matrix products of few rows. Source: 85 to 88 % for cuBLAS on Hopper."""
+ATTENTION_SHARE: Final = 0.85
+"""Of a copy's bandwidth, by reading keys and values; with pages that are not fetched ahead, 75 %."""
 PRODUCT_FLOPS_SHARE: Final = 0.65
 """Of the nominal arithmetic, by products of some hundred rows. Source: 600 to 700 TFLOP/s of cuBLAS on an H100."""
 EAGER_KERNEL_SECONDS: Final = 7e-6
@@ -31,21 +35,13 @@ HOST_SECONDS: Final = (150e-6, 10e-6)
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """The speed of a kind of GPU, which bounds a step.
+    """The speed of a kind of GPU, which bounds a step."""
 
-    Args:
-        bandwidth: bytes a second, nominal.
-        flops: dense operations a second in bfloat16, nominal; one multiplication with its addition is two.
-        memory: bytes.
-        gap_s: seconds of a small kernel in a captured graph, to the start of the next one.
-        source: of bandwidth, operations and memory.
-    """
-
-    bandwidth: float
-    flops: float
-    memory: int
-    gap_s: float
-    source: str
+    bandwidth: float  # bytes a second, nominal
+    flops: float  # dense operations a second in bfloat16, nominal; one multiplication with its addition is two
+    memory: int  # bytes
+    gap_s: float  # seconds of a small kernel in a captured graph, to the start of the next one
+    source: str  # of bandwidth, operations and memory
 
     @property
     def copy_bandwidth(self) -> float:
@@ -79,47 +75,32 @@ def device_speed(name: str) -> DeviceSpeed | None:
     return None if {"pcie", "nvl"} & {*words} else next((DEVICES[word] for word in words if word in DEVICES), None)
 
 
-class RunShares(NamedTuple):
-    """How the layers of a step are run: what its kernels reach of a copy's bandwidth.
-
-    Args:
-        products: of matrix products of few rows. Source: 85 to 88 % of a copy for cuBLAS on Hopper.
-        attention: of reading keys and values; with pages that are not fetched ahead, 75 %.
-        is_captured: whether kernels start without Python.
-    """
-
-    products: float = 0.865
-    attention: float = 0.85
-    is_captured: bool = True
-
-
 class StepWork(NamedTuple):
-    """The work of one step.
+    """The work of one step."""
 
-    Args:
-        kernels: how many start one after the other.
-        weight_bytes, cache_bytes: what products and attention read.
-        operations: of the products.
-        rows: texts that go on by a token or more.
-    """
-
-    kernels: float
-    weight_bytes: float
-    cache_bytes: float
-    operations: float
-    rows: int
+    kernels: float  # how many start one after the other
+    weight_bytes: float  # what products read
+    cache_bytes: float  # what attention reads
+    operations: float  # of the products
+    rows: int  # texts that go on by a token or more
 
     def least_seconds(self, speed: DeviceSpeed) -> float:
         """Of reading the bytes once, or of the operations: no program is faster."""
         read = (self.weight_bytes + self.cache_bytes) / speed.copy_bandwidth
         return max(read, self.operations / speed.flops)
 
-    def seconds(self, speed: DeviceSpeed, run: RunShares) -> float:
-        """The expected seconds of a step."""
-        read = self.weight_bytes / (run.products * speed.copy_bandwidth)
+    def seconds(
+        self,
+        speed: DeviceSpeed,
+        is_captured: bool,
+        product_share: float = PRODUCT_SHARE,
+        attention_share: float = ATTENTION_SHARE,
+    ) -> float:
+        """The expected seconds of a step; where it is captured, kernels start without Python."""
+        read = self.weight_bytes / (product_share * speed.copy_bandwidth)
         multiplied = self.operations / (PRODUCT_FLOPS_SHARE * speed.flops)
-        attended = self.cache_bytes / (run.attention * speed.copy_bandwidth)
+        attended = self.cache_bytes / (attention_share * speed.copy_bandwidth)
         device = self.kernels * speed.gap_s + max(read, multiplied) + attended
         once, each = HOST_SECONDS
-        started = 0.0 if run.is_captured else self.kernels * EAGER_KERNEL_SECONDS
+        started = 0.0 if is_captured else self.kernels * EAGER_KERNEL_SECONDS
         return max(device, started, once + each * self.rows)

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from decodekit.gpu.kernels import attention_kernel as kernel
-from decodekit.gpu.triton_programs import NUM_COUNTERS, Card, card_of, counters, next_power_of_2, on
+from decodekit.gpu.triton_programs import NUM_COUNTERS, Card, card_of, counters, next_power_of_2, on, splits_of
 
 _TYPES: Final = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 _MOST_QUERIES: Final = 64  # of a program
@@ -39,35 +39,21 @@ _ROUNDS: Final = 4  # programs for each place, from which on the rest of a last 
 
 
 class Launch(NamedTuple):
-    """A program with all that it is started with.
+    """A program with all that it is started with."""
 
-    Args:
-        grid: numbers of programs.
-        arguments: tensors and numbers.
-        constants: what is compiled into it.
-        num_warps: threads of a program, by 32.
-    """
-
-    grid: tuple[int, int]
-    arguments: tuple[Any, ...]
-    constants: dict[str, Any]
-    num_warps: int
+    grid: tuple[int, int]  # numbers of programs
+    arguments: tuple[Any, ...]  # tensors and numbers
+    constants: dict[str, Any]  # what is compiled into it
+    num_warps: int  # threads of a program, by 32
 
 
 class Tiles(NamedTuple):
-    """The tiles of a program: what it works on at once.
+    """The tiles of a program: what it works on at once."""
 
-    Args:
-        queries: packed queries, M.
-        tokens: of a block, N.
-        stages: blocks on their way to the multiprocessor.
-        num_warps: threads of a program, by 32.
-    """
-
-    queries: int
-    tokens: int
-    stages: int
-    num_warps: int
+    queries: int  # packed queries, M
+    tokens: int  # of a block, N
+    stages: int  # blocks on their way to the multiprocessor
+    num_warps: int  # threads of a program, by 32
 
 
 def launch_of(
@@ -132,14 +118,9 @@ def launch_of(
 def tiles_of(
     num_queries: int, key_dim: int, value_dim: int, dtype: torch.dtype, kind: torch.dtype, card: Card
 ) -> Tiles:
-    """The tiles for packed queries of one head of keys, so that two programs fit on a multiprocessor.
+    """The tiles for the packed queries of one row and head of keys, so that two programs fit on a multiprocessor.
 
-    Args:
-        num_queries: packed queries of one row.
-        key_dim, value_dim: numbers of a key and a value.
-        dtype: of queries and products.
-        kind: of the numbers in the pages.
-        card: what the device has.
+    `dtype` is that of queries and products, `kind` that of the numbers in the pages.
     """
     stored = kind != dtype
     keys = sum(_parts(key_dim))
@@ -213,38 +194,21 @@ def parts_of(num_rows: int, blocks: int, width: int, held: int, card: Card) -> t
 
     Where rows alone have programs for every place, parts are there for balance: `_ROUNDS` for a place, so that the
     longest part is at most a quarter of the whole time; and where they have many more, it is left to their number in
-    long prompts, whose blocks of queries are many and unequal anyway.
-
-    Args:
-        num_rows: rows of the batch, B.
-        blocks: programs of a row, if it is not split.
-        width: new tokens of a row, T.
-        held: blocks of tokens that a row can have.
-        card: what the device has.
+    long prompts, whose blocks of queries are many and unequal anyway. `blocks` are the programs of a row that is not
+    split, `width` its new tokens, `held` the blocks of tokens that it can have.
     """
     places = 2 * card.num_processors
-    splits = min(_splits(num_rows * blocks, places, width), max(1, held // _LEAST), _MOST_PARTS)
-    if num_rows * blocks > NUM_COUNTERS or (splits == 1 and (width > 16 or num_rows == 1)):
+    programs = num_rows * blocks
+    if width > 16 or programs >= _ROUNDS * places:  # the rounds of a prompt are long and unequal anyway
+        splits = max(1, places // programs)
+    else:
+        splits = splits_of(programs, places, places)
+    splits = min(splits, max(1, held // _LEAST), _MOST_PARTS)
+    if programs > NUM_COUNTERS or (splits == 1 and (width > 16 or num_rows == 1)):
         return 1, _LEAST
     if splits > 1:
         return num_rows * splits, _LEAST
     return min(num_rows, -(-_ROUNDS * places // blocks)), _LEAST_OF_MANY
-
-
-def _splits(num_programs: int, num_places: int, width: int) -> int:
-    """In how many parts rows of one length are split, so that programs fill the places on the multiprocessors.
-
-    Say 192 programs for 264 places: two splits are 384, in two rounds of which the second is half empty; of three, 576,
-    it is the third, and with four 768 programs leave only 24 of three rounds' 792 places empty.
-    """
-    least = max(1, num_places // num_programs)
-    if width > 16 or num_programs >= _ROUNDS * num_places:  # the rounds of a prompt are long and unequal anyway
-        return least
-    for splits in range(least, least + 4):
-        rounds = -(-num_programs * splits // num_places)
-        if num_programs * splits >= 0.85 * rounds * num_places:
-            return splits
-    return least
 
 
 def _parts(dim: int) -> tuple[int, int]:

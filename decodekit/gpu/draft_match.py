@@ -33,32 +33,21 @@ from decodekit.gpu.triton_programs import missing
 
 
 class Advance(NamedTuple):
-    """The results of N rows.
+    """The results of N rows."""
 
-    Args:
-        num_taken: int32 [N], tokens that come; 0 where the first position has none.
-        pending: int64 [N], the last of them, which the model reads next; undefined where none comes.
-        lengths: int32 [N], tokens that the cache holds from now on.
-        status: int32 [N], of the position where the row stopped; 0 where it has a token.
-        out: int64 [N, T], what comes, -1 behind it.
-    """
-
-    num_taken: Tensor
-    pending: Tensor
-    lengths: Tensor
-    status: Tensor
-    out: Tensor
+    num_taken: Tensor  # int32 [N], tokens that come; 0 where the first position has none
+    pending: Tensor  # int64 [N], the last of them, which the model reads next; undefined where none comes
+    lengths: Tensor  # int32 [N], tokens that the cache holds from now on
+    status: Tensor  # int32 [N], of the position where the row stopped; 0 where it has a token
+    out: Tensor  # int64 [N, T], what comes, -1 behind it
 
 
 def advanced(tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tensor, lengths: Tensor) -> Advance:
     """The results of the target's tokens along drafts; see the module.
 
-    Args:
-        tokens: int64 [N, T], the target's own at each position: after the pending token, then after each of the draft.
-        drafts: int64 [N, T - 1].
-        draft_lengths: int32 [N], 0 .. T - 1.
-        status: int32 [N, T], of `sampler.sample_rows`, not negative; 0 where the position has a token.
-        lengths: int32 [N], what the cache held before the pending token.
+    `tokens` int64 [N, T] are the target's own at each position: after the pending token, then after each of the draft,
+    int64 [N, T - 1] with lengths int32 [N]. `status` int32 [N, T] is that of `sampler.sample_rows`, 0 where there is a
+    token; `lengths` int32 [N] is what the cache held before the pending token.
     """
     num_rows, width = tokens.shape
     is_draft = torch.arange(width - 1, device=tokens.device) < draft_lengths[:, None]

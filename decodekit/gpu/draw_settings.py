@@ -44,10 +44,8 @@ def packed(
 ) -> NDArray[np.int32]:
     """The numbers of texts, int32 [MASKS + num_positions, B], without drafts and masks.
 
-    Args:
-        settings: temperature, top-k or 0, top-p, min-p, and whether it is greedy, of each.
-        seeds, sequences, indices: of the noise; the index is that of the text's first position.
-        is_asked: whether certificates are wanted.
+    Settings are temperature, top-k or 0, top-p, min-p, and whether it is greedy; the index of the noise is that of the
+    text's first position, and certificates are wanted where it is asked.
     """
     rows = [
         struct.pack(

@@ -25,6 +25,7 @@ scale; new tokens are read as they are kept, so that a token does not depend on 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -169,7 +170,7 @@ def _written_and_read(
     arenas: Sequence[Tensor], geometry: Geometry,
 ) -> list[Tensor]:  # fmt: skip
     """Write the new tokens of planes, [B, T, ...] each, and read all slots of the tables: [B, P * page_size, ...]."""
-    page_size, pages_per_arena, _ = geometry
+    page_size, pages_per_arena, page_bytes = geometry
     num_rows, width = new[0].shape[:2]
     steps = torch.arange(width, device=pages.device)
     positions = starts[:, None] + steps
@@ -179,12 +180,17 @@ def _written_and_read(
     found: list[Tensor] = []
     for number, arena in enumerate(arenas):
         own, inside = (ids.reshape(-1) - number * pages_per_arena for ids in (where, pages))
-        place = _places(own, slots, is_real & (own >= 0) & (own < pages_per_arena))
+        is_own = is_real & (own >= 0) & (own < pages_per_arena)
+        source, at_pages, at_slots, is_any = _places(own, slots, is_own)
         is_here = (inside >= 0) & (inside < pages_per_arena)
         inside = inside.clamp(0, pages_per_arena - 1)
         for index, (tokens, begin) in enumerate(zip(new, offsets, strict=False)):
-            plane = _plane(arena, tokens.shape[2:], tokens.dtype, geometry, begin)
-            _write(plane, tokens.flatten(0, 1), *place)
+            # A plane of all pages of an arena, [pages_per_arena, page_size, ...].
+            size = (page_size, *tokens.shape[2:])
+            in_pages = arena.view(pages_per_arena, page_bytes)[:, begin:].view(tokens.dtype)
+            plane = in_pages[:, : math.prod(size)].view(pages_per_arena, *size)
+            bits = _as_bits(plane)
+            bits[at_pages, at_slots] = torch.where(is_any, _as_bits(tokens.flatten(0, 1))[source], bits[0, 0])
             here = plane.index_select(0, inside)  # [B * P, page_size, ...]
             if number == 0:
                 found.append(here)
@@ -206,25 +212,9 @@ def _places(pages: Tensor, slots: Tensor, is_real: Tensor) -> tuple[Tensor, Tens
     return source, torch.where(is_any, pages[source], 0).long(), torch.where(is_any, slots[source], 0).long(), is_any
 
 
-def _write(plane: Tensor, new: Tensor, source: Tensor, pages: Tensor, slots: Tensor, is_any: Tensor) -> None:
-    """plane[pages, slots] = new[source], of `_places`."""
-    bits = _as_bits(plane)
-    bits[pages, slots] = torch.where(is_any, _as_bits(new)[source], bits[0, 0])
-
-
 def _as_bits(values: Tensor) -> Tensor:
     """float8 as bytes: few operations of torch know it."""
     return values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
-
-
-def _plane(arena: Tensor, shape: torch.Size, dtype: torch.dtype, geometry: Geometry, begin: int) -> Tensor:
-    """A plane of all pages of an arena, [pages_per_arena, page_size, ...]."""
-    page_size, pages_per_arena, page_bytes = geometry
-    numbers = arena.view(dtype)
-    strides = torch.empty((page_size, *shape), device="meta").stride()
-    return numbers.as_strided(
-        (pages_per_arena, page_size, *shape), (page_bytes // dtype.itemsize, *strides), begin // dtype.itemsize
-    )
 
 
 @torch.library.custom_op(
@@ -262,9 +252,8 @@ def paged_attention(
     Returns:
         [B, T, Hq, Dv], of the dtype of the query.
     """
-    return _twin(
-        query, key, value, pages, starts, counts, arenas, geometry, offsets, stored, scale, window, softcap, sinks
-    )
+    others = scale, window, softcap, sinks
+    return _twin(query, key, value, pages, starts, counts, arenas, geometry, offsets, stored, *others)
 
 
 def _twin(
@@ -295,9 +284,5 @@ def _has_kernel(*shape: Any) -> bool:
 
 
 @paged_attention.register_fake
-def _shape_of(
-    query: Tensor, key: Tensor, value: Tensor, pages: Tensor, starts: Tensor, counts: Tensor, arenas: Tensor,
-    geometry: Sequence[int], offsets: Sequence[int], stored: int,
-    scale: float, window: int, softcap: float, sinks: Tensor | None,
-) -> Tensor:  # fmt: skip
+def _shape_of(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
     return query.new_empty((*query.shape[:3], value.shape[3]))

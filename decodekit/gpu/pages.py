@@ -27,7 +27,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -65,26 +65,13 @@ class Stored(IntEnum):
         return {Stored.AS_GIVEN: 1.0, Stored.INT8: 127.0, Stored.FLOAT8: 448.0}[self]
 
 
-class HasArenas(Protocol):
-    """An object with arenas, as `STORES` finds it."""
-
-    arenas: list[Tensor]
-
-
-STORES: WeakValueDictionary[int, HasArenas] = WeakValueDictionary()
+STORES: WeakValueDictionary[int, PageStore] = WeakValueDictionary()
 """The stores that are in use, by number."""
 
 _NUMBERS = itertools.count(1)
 
 
-def register(store: HasArenas) -> int:
-    """Enter a store into `STORES`; its number there."""
-    number = next(_NUMBERS)
-    STORES[number] = store
-    return number
-
-
-def store_of(table: Tensor) -> HasArenas:
+def store_of(table: Tensor) -> PageStore:
     """The store whose table this is; waits for the device of the table.
 
     Raises:
@@ -100,20 +87,13 @@ def store_of(table: Tensor) -> HasArenas:
 
 
 class PlaneOf(NamedTuple):
-    """Keys and values of one layer.
+    """Keys and values of one layer."""
 
-    Args:
-        num_heads: of keys and values.
-        key_dim, value_dim: numbers of one key, of one value.
-        dtype: of keys and values as the layer makes them.
-        stored: how they are kept.
-    """
-
-    num_heads: int
-    key_dim: int
-    value_dim: int
-    dtype: torch.dtype
-    stored: Stored = Stored.AS_GIVEN
+    num_heads: int  # of keys and values
+    key_dim: int  # numbers of one key
+    value_dim: int  # and of one value
+    dtype: torch.dtype  # of keys and values as the layer makes them
+    stored: Stored = Stored.AS_GIVEN  # how they are kept
 
 
 class Offsets(NamedTuple):
@@ -135,17 +115,11 @@ class Geometry(NamedTuple):
 
 @dataclass(frozen=True)
 class PageLayout:
-    """Where everything lies in a page.
+    """Where everything lies in a page."""
 
-    Args:
-        page_size: tokens of a page.
-        page_bytes: a multiple of `ALIGNMENT`.
-        offsets: of each layer.
-    """
-
-    page_size: int
-    page_bytes: int
-    offsets: tuple[Offsets, ...]
+    page_size: int  # tokens of a page
+    page_bytes: int  # a multiple of `ALIGNMENT`
+    offsets: tuple[Offsets, ...]  # of each layer
 
 
 def layout_of(layers: Sequence[PlaneOf], page_size: int = PAGE_SIZE) -> PageLayout:
@@ -178,33 +152,22 @@ def layout_of(layers: Sequence[PlaneOf], page_size: int = PAGE_SIZE) -> PageLayo
 class PageStore:
     """Arenas of pages of one layout: a free list, a count of owners for each page, and more arenas where room runs out.
 
-    Args:
-        layout: of its pages.
-        pages_per_arena: at least 1.
-        device: of the arenas.
-        max_arenas: at most `MAX_ARENAS`.
-
     Attributes:
         table: int64 [1 + MAX_ARENAS] on the device, what an operation over these pages is given.
         arenas: uint8 [pages_per_arena * page_bytes] each; new memory holds anything, NaN too.
     """
 
-    def __init__(
-        self,
-        layout: PageLayout,
-        pages_per_arena: int,
-        device: torch.device | str,
-        max_arenas: int = MAX_ARENAS,
-    ) -> None:
-        if pages_per_arena < 1 or not 1 <= max_arenas <= MAX_ARENAS:
-            raise PageError(f"{max_arenas} arenas of {pages_per_arena} pages", hint=f"1 to {MAX_ARENAS} arenas")
-        self.layout, self.pages_per_arena, self.max_arenas = layout, pages_per_arena, max_arenas
+    def __init__(self, layout: PageLayout, pages_per_arena: int, device: torch.device | str) -> None:
+        if pages_per_arena < 1:
+            raise PageError(f"arenas of {pages_per_arena} pages")
+        self.layout, self.pages_per_arena = layout, pages_per_arena
         self.geometry = Geometry(layout.page_size, pages_per_arena, layout.page_bytes)
         self.arenas: list[Tensor] = []
         self._owners: list[int] = []  # of each page; 0: it is free
         self._free: list[int] = []  # the next one to be taken is the last
         self.table = torch.zeros(1 + MAX_ARENAS, dtype=torch.int64, device=device)
-        self.table[0] = register(self)
+        self.table[0] = number = next(_NUMBERS)
+        STORES[number] = self
 
     @property
     def num_pages(self) -> int:
@@ -216,11 +179,6 @@ class PageStore:
         """Pages that can be taken without a further arena."""
         return len(self._free)
 
-    @property
-    def num_bytes(self) -> int:
-        """Of all arenas."""
-        return self.num_pages * self.layout.page_bytes
-
     def take(self, count: int) -> list[int]:
         """Pages that nobody has, each with one owner; adds arenas where they do not suffice.
 
@@ -229,10 +187,10 @@ class PageStore:
         """
         missing = count - len(self._free)
         num_arenas = max(0, -(-missing // self.pages_per_arena))
-        if len(self.arenas) + num_arenas > self.max_arenas:
+        if len(self.arenas) + num_arenas > MAX_ARENAS:
             raise PageError(
                 f"{count} pages are wanted and {self.num_free} are free",
-                at=f"{len(self.arenas)} arenas of {self.pages_per_arena} pages, which may be {self.max_arenas}",
+                at=f"{len(self.arenas)} arenas of {self.pages_per_arena} pages, which may be {MAX_ARENAS}",
                 hint="fewer or shorter rows, or larger arenas",
             )
         for _ in range(num_arenas):

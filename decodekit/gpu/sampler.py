@@ -27,7 +27,6 @@ On a CPU this is the twin in torch (`sampled`), on CUDA the kernels of `sampler_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -42,7 +41,6 @@ from decodekit.gpu.draw_settings import (
     NUM_VALUES,
     TEMPERATURE,
     TOP_K,
-    packed,
 )
 from decodekit.gpu.triton_programs import missing
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
@@ -55,65 +53,33 @@ _GOLDEN: Final = GOLDEN - (1 << 64)
 
 
 class Rule(NamedTuple):
-    """The settings of N rows, on the device.
+    """The settings of N rows, on the device."""
 
-    Args:
-        temperatures: float32 [N], above 0.
-        top_ks: int32 [N]; 0 for none.
-        top_ps: float64 [N]; 1 for none.
-        distances: float64 [N], -ln of min-p (`distance_of`); inf for none.
-        are_greedy: bool [N]; such a row has no other setting.
-    """
-
-    temperatures: Tensor
-    top_ks: Tensor
-    top_ps: Tensor
-    distances: Tensor
-    are_greedy: Tensor
+    temperatures: Tensor  # float32 [N], above 0
+    top_ks: Tensor  # int32 [N]; 0 for none
+    top_ps: Tensor  # float64 [N]; 1 for none
+    distances: Tensor  # float64 [N], -ln of min-p (`distance_of`); inf for none
+    are_greedy: Tensor  # bool [N]; such a row has no other setting
 
 
 class Chosen(NamedTuple):
-    """The results of N rows.
+    """The results of N rows."""
 
-    Args:
-        tokens: int64 [N]; 0 where the status is not 0.
-        are_certified: bool [N]: the token is the one under every mask that allows it and the one that is given.
-        given: int64 [N], mostly the tokens themselves.
-        status: int32 [N]; see the module.
-    """
-
-    tokens: Tensor
-    are_certified: Tensor
-    given: Tensor
-    status: Tensor
+    tokens: Tensor  # int64 [N]; 0 where the status is not 0
+    are_certified: Tensor  # bool [N]: the token is the one under every mask that allows it and the one that is given
+    given: Tensor  # int64 [N], mostly the tokens themselves
+    status: Tensor  # int32 [N]; see the module
 
 
-class _Unpacked(NamedTuple):
-    """The rows of texts as `packed` has them: settings, keys [N] each, masks int32 [N], whether they are asked."""
-
-    rule: Rule
-    seeds: Tensor
-    sequences: Tensor
-    positions: Tensor
-    mask_ids: Tensor
-    are_asked: Tensor
-
-
-def _unpacked(values: Tensor, num_positions: int) -> _Unpacked:
-    """The rows of texts, one for each position of each text."""
+def _unpacked(values: Tensor, num_positions: int) -> tuple[Rule, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Settings, keys (three [N] each), masks int32 [N] and whether they are asked, of each position of each text."""
     each = values[:NUM_VALUES].repeat_interleave(num_positions, dim=1, output_size=values.shape[1] * num_positions)
     wide = each[:INDEX].t().clone(memory_format=torch.contiguous_format)  # [N, 4] of 64 bits
     whole, real = wide.view(torch.int64), wide.view(torch.float64)
     places = torch.arange(num_positions, device=values.device).repeat(values.shape[1])
     rule = Rule(each[TEMPERATURE].view(torch.float32), each[TOP_K], real[:, 2], real[:, 3], (each[FLAGS] & GREEDY) != 0)
     masks = values[MASKS : MASKS + num_positions].t().flatten()
-    return _Unpacked(rule, whole[:, 0], whole[:, 1], each[INDEX].long() + places, masks, (each[FLAGS] & ASKED) != 0)
-
-
-def rule_of(rows: Sequence[tuple[float, int, float, float, bool]], device: torch.device | str = "cpu") -> Rule:
-    """The settings of rows: (temperature, top-k or 0, top-p, min-p, whether it is greedy) of each."""
-    zeros = [0] * len(rows)
-    return _unpacked(torch.from_numpy(packed(rows, zeros, zeros, zeros)).to(device), 1).rule
+    return rule, whole[:, 0], whole[:, 1], each[INDEX].long() + places, masks, (each[FLAGS] & ASKED) != 0
 
 
 def weights_of(distances: Tensor) -> Tensor:
@@ -254,7 +220,5 @@ def _on_cuda(*arguments: Any) -> Tensor:
 
 
 @sample_rows.register_fake
-def _shape_of(
-    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
-) -> Tensor:
+def _shape_of(logits: Tensor, *others: Any) -> Tensor:
     return logits.new_empty((logits.shape[0], 4), dtype=torch.int32)

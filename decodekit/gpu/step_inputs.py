@@ -22,20 +22,13 @@ from decodekit.gpu.triton_programs import missing
 
 
 class StepInputs(NamedTuple):
-    """The inputs of a pass.
+    """The inputs of a pass."""
 
-    Args:
-        tokens: int64 [B, T].
-        positions: int64 [B, T].
-        starts, counts: int32 [B], copies: a compiled layer is compiled for the place of a tensor in its memory.
-        pages: int32 [B, slots] of each group.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    starts: Tensor
-    counts: Tensor
-    pages: list[Tensor]
+    tokens: Tensor  # int64 [B, T]
+    positions: Tensor  # int64 [B, T]
+    starts: Tensor  # int32 [B], a copy: a compiled layer is compiled for the place of a tensor in its memory
+    counts: Tensor  # the same
+    pages: list[Tensor]  # int32 [B, slots] of each group
 
 
 def inputs_of(
@@ -78,25 +71,20 @@ def step_inputs(
 
 
 @step_inputs.register_kernel("cuda")
-def _on_cuda(*arguments: Any) -> tuple[Any, ...]:
+def _on_cuda(*arguments: Any) -> StepInputs:
     if missing() is not None:
         return inputs_of(*arguments)
     from decodekit.gpu.kernels.step_inputs_kernel import launched
 
-    rows, starts, _, given, _, tables = arguments
-    out = _empty(rows, starts, given, tables)
+    out: StepInputs = _empty(*arguments)
     launched(*arguments, out=out)
     return out
 
 
 @step_inputs.register_fake
-def _shapes_of(
+def _empty(
     rows: Tensor, starts: Tensor, counts: Tensor, given: Tensor, taken: Tensor, tables: Sequence[Tensor]
-) -> tuple[Any, ...]:
-    return _empty(rows, starts, given, tables)
-
-
-def _empty(rows: Tensor, starts: Tensor, given: Tensor, tables: Sequence[Tensor]) -> StepInputs:
+) -> StepInputs:
     """The place of what comes of `step_inputs`."""
     wide = [given.new_empty(given.shape, dtype=torch.int64) for _ in range(2)]
     small = [starts.new_empty(starts.shape) for _ in range(2)]

@@ -77,17 +77,11 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Card(NamedTuple):
-    """The limits of a card, which the programs of a device share.
+    """The limits of a card, which the programs of a device share."""
 
-    Args:
-        num_processors: multiprocessors.
-        shared_bytes: of shared memory that one program may have: 227 KiB on an H100, 99 KiB on an RTX 4090.
-        capability: major and minor, (9, 0) of an H100.
-    """
-
-    num_processors: int
-    shared_bytes: int
-    capability: tuple[int, int]
+    num_processors: int  # of multiprocessors
+    shared_bytes: int  # of shared memory that one program may have: 227 KiB on an H100, 99 KiB on an RTX 4090
+    capability: tuple[int, int]  # major and minor, (9, 0) of an H100
 
     @property
     def has_wide_products(self) -> bool:
@@ -135,3 +129,17 @@ def counters(device: torch.device) -> Tensor:
 def next_power_of_2(number: int) -> int:
     """The least power of two that is not smaller."""
     return 1 << max(0, number - 1).bit_length()
+
+
+def splits_of(num_programs: int, num_places: int, most: int) -> int:
+    """In how many parts programs are split, so that they fill the places on the multiprocessors; at most so many.
+
+    Say 192 programs for 264 places: two splits are 384, in two rounds of which the second is half empty; of three, 576,
+    it is the third, and with four 768 programs leave only 24 of three rounds' 792 places empty.
+    """
+    least = min(most, max(1, num_places // num_programs))
+    for splits in range(least, min(most, least + 3) + 1):
+        rounds = -(-num_programs * splits // num_places)
+        if num_programs * splits >= 0.85 * rounds * num_places:
+            return splits
+    return least

@@ -7,7 +7,7 @@ From the ground up:
 - `caches`: keys and values in a rectangle (`kv_cache`), in eight bits (`quantised_planes`), in pages (`paged_cache`)
 - `runners`: the ways to run a model over them: over pages (`paged`), ragged, recurrent, row by row
 - `programs`: the steps of a model on a CPU, written down as instructions (`step_program`), proven and run (`replay`)
-- `checks`: does a tier give the model's own logits? What was learned of a model is kept (`known`)
+- `checks`: does a tier give the model's own logits? What was learned of a model is kept (`model_notes`)
 - `layers`: hidden states and what the model would say at each of them
 - `huggingface`: the adapter, which takes the fastest tier that passes the self-check
 - `wrappers`: models made of models; `loading`: by name, folder or hub id; `sizes`: what a model takes

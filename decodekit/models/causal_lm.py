@@ -49,11 +49,9 @@ def forward_apart(
     logits: LogitsKind,
     hidden: list[Tensor] | None,
 ) -> Tensor:
-    """`CausalLM.forward` of rows that must not share a pass: one pass for each side, put together again.
+    """`CausalLM.forward` of rows that must not share a pass: one pass for the rows of each side, put together again.
 
-    Args:
-        sides: of each row.
-        hidden: gets the hidden states of all rows, [R, T, D] for each layer; None if nobody wants them.
+    `hidden`, if it is wanted, gets the hidden states of all rows, [R, T, D] for each layer.
     """
     all_rows = list(range(cache.num_rows)) if rows is None else list(rows)
     counts, width = wanted_counts(logits, num_tokens), max(num_tokens)

@@ -74,13 +74,9 @@ def encode_plain(tokenizer: Any, text: str) -> list[int]:
 
 
 def check_bytes(text: str, at: str, most_tokens: int | None, most_bytes: int | None) -> None:
-    """Refuse a text that leaves no room for an answer by its bytes, before it is divided into tokens.
+    """Refuse a prompt that leaves no room for an answer by its bytes, before it is divided into tokens.
 
-    Args:
-        text: of a prompt.
-        at: the place to name in errors.
-        most_tokens: of the context of the model; None without a bound.
-        most_bytes: as `most_bytes_per_token` says; None where it is not known.
+    `most_tokens` has the context of the model, `most_bytes` a token (`most_bytes_per_token`); None without a bound.
 
     Raises:
         ContextLengthError: it has too many.

@@ -66,7 +66,7 @@ class HuggingFaceLM:
 
     The given model is not changed: its own `generate` gives what it gave before. Its weights are shared, not copied.
     What is learned of it, which takes some forward passes of a few tokens, is kept as long as the model lives, for all
-    objects that run it, and learned again when a cache is made after the model has changed; see `known`.
+    objects that run it, and learned again when a cache is made after the model has changed; see `model_notes`.
 
     Args:
         model: a model with a language modelling head, loaded by transformers; on its device, in its type.
@@ -175,7 +175,7 @@ class HuggingFaceLM:
 
     @property
     def state(self) -> object:
-        """Equal as long as the model is as it was: what was read of prompts holds for it; see `known`."""
+        """Equal as long as the model is as it was: what was read of prompts holds for it; see `model_notes`."""
         return notes_of(self.model)
 
     @property
@@ -305,12 +305,8 @@ def _learned(
     context_length: int | None,
     asked: tuple[TierName | None, str | None, bool],
 ) -> _Learned:
-    """The way of running a model from the notes, or found out now, by one thread for all.
-
-    Args:
-        asked: the tier, the type of keys and values, and whether layers are compiled.
-    """
-    wanted, cache_dtype, compiles = asked
+    """The way of running a model from the notes, or found out now, by one thread for all."""
+    wanted, cache_dtype, compiles = asked  # tier, type of keys and values, whether layers are compiled
     with notes.lock:
         known: _Learned | None = notes.get(("runner", *asked))
         plain: _Learned | None = notes.get(("runner", wanted, None, False))

@@ -16,7 +16,7 @@ from decodekit.errors import ModelError
 from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind, Rows
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.programs.proof import tolerance_of
+from decodekit.models.programs.proof import relative_error, tolerance_of
 
 
 @runtime_checkable
@@ -111,8 +111,7 @@ class Exit:
 
         layers[0].forward = give
         expected: Tensor = result.logits[0]
-        error = (self(after[0]) - expected.float()).square().mean().sqrt() / expected.float().std().clamp_min(1e-12)
-        if not error <= tolerance_of(expected.dtype):
+        if not relative_error(self(after[0]), expected) <= tolerance_of(expected.dtype):
             raise ModelError(
                 f"{type(model).__name__} does not go from its last layer to its logits in a way that is understood",
                 hint="a strategy that does not read layers",

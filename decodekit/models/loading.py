@@ -187,11 +187,7 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 def check_tokenizer(lm: HuggingFaceLM, tokenizer: Any) -> None:
-    """Refuse a tokenizer whose tokens do not fit into the model's logits.
-
-    Raises:
-        VocabularyMismatchError: naming the first token that is out of range.
-    """
+    """Refuse a tokenizer whose tokens do not fit into the model's logits, naming the first one."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     outside = min(((i, token) for token, i in vocabulary.items() if i >= lm.vocab_size), default=None)
     if outside is not None:

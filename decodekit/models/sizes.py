@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +22,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from decodekit.errors import ModelError
-from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache
+from decodekit.models.caches.kv_cache import LayerShape, RaggedCache
 from decodekit.models.caches.paged_rows import WINDOW_SLACK, PagePlan
 from decodekit.models.caches.quantised_planes import QuantisedCache
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners.paged_step import LayerProbe
 from decodekit.models.runners.ragged import RaggedModel
 from decodekit.models.runners.recurrent import RecurrentModel
+from decodekit.models.runners.rowwise import new_state
 
 _PROBE_TOKENS: Final = 2
 _CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
@@ -36,17 +37,11 @@ _CHOSEN: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts
 
 @dataclass(frozen=True, slots=True)
 class LayerStore:
-    """The storage of one layer for one row.
+    """The storage of one layer for one row."""
 
-    Args:
-        bytes_per_token: keys and values of a token.
-        state_bytes: recurrent state, whatever the length of the row.
-        most_tokens: no more tokens than these are kept (a sliding window); None: all.
-    """
-
-    bytes_per_token: int
-    state_bytes: int = 0
-    most_tokens: int | None = None
+    bytes_per_token: int  # keys and values of a token
+    state_bytes: int = 0  # recurrent state, whatever the length of the row
+    most_tokens: int | None = None  # no more tokens than these are kept (a sliding window); None: all
 
     def num_bytes(self, num_tokens: int) -> int:
         """Bytes of a row of so many tokens."""
@@ -56,21 +51,15 @@ class LayerStore:
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """The storage of a model's caches.
-
-    Args:
-        layers: by layer, in order; layers that share the keys and values of another one are not among them.
-        tier: the way of running the model that keeps them; see `huggingface.Tier`.
-        spare_slots: tokens that a row has room for beyond its capacity.
-        seen: the layers as they would be if no token was kept that lies outside of the layer's window.
-        page_size: tokens that are allocated at a time.
-    """
+    """The storage of a model's caches."""
 
     layers: tuple[LayerStore, ...]
-    tier: str
-    spare_slots: int
+    """By layer, in order; layers that share the keys and values of another one are not among them."""
+    tier: str  # the way of running the model that keeps them; see `huggingface.Tier`
+    spare_slots: int  # tokens that a row has room for beyond its capacity
     seen: tuple[LayerStore, ...]
-    page_size: int = 1
+    """The layers as they would be if no token was kept that lies outside of the layer's window."""
+    page_size: int = 1  # tokens that are allocated at a time
 
     @property
     def bytes_per_token(self) -> int:
@@ -92,30 +81,6 @@ class CacheSizes:
         return num_rows * sum(layer.num_bytes(num_tokens) for layer in self.seen)
 
 
-def plane_bytes(shape: PlaneShape) -> int:
-    """Bytes of one token in a plane of keys or of values."""
-    return shape.num_heads * shape.head_dim * shape.dtype.itemsize
-
-
-def layer_stores(
-    layers: Mapping[int, LayerShape],
-    windows: Mapping[int, int | None] | None = None,
-    kind: type[RaggedCache] = RaggedCache,
-) -> tuple[LayerStore, ...]:
-    """The storage of layers of these shapes; with `windows`, only the tokens that a later query sees.
-
-    Args:
-        layers: shapes by layer index, as `kv_cache.RaggedCache` takes them.
-        windows: by layer index, the tokens that a query sees including itself. The rectangular cache keeps all tokens.
-        kind: the cache that keeps them, which says what it stores of a layer.
-    """
-    widths = windows or {}
-    return tuple(
-        LayerStore(sum(map(plane_bytes, kind.planes_of(layer))), 0, widths.get(index))
-        for index, layer in layers.items()
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Experts:
     """The experts of one layer: `num_bytes` of weights, of which a token uses `num_chosen` of `num_experts`."""
@@ -134,21 +99,13 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """Weights of a model as they lie in memory; matrices that are tied count once.
+    """Weights of a model as they lie in memory; matrices that are tied count once."""
 
-    Args:
-        num_parameters: numbers, before quantisation.
-        num_bytes: all of them, buffers too.
-        looked_up: bytes of the tables of which a token reads one row.
-        experts: by layer; they are part of `num_bytes`.
-        widest: the most outputs of a matrix, the output projection left out.
-    """
-
-    num_parameters: int
-    num_bytes: int
-    looked_up: int
-    experts: tuple[Experts, ...]
-    widest: int
+    num_parameters: int  # numbers, before quantisation
+    num_bytes: int  # all of them, buffers too
+    looked_up: int  # bytes of the tables of which a token reads one row
+    experts: tuple[Experts, ...]  # by layer; they are part of `num_bytes`
+    widest: int  # the most outputs of a matrix, the output projection left out
 
     def read_by(self, num_tokens: int) -> float:
         """Bytes that a forward pass over so many tokens has to read: all but tables, and the experts chosen."""
@@ -157,21 +114,13 @@ class WeightSizes:
 
 
 class Kernels(NamedTuple):
-    """Kernels of a pass over one token, by what the modules call; `products` and `attention` are not among `small`.
+    """Kernels of a pass over one token, by what the modules call; `products` and `attention` are not among `small`."""
 
-    Args:
-        small: all others that compute: sums, norms, rotary embeddings, activations, changes of type.
-        products: matrix products.
-        inputs: distinct tensors that products read: those of one tensor can be one product of merged weights.
-        attention: layers' attention.
-        stretches: runs of small kernels between two products; a compiler makes one or two kernels of each.
-    """
-
-    small: int
-    products: int
-    inputs: int
-    attention: int
-    stretches: int
+    small: int  # all others that compute: sums, norms, rotary embeddings, activations, changes of type
+    products: int  # matrix products
+    inputs: int  # distinct tensors that products read: those of one tensor can be one product of merged weights
+    attention: int  # layers' attention
+    stretches: int  # runs of small kernels between two products; a compiler makes one or two kernels of each
 
 
 # --- modules without numbers ----------------------------------------------------------------------------------------
@@ -180,10 +129,8 @@ class Kernels(NamedTuple):
 def on_meta(config: Any, kind: type[Any] | None = None, dtype: torch.dtype | None = None) -> nn.Module:
     """The modules of a configuration on the device ``meta``; weights are not quantised there.
 
-    Args:
-        config: of transformers; it is not changed.
-        kind: the class of the model; by default the one that `AutoModelForCausalLM` takes.
-        dtype: of the weights; by default that of the configuration, or float32.
+    By default the class is the one that `AutoModelForCausalLM` takes, and the type of the weights that of the
+    configuration, or float32.
 
     Raises:
         ModelError: there is no causal language model of this configuration.
@@ -265,8 +212,11 @@ def cache_sizes_on_meta(model: nn.Module) -> CacheSizes:
 
 def _rectangle(layers: Mapping[int, LayerShape], config: Any, kind: type[RaggedCache] = RaggedCache) -> CacheSizes:
     """Of the rectangular cache, which keeps all tokens of every layer and has a slot for padding in each row."""
-    widths = windows_of(config)
-    return CacheSizes(layer_stores(layers, None, kind), "ragged", 1, layer_stores(layers, widths, kind))
+    stores = [
+        LayerStore(sum(one.num_heads * one.head_dim * one.dtype.itemsize for one in kind.planes_of(layer)))
+        for layer in layers.values()
+    ]
+    return CacheSizes(tuple(stores), "ragged", 1, _seen(layers, stores, config))
 
 
 def _with_states(runner: RecurrentModel, config: Any) -> CacheSizes:
@@ -292,80 +242,53 @@ def _pages(plan: PagePlan) -> CacheSizes:
 
 def _rows(model: nn.Module, state: str) -> CacheSizes:
     """Of the caches of transformers, one a row."""
-    layers = _kept_by_row(_passed(model, _PROBE_TOKENS, state))
-    widths = windows_of(model.config)
-    seen = [replace(one, most_tokens=widths.get(index)) for index, one in enumerate(layers)]
-    return CacheSizes(layers, "rowwise", 0, tuple(seen))
-
-
-def _kept_by_row(past: Any) -> tuple[LayerStore, ...]:
-    """The storage of a row in the layers of transformers' own cache."""
     stores = []
-    for layer in past.layers:
+    for layer in _passed(model, _PROBE_TOKENS, state).layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
         per_token = sum(one.nbytes // one.shape[-2] for one in (keys, values) if one is not None and one.numel())
         beside = [value for name, value in vars(layer).items() if name not in ("keys", "values") and name[0] != "_"]
-        states = sum(tensor.nbytes for tensor in _tensors(beside))
         width = getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
         # A window of w tokens has the query itself, whose keys come with the pass.
-        stores.append(LayerStore(per_token, states, None if width is None else int(width) - 1))
-    return tuple(stores)
+        most = None if width is None else int(width) - 1
+        stores.append(LayerStore(per_token, sum(tensor.nbytes for tensor in _tensors(beside)), most))
+    return CacheSizes(tuple(stores), "rowwise", 0, _seen(range(len(stores)), stores, model.config))
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in lists and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
-
-
-def _passed(model: nn.Module, num_tokens: int, state: str) -> Any:
-    """A pass of a row through the model with a cache as `rowwise.RowwiseModel` makes it, which comes back."""
-    from transformers import DynamicCache
-
-    parameters = inspect.signature(type(model).forward).parameters
-    past = DynamicCache() if state == "full" else DynamicCache(config=model.config)
-    name = "cache_params" if "cache_params" in parameters else "past_key_values"
-    _pass(model, num_tokens, use_cache=True, **{name: past})
-    return past
-
-
-@torch.no_grad()
-def _pass(model: nn.Module, num_tokens: int, **arguments: Any) -> None:
-    """A pass of a row through the model, to the logits of the last token where they are computed alone."""
-    if "logits_to_keep" in inspect.signature(type(model).forward).parameters:
-        arguments["logits_to_keep"] = 1
-    model(input_ids=torch.zeros(1, num_tokens, dtype=torch.int64, device="meta"), **arguments)
-
-
-def windows_of(config: Any) -> dict[int, int | None]:
-    """The layers with attention by index, with their sliding windows or chunks in tokens including the query.
+def _seen(indices: Iterable[int], stores: Sequence[LayerStore], config: Any) -> tuple[LayerStore, ...]:
+    """The storage of layers, of the tokens that a later query sees; sliding windows and chunks have the query, too.
 
     Source: `transformers.DynamicCache`, which reads ``layer_types``, ``sliding_window`` and ``attention_chunk_size``.
     """
     from transformers import DynamicCache
 
     layers = DynamicCache(config=config.get_text_config()).layers
-    return {
-        index: int(layer.sliding_window) if getattr(layer, "is_sliding", False) else None
-        for index, layer in enumerate(layers)
-        if hasattr(layer, "keys")
-    }
+    widths = {i: int(one.sliding_window) for i, one in enumerate(layers) if getattr(one, "is_sliding", False)}
+    return tuple(replace(one, most_tokens=widths.get(i)) for i, one in zip(indices, stores, strict=True))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+
+
+@torch.no_grad()
+def _passed(model: nn.Module, num_tokens: int, state: str) -> Any:
+    """A pass of a row through the model with a cache as `rowwise.RowwiseModel` makes it, which comes back."""
+    parameters, past = inspect.signature(type(model).forward).parameters, new_state(model, state)
+    arguments = {"cache_params" if "cache_params" in parameters else "past_key_values": past}
+    if "logits_to_keep" in parameters:
+        arguments["logits_to_keep"] = 1
+    tokens = torch.zeros(1, num_tokens, dtype=torch.int64, device="meta")
+    model(input_ids=tokens, use_cache=True, **arguments)
+    return past
 
 
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
 def weight_sizes(model: nn.Module, bytes_of: Callable[[str, Tensor], float] | None = None) -> WeightSizes:
-    """The weights of a model as they lie in memory, quantised ones as such.
+    """The weights of a model, loaded or on the device ``meta``, as they lie in memory, quantised ones as such.
 
-    Args:
-        model: loaded, or on the device ``meta``.
-        bytes_of: bytes of a weight by its name; by default those that its tensor has.
+    `bytes_of` says the bytes of a weight by its name; by default those that its tensor has.
     """
     measure = bytes_of or (lambda _, tensor: num_bytes(tensor))
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
@@ -375,8 +298,8 @@ def weight_sizes(model: nn.Module, bytes_of: Callable[[str, Tensor], float] | No
     chosen = _num_chosen(model)
     total = looked_up = count = 0.0
     widest = 1
-    experts: dict[str, tuple[float, set[str] | int]] = {}
-    for name, tensor in _weights(model):
+    experts: dict[str, tuple[float, frozenset[str], int]] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         size = measure(name, tensor)
         total += size
         count += _num_elements(tensor) if isinstance(tensor, nn.Parameter) else 0
@@ -384,14 +307,13 @@ def weight_sizes(model: nn.Module, bytes_of: Callable[[str, Tensor], float] | No
             looked_up += size
         elif tensor.ndim >= 2 and tensor is not output:
             widest = max(widest, *tensor.shape[-2:])
-        layer, found = _expert_of(name, tensor)
+        layer, number, num_stacked = _expert_of(name, tensor)
         if layer is not None:
-            before, known = experts.get(layer, (0.0, set()))
-            numbers: set[str] | int = found if isinstance(found, int) else {*(known or ()), found}  # type: ignore[misc]
-            experts[layer] = before + size, numbers
+            before, numbers, _ = experts.get(layer, (0.0, frozenset(), 0))
+            experts[layer] = before + size, numbers | {number}, num_stacked
     groups = []
-    for size, numbers in experts.values():
-        num_experts = numbers if isinstance(numbers, int) else len(numbers)
+    for size, numbers, num_stacked in experts.values():
+        num_experts = num_stacked or len(numbers)
         groups.append(Experts(round(size), num_experts, min(chosen or num_experts, num_experts)))
     return WeightSizes(round(count), round(total), round(looked_up), tuple(groups), widest)
 
@@ -402,7 +324,7 @@ def num_bytes(tensor: Tensor) -> int:
     if inner is not None:
         return sum(num_bytes(getattr(tensor, name)) for name in inner()[0])
     state = getattr(tensor, "quant_state", None)  # of bitsandbytes
-    return tensor.nbytes + sum(num_bytes(one) for one in _tensors(list(vars(state).values()) if state else []))
+    return tensor.nbytes + sum(num_bytes(one) for one in _tensors([*vars(state).values()] if state else []))
 
 
 def _num_elements(tensor: Tensor) -> int:
@@ -410,24 +332,13 @@ def _num_elements(tensor: Tensor) -> int:
     return int(torch.Size(state.shape).numel()) if state is not None else tensor.numel()
 
 
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by name, each tensor once."""
-    seen: set[int] = set()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield name, tensor
-
-
-def _expert_of(name: str, tensor: Tensor) -> tuple[str | None, str | int]:
-    """The layer of experts that a weight belongs to, and which one it is, or how many it has; None if to none."""
-    parts = name.split(".")
-    if "experts" not in parts:
-        return None, 0
-    place = parts.index("experts")
-    if place + 1 < len(parts) and parts[place + 1].isdigit():
-        return ".".join(parts[:place]), parts[place + 1]
-    return (".".join(parts[:place]), tensor.shape[0]) if tensor.ndim >= 2 else (None, 0)
+def _expert_of(name: str, tensor: Tensor) -> tuple[str | None, str, int]:
+    """The layer of experts that a weight belongs to, or None; which one it is of; how many are stacked in it, or 0."""
+    before, found, behind = f".{name}.".partition(".experts.")
+    number = behind.partition(".")[0]
+    if not found or not (number.isdigit() or tensor.ndim >= 2):
+        return None, "", 0
+    return before[1:], number, 0 if number.isdigit() else tensor.shape[0]
 
 
 def _num_chosen(model: nn.Module) -> int | None:

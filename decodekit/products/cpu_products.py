@@ -26,6 +26,7 @@ Threads take chunks of outputs from a counter (`cpu_team`): one that is held up 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numba
@@ -86,65 +87,56 @@ def compiled(function: Any) -> Any:
 
 
 class Callback:
-    """A function of whole numbers that compiled code calls by its address: whoever calls it is not compiled with it.
-
-    Args:
-        function: of `num_arguments` int64, with no result.
-    """
+    """A function of int64, without a result, that compiled code calls by its address and is not compiled with."""
 
     def __init__(self, function: Any, num_arguments: int) -> None:
         self._function, self._num_arguments = function, num_arguments
-        self._compiled: Any = None
 
-    @property
+    @cached_property
     def address(self) -> int:
         """Compiled when it is first wanted, and kept on disk where one can write."""
-        if self._compiled is None:
-            signature = types.void(*[types.int64] * self._num_arguments)
-            found: Any = CFunc(
-                self._function, (signature.args, signature.return_type), {}, {"nopython": True, "error_model": "numpy"}
-            )
-            on_disk = None
-            with suppress(RuntimeError):  # no folder can be written
-                found.enable_caching()
-                on_disk = found._cache
-            found._cache = AnnouncedCache(on_disk)
-            found.compile()
-            self._compiled = found
-        return int(self._compiled.address)
+        signature = types.void(*[types.int64] * self._num_arguments)
+        found: Any = CFunc(
+            self._function, (signature.args, signature.return_type), {}, {"nopython": True, "error_model": "numpy"}
+        )
+        on_disk = None
+        with suppress(RuntimeError):  # no folder can be written
+            found.enable_caching()
+            on_disk = found._cache
+        found._cache = AnnouncedCache(on_disk)
+        found.compile()
+        self._compiled = found  # as long as its address is known
+        return int(found.address)
 
 
 def widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
     """The code that reads `lanes` stored numbers from `index` on, as float32."""
+
+    def all_of(one: Any) -> Any:
+        return ir.VectorType(one, lanes) if lanes > 1 else one
+
     stored = _STORED[kind]
     place = b.gep(b.inttoptr(base, stored.as_pointer()), [index])
-    if lanes > 1:
-        place = b.bitcast(place, ir.VectorType(stored, lanes).as_pointer())
-    value = b.load(place, align=SIZES[kind])
+    value = b.load(b.bitcast(place, all_of(stored).as_pointer()), align=SIZES[kind])
     if kind == 0:
         return value
     if kind == 2:
-        return b.fpext(value, ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
-    words = ir.VectorType(_WORD, lanes) if lanes > 1 else _WORD
+        return b.fpext(value, all_of(_FLOAT))
     if kind == 3:
-        return b.sitofp(b.sext(value, words), ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
-    by = ir.Constant(words, [16] * lanes) if lanes > 1 else _WORD(16)
-    return b.bitcast(b.shl(b.zext(value, words), by), ir.VectorType(_FLOAT, lanes) if lanes > 1 else _FLOAT)
+        return b.sitofp(b.sext(value, all_of(_WORD)), all_of(_FLOAT))
+    by = ir.Constant(all_of(_WORD), [16] * lanes if lanes > 1 else 16)
+    return b.bitcast(b.shl(b.zext(value, all_of(_WORD)), by), all_of(_FLOAT))
+
+
+def called(b: Any, name: str, result: Any, *arguments: Value) -> Value:
+    """The code of a call of a function of LLVM."""
+    form = ir.FunctionType(result, [one.type for one in arguments])
+    return b.call(b.module.globals.get(name) or ir.Function(b.module, form, name), arguments)
 
 
 def multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
     """The code of x y + z, rounded once, of vectors or of numbers."""
-    name = f"llvm.fma.v{LANES}f32" if x.type == VECTOR else "llvm.fma.f32"
-    function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(x.type, [x.type] * 3), name)
-    return b.call(function, [x, y, z])
-
-
-def _fetch_ahead(b: Any, address: Value) -> None:
-    name = "llvm.prefetch.p0i8"
-    byte = ir.IntType(8).as_pointer()
-    form = ir.FunctionType(ir.VoidType(), [byte, _WORD, _WORD, _WORD])
-    function = b.module.globals.get(name) or ir.Function(b.module, form, name)
-    b.call(function, [b.inttoptr(address, byte), _WORD(0), _WORD(3), _WORD(1)])
+    return called(b, f"llvm.fma.v{LANES}f32" if x.type == VECTOR else "llvm.fma.f32", x.type, x, y, z)
 
 
 def _halved(b: Any, vectors: list[Value]) -> list[Value]:
@@ -193,7 +185,8 @@ def _tile(num_outs: int, num_rows: int) -> Any:
         read = [weights(n, k, LANES) for n in range(num_outs)]
         for n in range(num_outs, 2 * num_outs if num_outs == 3 else 0):  # the next tile's; one stream needs no help
             place = b.mul(b.add(b.mul(_INT(n), width), k), _INT(SIZES[kind]))
-            _fetch_ahead(b, b.add(weight, place))
+            ahead = b.inttoptr(b.add(weight, place), ir.IntType(8).as_pointer())
+            called(b, "llvm.prefetch.p0i8", ir.VoidType(), ahead, _WORD(0), _WORD(3), _WORD(1))
         added: dict[tuple[int, int], Value] = {}
         for r in range(num_rows):  # a vector of x at a time: there are no more registers
             of_x = widened(b, 0, x, b.add(b.mul(k, _INT(num_rows)), _INT(r * LANES)), LANES)

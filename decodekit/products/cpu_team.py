@@ -39,14 +39,14 @@ from decodekit.products.cpu_products import (
     SIZES,
     WEIGHTS,
     Callback,
+    called,
     compiled,
     outputs,
     pack,
 )  # fmt: skip
 
-Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
-"""Kind of x, bytes of a weight; addresses of packed rows, weights, bias, results; rows, outputs, width, chunk;
-and the address of their `MAKERS`."""
+Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+"""Addresses of packed rows, weights, bias, results; rows, outputs, width, chunk; and the address of their `MAKERS`."""
 
 # Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
 _BUSY: Final = 0  # 1 while a thread has the team
@@ -54,7 +54,7 @@ _ROUND: Final = 8  # counts jobs; its lower half is the word that helpers sleep 
 _SLEEPERS: Final = 16
 _NEXT: Final = 24  # the first output that nobody has taken
 _INSIDE: Final = 32  # helpers that have entered a round and not left it
-_JOB: Final = 40  # kind, size, packed, weight, bias, out, rows, outputs, width, chunk, address
+_JOB: Final = 40  # of the numbers of a `Job` the first
 _END: Final = 56
 
 _LOOKS: Final = 4000  # so often a helper looks at the round before it sleeps: some 50 µs
@@ -68,7 +68,7 @@ _INT: Final = ir.IntType(64)
 _WORD: Final = ir.IntType(32)
 
 
-def _code_of(emit: Any, result: Any, num_arguments: int) -> Any:
+def code_of(emit: Any, result: Any, num_arguments: int) -> Any:
     """A function of compiled code that takes int64 and is written by `emit(builder, arguments)`."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -89,32 +89,26 @@ def _at(b: Any, address: Any) -> Any:
     return b.inttoptr(address, _INT.as_pointer())
 
 
-def _called(b: Any, name: str, arguments: list[Any]) -> Any:
-    """A call of the C library; the arguments behind the first one are variable."""
-    form = ir.FunctionType(_INT, [_INT] if arguments else [], var_arg=bool(arguments))
-    return b.call(b.module.globals.get(name) or ir.Function(b.module, form, name), arguments)
-
-
 def _paused(b: Any) -> Any:
-    name, arguments = (
-        ("llvm.x86.sse2.pause", []) if os.uname().machine == "x86_64" else ("llvm.aarch64.hint", [_WORD(1)])
-    )
-    form = ir.FunctionType(ir.VoidType(), [one.type for one in arguments])
-    return b.call(b.module.globals.get(name) or ir.Function(b.module, form, name), arguments)
+    if os.uname().machine == "x86_64":
+        return called(b, "llvm.x86.sse2.pause", ir.VoidType())
+    return called(b, "llvm.aarch64.hint", ir.VoidType(), _WORD(1))
 
 
 def _futex(b: Any, address: Any, operation: Any, value: Any) -> Any:
-    number = _SYSCALLS.get(os.uname().machine, 0)
-    return _called(b, "syscall", [_INT(number), address, operation, value, _INT(0), _INT(0), _INT(0)])
+    number = _INT(_SYSCALLS.get(os.uname().machine, 0))
+    form = ir.FunctionType(_INT, [_INT], var_arg=True)
+    call = b.module.globals.get("syscall") or ir.Function(b.module, form, "syscall")
+    return b.call(call, [number, address, operation, value, _INT(0), _INT(0), _INT(0)])
 
 
-_load: Final = _code_of(lambda b, at: b.load_atomic(_at(b, at), "seq_cst", 8), types.int64, 1)
-_store: Final = _code_of(lambda b, at, value: b.store_atomic(value, _at(b, at), "seq_cst", 8), types.void, 2)
-_add: Final = _code_of(lambda b, at, value: b.atomic_rmw("add", _at(b, at), value, "seq_cst"), types.int64, 2)
-_swap: Final = _code_of(lambda b, at, value: b.atomic_rmw("xchg", _at(b, at), value, "seq_cst"), types.int64, 2)
-_pause: Final = _code_of(_paused, types.void, 0)
-_give_way: Final = _code_of(lambda b: _called(b, "sched_yield", []), types.int64, 0)
-_sleep_or_wake: Final = _code_of(_futex, types.int64, 3)
+_load: Final = code_of(lambda b, at: b.load_atomic(_at(b, at), "seq_cst", 8), types.int64, 1)
+_store: Final = code_of(lambda b, at, value: b.store_atomic(value, _at(b, at), "seq_cst", 8), types.void, 2)
+_add: Final = code_of(lambda b, at, value: b.atomic_rmw("add", _at(b, at), value, "seq_cst"), types.int64, 2)
+_swap: Final = code_of(lambda b, at, value: b.atomic_rmw("xchg", _at(b, at), value, "seq_cst"), types.int64, 2)
+_pause: Final = code_of(_paused, types.void, 0)
+_give_way: Final = code_of(lambda b: called(b, "sched_yield", _INT), types.int64, 0)
+_sleep_or_wake: Final = code_of(_futex, types.int64, 3)
 
 
 @compiled
@@ -127,7 +121,7 @@ def _job_of(state: int) -> Job:
     at = _place(state, _JOB)
     return (
         _load(at), _load(at + 8), _load(at + 16), _load(at + 24), _load(at + 32),
-        _load(at + 40), _load(at + 48), _load(at + 56), _load(at + 64), _load(at + 72), _load(at + 80),
+        _load(at + 40), _load(at + 48), _load(at + 56), _load(at + 64),
     )  # fmt: skip
 
 
@@ -164,7 +158,7 @@ def _called_at(typing: Any, address: Any, given: Any) -> Any:
 @compiled
 def _make_some(job: Job, totals: int, first: int, last: int) -> None:
     """The outputs from `first` to `last` of a job."""
-    _, _, packed, weight, bias, out, rows, outs, width, _, make = job
+    packed, weight, bias, out, rows, outs, width, _, make = job
     _called_at(make, (packed, weight, bias, out, totals, rows, outs, width, first, last))
 
 
@@ -172,7 +166,7 @@ def _make_some(job: Job, totals: int, first: int, last: int) -> None:
 def _take_chunks(state: int, totals: int) -> None:
     """Make chunks of the job's outputs until none is left."""
     job = _job_of(state)
-    num_outs, chunk = job[7], job[9]
+    num_outs, chunk = job[5], job[7]
     while True:
         first = _add(_place(state, _NEXT), chunk)
         if first >= num_outs:
@@ -212,7 +206,7 @@ def _ask(state: int, job: Job, totals: int) -> bool:
     """Make all outputs with the team; False, with nothing done, if another thread has it."""
     if _swap(_place(state, _BUSY), 1) == 1:
         return False
-    for i in range(11):
+    for i in range(9):
         _store(_place(state, _JOB + i), job[i])
     _store(_place(state, _NEXT), 0)
     _add(_place(state, _ROUND), 1)
@@ -248,7 +242,7 @@ def product(
     else:
         pack(np.int16(0), x, packed, rows, width)
     chunk = max(1, _CHUNK_BYTES // (width * size * GROUP)) * GROUP
-    job = (kind, size, packed, weight, bias, out, rows, outs, width, chunk, make)
+    job = (packed, weight, bias, out, rows, outs, width, chunk, make)
     if state != 0 and outs * width * size >= _WORTHWHILE_BYTES and _ask(state, job, room):
         return
     _make_some(job, room, 0, outs)
@@ -265,7 +259,6 @@ class Team:
     """Helpers of a process and their state; see the head of the module."""
 
     def __init__(self, num_helpers: int) -> None:
-        self.num_helpers = num_helpers
         self._memory = np.zeros(_END + 16 + num_helpers * ROOM, np.int64)
         start = int(self._memory.ctypes.data)
         self.state = start + -start % 64

@@ -85,12 +85,10 @@ def is_quicker(shape: ProductShape) -> bool:
 
 
 def measure(weights: list[Tensor], seconds_of: Callable[[Callable[[], object]], float]) -> bool:
-    """Have products measured, here and by torch; whether one is quicker here.
+    """Have products measured, here and by torch, by a clock for captured functions; whether one is quicker here.
 
-    Args:
-        weights: [N, K] of one shape, type and device, of as many layers as there are: read in turn, as a step does,
-            they do not stay in the cache of the device.
-        seconds_of: measures a function, captured.
+    The weights [N, K] are of one shape, type and device, of as many layers as there are: read in turn, as a step does,
+    they do not stay in the cache of the device.
     """
     weight = weights[0]
     if weight.device.type != "cuda" or missing() is not None or weight.dtype not in KINDS or weight.shape[1] % 16:

@@ -1,6 +1,6 @@
 """A decoding step as a list of instructions, and the compiled function that runs them one after the other.
 
-Example: a norm of one row of 192 numbers, as `models.runners.step_program` writes it down:
+Example: a norm of one row of 192 numbers, as `models.programs.step_program` writes it down:
 
     MUL      [192]     square  <- x, x
     MEAN     [1, 192]  mean    <- square
@@ -36,6 +36,7 @@ from decodekit.products.cpu_products import (
     SINGLE,
     SIZES,
     VECTOR,
+    called,
     compiled,
     four_by_one,
     multiply_add,
@@ -44,7 +45,7 @@ from decodekit.products.cpu_products import (
     widened,
     write,
 )  # fmt: skip
-from decodekit.products.cpu_team import product
+from decodekit.products.cpu_team import code_of, product
 
 
 class Op(IntEnum):
@@ -120,32 +121,17 @@ _FLOAT: Final = ir.FloatType()
 _INT: Final = ir.IntType(64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _int_at(typing: Any, address: Any, index: Any) -> Any:
-    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        place = b.gep(b.inttoptr(arguments[0], _INT.as_pointer()), [arguments[1]])
-        return b.load(place)
-
-    return types.int64(types.int64, types.int64), code
+def _byte(b: Any, address: Any, index: Any) -> Any:
+    return b.gep(b.inttoptr(address, ir.IntType(8).as_pointer()), [index])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _byte_at(typing: Any, address: Any, index: Any) -> Any:
-    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        place = b.gep(b.inttoptr(arguments[0], ir.IntType(8).as_pointer()), [arguments[1]])
-        return b.sext(b.load(place), _INT)
-
-    return types.int64(types.int64, types.int64), code
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _put_byte(typing: Any, address: Any, index: Any, value: Any) -> Any:
-    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        address, index, value = arguments
-        b.store(b.trunc(value, ir.IntType(8)), b.gep(b.inttoptr(address, ir.IntType(8).as_pointer()), [index]))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), code
+_int_at: Final = code_of(
+    lambda b, address, index: b.load(b.gep(b.inttoptr(address, _INT.as_pointer()), [index])), types.int64, 2
+)
+_byte_at: Final = code_of(lambda b, address, index: b.sext(b.load(_byte(b, address, index)), _INT), types.int64, 2)
+_put_byte: Final = code_of(
+    lambda b, address, index, value: b.store(b.trunc(value, ir.IntType(8)), _byte(b, address, index)), types.void, 3
+)
 
 
 _BFLOAT: Final = np.uint16(0)
@@ -168,11 +154,6 @@ _BOUNDS: Final = (-87.3, 88.3)
 def _exp(typing: Any, x: Any) -> Any:
     """e to the power x, within two units in the last place (Cephes, `expf`), without a branch: loops are vectorised."""
 
-    def called(b: Any, name: str, *given: Any) -> Any:
-        form = ir.FunctionType(_FLOAT, [_FLOAT] * len(given))
-        function = b.module.globals.get(name) or ir.Function(b.module, form, name)
-        return b.call(function, given)
-
     def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         [x] = arguments
         least, most = (ir.Constant(_FLOAT, np.float32(one)) for one in _BOUNDS)
@@ -180,13 +161,13 @@ def _exp(typing: Any, x: Any) -> Any:
         near = b.select(b.fcmp_ordered(">", near, most), most, near)
         half = ir.Constant(_FLOAT, 0.5)
         factor = ir.Constant(_FLOAT, np.float32(_LOG2E))
-        whole = called(b, "llvm.floor.f32", called(b, "llvm.fma.f32", near, factor, half))
+        whole = called(b, "llvm.floor.f32", _FLOAT, multiply_add(b, near, factor, half))
         r = near
         for part in _LN2:
-            r = called(b, "llvm.fma.f32", whole, ir.Constant(_FLOAT, np.float32(-part)), r)
+            r = multiply_add(b, whole, ir.Constant(_FLOAT, np.float32(-part)), r)
         p = ir.Constant(_FLOAT, np.float32(_POLYNOMIAL[0]))
         for factor in _POLYNOMIAL[1:]:
-            p = called(b, "llvm.fma.f32", p, r, ir.Constant(_FLOAT, np.float32(factor)))
+            p = multiply_add(b, p, r, ir.Constant(_FLOAT, np.float32(factor)))
         power = b.shl(b.add(b.fptosi(whole, _INT32), _INT32(127)), _INT32(23))
         value = b.fmul(p, b.bitcast(power, _FLOAT))
         value = b.select(b.fcmp_ordered("<", x, least), ir.Constant(_FLOAT, 0.0), value)
@@ -248,12 +229,8 @@ def _filled(scratch: int, n: int, value: float) -> int:
 def _two(op: int, out: int, a: int, b: int, n: int, x: float) -> None:
     """Operations on two operands of n float32 numbers."""
     if op == Op.ADD:
-        if x == _ONE:
-            for i in range(n):
-                write(SINGLE, out, i, read(SINGLE, a, i) + read(SINGLE, b, i))
-        else:
-            for i in range(n):
-                write(SINGLE, out, i, read(SINGLE, a, i) + x * read(SINGLE, b, i))
+        for i in range(n):
+            write(SINGLE, out, i, read(SINGLE, a, i) + x * read(SINGLE, b, i))
     elif op == Op.MUL:
         for i in range(n):
             write(SINGLE, out, i, read(SINGLE, a, i) * read(SINGLE, b, i))
@@ -459,19 +436,11 @@ def _gathered(code: Any, bases: Any) -> None:
     out, a, b = Field.OUT, Field.A, Field.B
     to, table = bases[code[out]] + code[out + 1], bases[code[a]] + code[a + 1]
     ids = bases[code[b]] + code[b + 1]
-    width, kind = code[Field.DIMS + 3], code[a + 2]
+    width, size = code[Field.DIMS + 3], _size_of(code[a + 2])
     for i in range(code[Field.DIMS + 2]):
-        row = _int_at(ids, i * code[b + 5]) * code[a + 5]
-        at = i * code[out + 5]
-        if kind == 0:
-            for k in range(width):
-                write(SINGLE, to, at + k, read(SINGLE, table, row + k))
-        elif kind == 1:
-            for k in range(width):
-                write(_BFLOAT, to, at + k, read(_BFLOAT, table, row + k))
-        else:
-            for k in range(width):
-                write(_HALF, to, at + k, read(_HALF, table, row + k))
+        row = table + _int_at(ids, i * code[b + 5]) * code[a + 5] * size
+        for k in range(width * size):
+            _put_byte(to + i * code[out + 5] * size, k, _byte_at(row, k))
 
 
 @compiled
@@ -533,31 +502,22 @@ def _restored(
 
 
 @compiled
-def _score_slots(kind: int, keys: int, stride: int, query: int, width: int, first: int, last: int, out: int) -> None:
+def _score_slots(
+    mark: Any, size: int, keys: int, stride: int, query: int, width: int, first: int, last: int, out: int
+) -> None:
     """The products [last - first] of a query of float32 with the keys of some slots."""
-    size = 4 if kind == 0 else 2
     s = first
     while s < last:
         at = keys + s * stride * size
         if last - s >= 4:
-            if kind == 0:
-                p0, p1, p2, p3 = four_by_one(SINGLE, at, query, stride, width)
-            elif kind == 1:
-                p0, p1, p2, p3 = four_by_one(_BFLOAT, at, query, stride, width)
-            else:
-                p0, p1, p2, p3 = four_by_one(_HALF, at, query, stride, width)
+            p0, p1, p2, p3 = four_by_one(mark, at, query, stride, width)
             write(SINGLE, out, s - first, p0)
             write(SINGLE, out, s - first + 1, p1)
             write(SINGLE, out, s - first + 2, p2)
             write(SINGLE, out, s - first + 3, p3)
             s += 4
         else:
-            if kind == 0:
-                (p0,) = one_by_one(SINGLE, at, query, stride, width)
-            elif kind == 1:
-                (p0,) = one_by_one(_BFLOAT, at, query, stride, width)
-            else:
-                (p0,) = one_by_one(_HALF, at, query, stride, width)
+            (p0,) = one_by_one(mark, at, query, stride, width)
             write(SINGLE, out, s - first, p0)
             s += 1
 
@@ -682,7 +642,13 @@ def _attended_by_one(
     n = position + 1 - first
     at = r * code[a + 3] + head * code[a + 4] + t * code[a + 5]
     q = _widened(code[a + 2], bases[code[a]] + code[a + 1], at, code[a + 6], code[Field.DIMS + 3], query)
-    _score_slots(kind_of_keys, keys, stride, q, code[Field.DIMS + 3], first, position + 1, scores)
+    key_dim, end = code[Field.DIMS + 3], position + 1
+    if kind_of_keys == 0:
+        _score_slots(SINGLE, 4, keys, stride, q, key_dim, first, end, scores)
+    elif kind_of_keys == 1:
+        _score_slots(_BFLOAT, 2, keys, stride, q, key_dim, first, end, scores)
+    else:
+        _score_slots(_HALF, 2, keys, stride, q, key_dim, first, end, scores)
     for s in range(n):
         write(SINGLE, scores, s, read(SINGLE, scores, s) * scale)
     if cap > 0:

@@ -15,7 +15,7 @@ import transformers
 import decodekit as dk
 from benchmarks.gpu_models import SHAPES
 from decodekit.costs.prediction import FUSED, LOOP_KERNELS
-from decodekit.costs.step_time import DEVICES, RunShares, StepWork, device_speed
+from decodekit.costs.step_time import DEVICES, StepWork, device_speed
 from decodekit.errors import ModelError, OptionError
 from decodekit.models import sizes
 from decodekit.models.huggingface import HuggingFaceLM
@@ -136,8 +136,8 @@ def predicted(shape: str, rows: int, how: str) -> float:
         2 * rows * found.num_parameters * found.bytes_read_per_step / found.weight_bytes,
         rows,
     )
-    run = RunShares(0.93 if how == "row products" else 0.865, 0.75 if how == "modules" else 0.85)
-    return 1e3 * work.seconds(DEVICES["h200"], run)
+    shares = 0.93 if how == "row products" else 0.865, 0.75 if how == "modules" else 0.85
+    return 1e3 * work.seconds(DEVICES["h200"], True, *shares)
 
 
 @few(1)
@@ -179,8 +179,8 @@ def test_drafts_cost_what_they_read_and_no_more() -> None:
 
 def test_a_slow_host_is_what_a_step_takes() -> None:
     work = StepWork(kernels=10, weight_bytes=1e6, cache_bytes=0, operations=0, rows=1000)
-    assert work.seconds(DEVICES["h200"], RunShares()) == pytest.approx(150e-6 + 1000 * 10e-6)
-    started = work._replace(kernels=10_000, rows=1).seconds(DEVICES["h200"], RunShares(is_captured=False))
+    assert work.seconds(DEVICES["h200"], True) == pytest.approx(150e-6 + 1000 * 10e-6)
+    started = work._replace(kernels=10_000, rows=1).seconds(DEVICES["h200"], False)
     assert started == pytest.approx(10_000 * 7e-6)
 
 

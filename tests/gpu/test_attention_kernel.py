@@ -255,12 +255,6 @@ def test_the_grid_suffices_for_every_batch() -> None:
                     assert [sum(len(part) for row, part in parts if row == one) for one in range(num_rows)] == [*blocks]
 
 
-def test_splits_fill_the_places_of_the_multiprocessors() -> None:
-    splits = attention_launch._splits
-    assert [splits(programs, 264, 1) for programs in (8, 64, 128, 192, 264, 300, 2048)] == [33, 4, 2, 4, 1, 3, 1]
-    assert splits(192, 264, 512) == 1
-
-
 def test_rows_that_fill_the_card_have_programs_left_for_a_long_one() -> None:
     """Rows of 8 heads of keys on an H100; 1,563 blocks are 100,000 tokens."""
     parts_of, card = attention_launch.parts_of, CARDS[90]

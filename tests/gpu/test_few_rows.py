@@ -280,17 +280,6 @@ def test_a_row_on_cuda_is_the_same_beside_any_others(kernel: Any) -> None:
     assert not torch.equal(kernel.launched(x.flip(1), weight.flip(1).contiguous(), None), whole)  # negative control
 
 
-def test_splits_fill_the_places() -> None:
-    from decodekit.gpu.kernels.few_rows_kernel import splits_of
-
-    assert splits_of(128, 112, 264) == 2
-    assert splits_of(4008, 32, 264) == 1
-    assert splits_of(28, 7, 264) == 1  # too short to be split
-    for num_blocks, num_steps in product((1, 3, 64, 100, 300), (1, 8, 28, 200)):
-        splits = splits_of(num_blocks, num_steps, 264)
-        assert 1 <= splits <= 16 and (splits == 1 or num_steps // splits >= 4)
-
-
 @pytest.mark.parametrize(
     ("dtype", "width", "capability"),
     [

@@ -32,7 +32,7 @@ def test_the_example_of_the_module() -> None:
     assert [store.num_owners(page) for page in row] == [1, 0]
     assert store.take(5) == [1, 2, 3, 4, 5]
     assert store.num_pages == 8
-    assert store.num_bytes == 8 * 256 == sum(map(len, store.arenas))
+    assert store.num_pages * planes.page_bytes == 8 * 256 == sum(map(len, store.arenas))
 
 
 def test_planes_lie_apart_and_aligned() -> None:
@@ -104,13 +104,14 @@ def test_a_store_is_found_by_its_table_while_it_is_in_use() -> None:
         store_of(table)
 
 
-def test_what_cannot_be_is_refused_by_name() -> None:
+def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PageError, match="a page of 24 tokens"):
         layout_of([PlaneOf(1, 1, 1, torch.float32)], 24)
     layout = layout_of([PlaneOf(1, 1, 1, torch.float32)], 1)
     with pytest.raises(PageError, match="0 pages"):
         PageStore(layout, 0, "cpu")
-    store = PageStore(layout, 2, "cpu", max_arenas=2)
+    monkeypatch.setattr("decodekit.gpu.pages.MAX_ARENAS", 2)
+    store = PageStore(layout, 2, "cpu")
     with pytest.raises(PageError, match="5 pages are wanted and 0 are free"):
         store.take(5)
     assert store.arenas == []

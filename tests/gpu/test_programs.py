@@ -119,3 +119,10 @@ def test_counters_are_kept_once_for_a_stream(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_powers_of_two() -> None:
     assert [programs.next_power_of_2(number) for number in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+
+
+def test_splits_fill_the_places_of_the_multiprocessors() -> None:
+    splits_of = programs.splits_of
+    assert [splits_of(number, 264, 264) for number in (8, 64, 128, 192, 264, 300)] == [33, 4, 2, 4, 1, 3]
+    assert splits_of(4008, 264, 8) == 1 and splits_of(28, 264, 1) == 1
+    assert all(1 <= splits_of(number, 264, most) <= most for number in (1, 3, 64, 100, 300) for most in (1, 2, 7, 16))

@@ -14,7 +14,7 @@ from torch import Tensor
 import decodekit as dk
 from decodekit.errors import DeadEndError, NonFiniteLogitsError
 from decodekit.gpu import draw_settings, sampler
-from decodekit.gpu.sampler import Chosen, rule_of, sampled, weights_of
+from decodekit.gpu.sampler import Chosen, Rule, sampled, weights_of
 from decodekit.sampling import selectors
 from decodekit.sampling.certificates import lead_greedy, lead_noisy
 from decodekit.sampling.fast.cuts import weight
@@ -31,6 +31,12 @@ def pipeline_of(setting: Setting) -> Pipeline:
     parts += [dk.TopP(top_p)] if top_p < 1 else []
     parts += [dk.MinP(min_p)] if min_p else []
     return Pipeline(parts)
+
+
+def rule_of(settings: list[Setting]) -> Rule:
+    """The settings of rows, as the sampler unpacks them."""
+    zeros = [0] * len(settings)
+    return sampler._unpacked(torch.from_numpy(draw_settings.packed(settings, zeros, zeros, zeros)), 1)[0]
 
 
 def on_host(row: Tensor, setting: Setting, key: tuple[int, int, int], mask: Tensor | None) -> tuple[int, int]:
@@ -167,7 +173,7 @@ def test_one_call_is_traced_for_other_rows() -> None:
     batches = [drawn_rows(draw, num_rows=3, vocab_size=40, has_masks=True) for _ in range(3)]
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(sampled(tensors[0], sampler.Rule(*tensors[1:6]), *tensors[6:11], certifies=True))
+        return tuple(sampled(tensors[0], Rule(*tensors[1:6]), *tensors[6:11], certifies=True))
 
     def inputs(batch: Any) -> tuple[Tensor, ...]:
         logits, settings, keys, masks, ids = batch

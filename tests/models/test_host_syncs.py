@@ -74,7 +74,7 @@ def test_a_step_never_waits(name: str, num_new: int) -> None:
 def test_the_watch_sees_a_wait() -> None:
     """Negative control: reading one value back is noticed."""
     lm = HuggingFaceLM(architectures.build("llama"))
-    lm._runner._module.lm_head.register_forward_pre_hook(lambda module, inputs: inputs[0].sum().item() and None)
+    lm._runner.module.lm_head.register_forward_pre_hook(lambda module, inputs: inputs[0].sum().item() and None)
     assert watched_step(lm, 1).waits == {"item": 1}
 
 

@@ -247,7 +247,7 @@ def test_the_model_is_not_changed() -> None:
 def test_weights_are_shared() -> None:
     model = architectures.build("gpt2")
     lm = HuggingFaceLM(model)
-    assert {id(p) for p in lm._runner._module.parameters()} == {id(p) for p in model.parameters()}
+    assert {id(p) for p in lm._runner.module.parameters()} == {id(p) for p in model.parameters()}
     before = lm.forward(*padded([[5, 6]]), lm.new_cache(1, 4))
     with torch.no_grad():
         model.transformer.h[0].mlp.c_fc.weight.mul_(1.5)  # type: ignore[union-attr, index]
@@ -402,7 +402,7 @@ def test_an_exception_changes_no_length(name: str) -> None:
     lm = HuggingFaceLM(model)
     run = Checked(lm, 2)
     run.forward([tokens(0, 4), tokens(1, 2)])
-    head = lm._runner._module.get_output_embeddings()
+    head = lm._runner.module.get_output_embeddings()
     handle = head.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         lm.forward(torch.tensor([[5], [6]]), [1, 1], run.cache)

@@ -35,10 +35,10 @@ def test_a_step_is_one_frame(name: str) -> None:
         return graph.forward
 
     with torch.inference_mode():
-        expected = runner._run_last(runner._module, tokens, step, cache)
+        expected = runner._run_last(runner.module, tokens, step, cache)
         torch._dynamo.reset()
         compiled = torch.compile(
-            lambda tokens: runner._run_last(runner._module, tokens, step, cache), fullgraph=True, backend=count
+            lambda tokens: runner._run_last(runner.module, tokens, step, cache), fullgraph=True, backend=count
         )
         assert all(torch.equal(one, other) for one, other in zip(compiled(tokens), expected, strict=True))
     assert len(graphs) == 1

@@ -426,7 +426,7 @@ def test_free_pages_of_arenas_are_free_memory() -> None:
     cache: Any = lm.new_cache(1, 64)
     lm.forward(torch.tensor([tokens(0, 40)]), [40], cache)
     [store] = [group.store for group in cache.rows.groups]
-    assert lm.paged is not None and lm.paged.num_free_bytes == store.num_bytes - 2 * store.layout.page_bytes
+    assert lm.paged is not None and lm.paged.num_free_bytes == (store.num_pages - 2) * store.layout.page_bytes
     free, free_with = memory.free_memory(lm.device), memory.free_for(lm)
     assert free is not None and free_with is not None and abs(free_with - free - lm.paged.num_free_bytes) < 1 << 27
 

@@ -299,7 +299,7 @@ def test_a_thread_that_compiles_lets_its_model_go(monkeypatch: pytest.MonkeyPatc
     before = threading.enumerate()
     model = RaggedModel(build("llama"), use_pages=True, compiler="eager")
     assert model.paged is not None
-    monkeypatch.setattr(RaggedModel, "device", torch.device("cuda"))
+    model.device = torch.device("cuda")
     model.paged._num_steps = paged.COMPILE_AFTER - 1
     model.paged.note_step()
     [thread] = [one for one in threading.enumerate() if one not in before]

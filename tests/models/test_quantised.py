@@ -131,7 +131,7 @@ def test_rows_are_those_of_the_model(kind: str, name: str) -> None:
 def test_int8_weights_are_read_as_they_are() -> None:
     """Steps multiply the numbers themselves; a prompt, and what has another layout, is multiplied by its package."""
     lm = HuggingFaceLM(with_scaled_tensors("llama", Int8Tensor))
-    layers = [module for module in lm._runner._module.modules() if isinstance(module, nn.Linear)]
+    layers = [module for module in lm._runner.module.modules() if isinstance(module, nn.Linear)]
     assert {type(layer) for layer in layers} == {Int8Linear}
     layer = layers[0]
     x = torch.randn(MAX_ROWS + 1, layer.in_features)

@@ -195,7 +195,7 @@ def test_a_program_runs_no_module() -> None:
         nonlocal calls
         calls += 1
 
-    for module in runner(lm)._module.modules():
+    for module in runner(lm).module.modules():
         module.register_forward_pre_hook(count)
     cache = lm.new_cache(1, 64)
     lm.forward(torch.tensor([tokens(0, 5)]), [5], cache)
@@ -254,7 +254,7 @@ def test_what_cannot_be_written_down_is_run_by_the_modules(kind: type[nn.Module]
     model: Any = build("llama")
     model.model.layers[0].mlp = kind(model.model.layers[0].mlp)
     lm = HuggingFaceLM(model, tier="ragged")
-    for module in runner(lm)._module.modules():
+    for module in runner(lm).module.modules():
         vars(module).update({"is_on": True} if type(module) is _Counts else {})
     out = decoded(lm, [5])
     assert runner(lm)._replays.num_replayable() == 0 and len(out) == NUM_STEPS
@@ -308,7 +308,7 @@ def test_a_norm_is_six_instructions_and_its_views_are_none() -> None:
     decoded(lm, [5], 6)
     [program] = programs(lm)
     ops = [Op(code) for code in program.codes[:, 0]]
-    num_layers = len(runner(lm)._layers)
+    num_layers = len(runner(lm).layers)
     assert ops.count(Op.MEAN) == ops.count(Op.RSQRT) == 2 * num_layers + 1
     assert ops.count(Op.ATTEND) == num_layers and ops.count(Op.STORE) == 2 * num_layers
     assert set(ops[:4]) & {Op.GATHER} and Op.CALL not in ops

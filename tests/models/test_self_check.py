@@ -133,7 +133,7 @@ def test_windows_are_checked_however_wide(monkeypatch: pytest.MonkeyPatch, name:
     small = small_windows(model)
     assert small is not None
     assert largest_error(RaggedModel(small), Plain(small), CONTEXT_LENGTH) > tolerance_of(torch.float32) * 100
-    model_notes.forget(model)  # it was found right before the fault
+    model_notes._notes.pop(model, None)  # it was found right before the fault
     lm = HuggingFaceLM(model)
     assert lm.tier.name == "rowwise", lm.tier
     assert "small float32 twin" in lm.tier.refused[0]
@@ -254,7 +254,7 @@ def test_faults_below_the_rounding_of_half_precision_are_seen(
     assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < tolerance_of(
         torch.bfloat16
     )
-    model_notes.forget(model)
+    model_notes._notes.pop(model, None)
     tier = HuggingFaceLM(model).tier
     assert tier.name in ("masked", "rowwise")  # with the attention of the model itself
     assert "small float32 twin" in tier.refused[0]
@@ -277,7 +277,7 @@ def test_a_model_without_a_twin_is_checked_by_itself(monkeypatch: pytest.MonkeyP
     widen(model, 4096)
     monkeypatch.setattr("decodekit.models.checks.self_check.tiny_copy_of", lambda model: 1 / 0)
     assert HuggingFaceLM(model).tier.twin_error is None
-    model_notes.forget(model)
+    model_notes._notes.pop(model, None)
     use_attention(monkeypatch, widened)
     assert "differ from the model's own" in HuggingFaceLM(model).tier.refused[0]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from decodekit.models.programs.step_frame import StepFrame
+from decodekit.models.programs.replay import StepFrame
 from decodekit.models.programs.step_program import NotWritableError, StepProgram, Writer
 from decodekit.products.step_code import Op
 

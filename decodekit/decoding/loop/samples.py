@@ -26,7 +26,7 @@ from decodekit.decoding.request.updates import Update
 from decodekit.errors import DecodekitError
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import CausalLM
-from decodekit.models.runners.paged import WIDTH_BUCKETS, HasPages, row_bucket
+from decodekit.models.runners.paged import WIDTH_BUCKETS, PagedModel, row_bucket
 
 MAX_ROWS: Final = 64
 """Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
@@ -115,18 +115,19 @@ def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
     Raises:
         TooManyRowsError: there is no memory for so many rows.
     """
-    if not isinstance(model, HasPages) or model.paged is None or model.paged.capture is None:
+    paged: PagedModel | None = getattr(model, "paged", None)
+    if paged is None or paged.capture is None:
         return 0
-    model.paged.compile_layers()
+    paged.compile_layers()
     num_rows = num_rows or rows_that_fit(model)
     kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
     cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
     assert isinstance(cache, PagedCache)
-    device = DevicePass(model, model.paged, cache)
+    device = DevicePass(model, paged, cache)
     sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
     counts = [min(size, num_rows) for size in sizes]
     num_captured = sum(device.warm_up(count, *kind) for kind in kinds for count in counts)
-    return num_captured + sum(model.paged.warm_up(cache, count, width) for width in WIDTH_BUCKETS for count in counts)
+    return num_captured + sum(paged.warm_up(cache, count, width) for width in WIDTH_BUCKETS for count in counts)
 
 
 def decode(

@@ -57,7 +57,6 @@ from decodekit.decoding.request.settings import Settings
 from decodekit.errors import DeadEndError, DecodekitError, is_out_of_memory
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import Cache, CausalLM, host_lengths
-from decodekit.models.runners.paged import HasPages
 from decodekit.speculation.verification import num_equal
 
 
@@ -76,8 +75,9 @@ class DecodingLoop:
         self._cache = cache
         self._host = HostPass(model, cache, masks)
         self._device: DevicePass | None = None
-        if isinstance(cache, PagedCache) and isinstance(model, HasPages) and model.paged is not None:
-            self._device = DevicePass(model, model.paged, cache)
+        paged = getattr(model, "paged", None)
+        if isinstance(cache, PagedCache) and paged is not None:
+            self._device = DevicePass(model, paged, cache)
         self._flights: Sequence[DeviceFlight] = ()  # of the device
         self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
 

@@ -223,22 +223,9 @@ def _joined(
     used: tl.tensor, packed_rows: tl.tensor, peak: tl.tensor, total: tl.tensor, sums: tl.tensor,
     MOST_PARTS: tl.constexpr, M: tl.constexpr, VALUE_PAD: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Leave a part; whether it is the last one, and then what all parts found."""
+    """Leave a part in the workspace; whether it is the last one of `used`, and then what all parts found."""
     first = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + first_of
-    place = row * tl.num_programs(0) + tl.program_id(0)
-    is_last = _left(parts, totals, counters, first + split, place, used, packed_rows, peak, total, sums, M, VALUE_PAD)
-    if is_last:
-        peak, total, sums = _merged(parts, totals, first, used, packed_rows, MOST_PARTS, M, VALUE_PAD)
-    return is_last, peak, total, sums
-
-
-@program
-def _left(
-    parts: tl.tensor, totals: tl.tensor, counters: tl.tensor, own: tl.tensor, place: tl.tensor, used: tl.tensor,
-    packed_rows: tl.tensor, peak: tl.tensor, total: tl.tensor, sums: tl.tensor, M: tl.constexpr,
-    VALUE_PAD: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Leave a part in the workspace; whether it is the last one of `used`."""
+    own, place = first + split, row * tl.num_programs(0) + tl.program_id(0)
     rows = tl.arange(0, M)
     is_there = rows < packed_rows
     at = (own * packed_rows + rows) * VALUE_PAD
@@ -250,7 +237,8 @@ def _left(
     tl.debug_barrier()
     if is_last:
         tl.store(counters + place, 0)
-    return is_last
+        peak, total, sums = _merged(parts, totals, first, used, packed_rows, MOST_PARTS, M, VALUE_PAD)
+    return is_last, peak, total, sums
 
 
 @program

@@ -28,6 +28,7 @@ from decodekit.gpu.triton_programs import (
     is_interpreted,
     on,
     program_for_any,
+    splits_of,
 )
 
 _ROWS = tl.constexpr(16)
@@ -80,18 +81,6 @@ def multiply(
         tl.store(out + place, sums.to(out.dtype.element_ty), mask=is_there)
 
 
-def splits_of(num_blocks: int, num_steps: int, num_places: int) -> int:
-    """In how many parts the width is split, so that the places on the multiprocessors are filled."""
-    most = max(1, min(_MOST_SPLITS, num_steps // _LEAST))
-    least = min(most, max(1, num_places // num_blocks))
-
-    def share(splits: int) -> float:
-        rounds = -(-num_blocks * splits // num_places)
-        return num_blocks * splits / (rounds * num_places)
-
-    return next((one for one in range(least, min(most, least + 3) + 1) if share(one) >= 0.85), least)
-
-
 def launch_of(
     x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[tuple[int, int], tuple[Any, ...], dict[str, Any], int, Tensor]:
@@ -102,7 +91,8 @@ def launch_of(
     is_wide = num_outs >= 4 * _WIDE * num_places and x.dtype != torch.float32  # whose sums would leave the registers
     n = _WIDE if is_wide else _WIDE // 2
     blocks = -(-num_outs // n)
-    splits = splits_of(blocks, -(-width // step), num_places) if blocks <= NUM_COUNTERS else 1
+    most = max(1, min(_MOST_SPLITS, -(-width // step) // _LEAST))
+    splits = splits_of(blocks, num_places, most) if blocks <= NUM_COUNTERS else 1
     out = x.new_empty(num_rows, num_outs)
     parts = x.new_empty((splits, num_rows, num_outs), dtype=torch.float32) if splits > 1 else out
     arguments = (

@@ -55,6 +55,11 @@ class LayerShape:
     key: PlaneShape
     value: PlaneShape
 
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> LayerShape:
+        """Of keys and values [R, H, T, D]."""
+        return cls(*(PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)))
+
 
 @dataclass(slots=True, eq=False)
 class Step:
@@ -66,17 +71,15 @@ class Step:
     starts: list[int]  # length of each row before the pass
     row_ends: list[int]  # and after it
     num_new: int  # T, padding included
-    row_slice: tuple[int, int] | None  # the cache rows as (first, count), if they are consecutive,
-    row_index: Tensor | None  # or their indices, int64 [R]; neither: all rows
-    write_rows: Tensor | None  # int64 [R, 1] and [R or 1, T]: where the new tokens go;
-    write_slots: Tensor | None  # None: to the slots start .. start + T of every row
     positions: Tensor  # int64 [R or 1, T] positions of the new tokens
+    row_slice: tuple[int, int] | None = None  # the cache rows as (first, count), if they are consecutive,
+    row_index: Tensor | None = None  # or their indices, int64 [R]; neither: all rows
+    write_rows: Tensor | None = None  # int64 [R, 1] and [R or 1, T]: where the new tokens go;
+    write_slots: Tensor | None = None  # None: to the slots start .. start + T of every row
     is_strict: bool = False  # refuse arguments of attention whose meaning is unknown
-    windows: set[int] | None = None  # collects the sliding windows of the layers, if not None
     hidden: list[Tensor] | None = None  # collects the hidden states of the layers, if not None
     recording: Any = None  # writes attention down in place of running it; see `step_program.Writer`
     carried: Sequence[Tensor] = ()  # what came to the device with the rest, see `RaggedCache.begin`
-    num_rows: int = field(init=False)
     end: int = field(init=False)  # slots [0, end) are read
     is_fresh: bool = field(init=False)  # nothing stored before: the new keys are all keys
     is_uniform: bool = field(init=False)  # each query sees exactly the slots [0, end)
@@ -85,7 +88,7 @@ class Step:
     _places: dict[torch.device, tuple[Tensor | None, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.num_rows, self.end = len(self.starts), max(self.row_ends)
+        self.end = max(self.row_ends)
         self.is_fresh = max(self.starts) == 0
         self.is_uniform = self.num_new == 1 and min(self.row_ends) == self.end
 
@@ -157,7 +160,7 @@ class CopiedPrefix:
         self._planes, self._base, self._first = planes, base, first
         self._num_above = 0  # prefixes that stand on this one
         self.num_tokens = num_tokens
-        self.num_bytes = sum(plane.numel() * plane.element_size() for pair in planes.values() for plane in pair)
+        self.num_bytes = sum(plane.nbytes for pair in planes.values() for plane in pair)
         self.is_released = False
         if base is not None:
             base._num_above += 1
@@ -165,15 +168,13 @@ class CopiedPrefix:
     def release(self) -> None:
         """Give the memory back, once no prefix stands on this one; no row may begin with it any more."""
         self.is_released = True
-        self._free()
-
-    def _free(self) -> None:
-        if not self.is_released or self._num_above:
-            return
-        self._planes, base, self._base = {}, self._base, None
-        if base is not None:
-            base._num_above -= 1
-            base._free()
+        prefix: CopiedPrefix | None = self
+        while prefix is not None and prefix.is_released and not prefix._num_above:
+            base = prefix._base
+            prefix._planes, prefix._base = {}, None
+            if base is not None:
+                base._num_above -= 1
+            prefix = base
 
     def parts(self, num_tokens: int) -> list[tuple[int, int, dict[int, list[Tensor]]]]:
         """The slots from the first up to, not including, the second, with the planes that begin with them."""
@@ -183,12 +184,7 @@ class CopiedPrefix:
 
 
 class RowLengths:
-    """The lengths of the rows of a cache, which the host knows.
-
-    Args:
-        num_rows: how many rows, empty at first.
-        device: where `lengths` are wanted.
-    """
+    """The lengths of the rows of a cache, empty at first, which the host knows."""
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
         self._lengths = [0] * num_rows
@@ -231,7 +227,6 @@ class RaggedCache(RowLengths):
         self._layers = layers
         self.capacity = capacity
         self._written = [0] * num_rows  # slots that may hold something, padding and forgotten tokens included
-        self._lengths_on_device: Tensor | None = None
         self._common: dict[tuple[int, int], int] = {}  # (row, row) -> first slots that both hold, of rows once copied
         self._begun: dict[int, tuple[CopiedPrefix, int]] = {}  # row -> the prefix whose first slots it still holds
         self._allocate()
@@ -275,21 +270,17 @@ class RaggedCache(RowLengths):
         self._positions = torch.arange(capacity, device=self._device)
 
     @property
-    def lengths(self) -> Tensor:
-        """Tokens stored per row, int64 [num_rows], on the model's device."""
-        if self._lengths_on_device is None:
-            self._lengths_on_device = super().lengths
-        return self._lengths_on_device
-
-    @property
     def num_bytes(self) -> int:
         """Memory of the keys and values."""
-        return sum(plane.numel() * plane.element_size() for planes in self._planes.values() for plane in planes)
+        return sum(plane.nbytes for plane in self._all_planes)
+
+    @property
+    def _all_planes(self) -> list[Tensor]:
+        return [plane for planes in self._planes.values() for plane in planes]
 
     def reserve(self, num_tokens: Sequence[int], rows: Sequence[int]) -> tuple[list[int], list[int]]:
         """See that there are slots for new tokens [R]; the lengths of the rows now, and with them."""
-        starts = [self._lengths[row] for row in rows]
-        ends = [start + count for start, count in zip(starts, num_tokens, strict=True)]
+        starts, ends = [self._lengths[row] for row in rows], self.ends(num_tokens, rows)
         width, end = max(num_tokens), max(ends)
         if end > self.capacity:
             self.grow(max(end, 2 * self.capacity))
@@ -334,7 +325,7 @@ class RaggedCache(RowLengths):
         else:
             positions, write_slots = found[1:]
         row_index = None if is_next or write_rows is None else write_rows[:, 0]
-        return Step(starts, row_ends, width, row_slice, row_index, write_rows, write_slots, positions, carried=carried)
+        return Step(starts, row_ends, width, positions, row_slice, row_index, write_rows, write_slots, carried=carried)
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Store the new keys [R, Hkv, T, Dk] and values [R, Hkv, T, Dv] of a layer; all that its queries may read.
@@ -348,13 +339,11 @@ class RaggedCache(RowLengths):
     def planes_now(self) -> NDArray[np.int64]:
         """The planes of all layers as `products.step_code` sees them, int64 [P, NUM_PLACES]."""
         if self._seen is None:
-            found = list[tuple[int, ...]]()
-            for planes in self._planes.values():
-                for plane in planes:
-                    kind = INT8 if plane.dtype is torch.int8 else KINDS[plane.dtype]
-                    found.append(
-                        (plane.data_ptr(), *plane.stride()[:3], kind, len(found) + 2)
-                    )  # scales come after both
+            kinds = {**KINDS, torch.int8: INT8}
+            found = [
+                (plane.data_ptr(), *plane.stride()[:3], kinds[plane.dtype], number + 2)  # scales come after both
+                for number, plane in enumerate(self._all_planes)
+            ]
             self._seen = np.array(found, np.int64).reshape(-1, NUM_PLACES)
         return self._seen
 
@@ -362,7 +351,6 @@ class RaggedCache(RowLengths):
         """Advance the lengths of the rows to where what was written ends."""
         for row, end in zip(range(self.num_rows) if rows is None else rows, row_ends, strict=True):
             self._lengths[row] = end
-        self._lengths_on_device = None
 
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
         """Lower the lengths of the rows; see `causal_lm.Cache.truncate`."""
@@ -371,7 +359,6 @@ class RaggedCache(RowLengths):
             self._common[row, other] = min(num_slots, self._lengths[row], self._lengths[other])
         for row, (prefix, num_slots) in self._begun.items():
             self._begun[row] = prefix, min(num_slots, self._lengths[row])
-        self._lengths_on_device = None
 
     @torch.inference_mode()
     def reset(self, rows: Sequence[int]) -> None:
@@ -381,12 +368,10 @@ class RaggedCache(RowLengths):
         because a masked value has weight 0 and 0 * NaN is NaN.
         """
         for row in rows:
-            for planes in self._planes.values():
-                for plane in planes:
-                    plane[row, :, : self._written[row]].zero_()
+            for plane in self._all_planes:
+                plane[row, :, : self._written[row]].zero_()
             self._lengths[row] = self._written[row] = 0
         self._forget_origins(rows)
-        self._lengths_on_device = None
 
     def _forget_origins(self, rows: Sequence[int]) -> None:
         self._common = {pair: num_slots for pair, num_slots in self._common.items() if not {*pair} & {*rows}}
@@ -417,13 +402,11 @@ class RaggedCache(RowLengths):
             for layer, pair in self._planes.items():
                 for plane, kept in zip(pair, planes[layer], strict=True):
                     plane[row, :, first:end].copy_(kept[:, : end - first])
-        for pair in self._planes.values():
-            for plane in pair:
-                plane[row, :, num_tokens : self._written[row]].zero_()  # as in `reset`: nothing of the old row
+        for plane in self._all_planes:
+            plane[row, :, num_tokens : self._written[row]].zero_()  # as in `reset`: nothing of the old row
         self._lengths[row] = self._written[row] = num_tokens
         self._forget_origins([row])
         self._begun[row] = prefix, num_tokens
-        self._lengths_on_device = None
 
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> None:
@@ -432,21 +415,18 @@ class RaggedCache(RowLengths):
         if len(order) == self.num_rows:  # as beams do: most rows stay where they are
             self._copy_rows([(row, source) for row, source in enumerate(order) if row != source])
             return
-        old = self._planes
         self._lengths = [self._lengths[row] for row in order]
         self._written = [self._written[row] for row in order]
         self._common = {}
         self._begun = {row: self._begun[source] for row, source in enumerate(order) if source in self._begun}
-        self._lengths_on_device = None
-        self._copy_from(old, order)
+        self._move(order)
 
     @torch.inference_mode()
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens per row; see `causal_lm.Cache.grow`."""
-        if capacity <= self.capacity:
-            return
-        old, self.capacity = self._planes, capacity
-        self._copy_from(old, range(self.num_rows))
+        if capacity > self.capacity:
+            self.capacity = capacity
+            self._move(range(self.num_rows))
 
     def _copy_rows(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Make every first row of the pairs what the second was; the others are not touched.
@@ -461,14 +441,13 @@ class RaggedCache(RowLengths):
         parts = [
             (target, source, self._common.get((target, source), 0), self._written[source]) for target, source in pairs
         ]
-        for planes in self._planes.values():
-            for plane in planes:
-                copies = [plane[source, :, first:used] for _, source, first, used in parts]
-                if is_exchange:
-                    copies = [copy.clone() for copy in copies]
-                for copy, (target, _, first, used) in zip(copies, parts, strict=True):
-                    plane[target, :, first:used].copy_(copy)
-                    plane[target, :, used : self._written[target]].zero_()  # as in `reset`: nothing of the old row
+        for plane in self._all_planes:
+            copies = [plane[source, :, first:used] for _, source, first, used in parts]
+            if is_exchange:
+                copies = [copy.clone() for copy in copies]
+            for copy, (target, _, first, used) in zip(copies, parts, strict=True):
+                plane[target, :, first:used].copy_(copy)
+                plane[target, :, used : self._written[target]].zero_()  # as in `reset`: nothing of the old row
         origin = {row: row for row in range(self.num_rows)} | dict(pairs)
         known, lengths, written = dict(self._common), list(self._lengths), list(self._written)
         begun = dict(self._begun)
@@ -481,15 +460,14 @@ class RaggedCache(RowLengths):
                 if row != target:
                     num_slots = lengths[source] if was == source else known.get((source, was), 0)
                     self._common[target, row] = self._common[row, target] = num_slots
-        self._lengths_on_device = None
 
-    def _copy_from(self, old: dict[int, list[Tensor]], order: Sequence[int]) -> None:
+    def _move(self, order: Sequence[int]) -> None:
         """Make planes anew, of which row i has what row `order[i]` of the old ones had written, and touches no more."""
+        old = self._all_planes
         self._allocate()
-        for layer, planes in self._planes.items():
-            for plane, source in zip(planes, old[layer], strict=True):
-                for row, (before, used) in enumerate(zip(order, self._written, strict=True)):
-                    plane[row, :, :used].copy_(source[before, :, :used])
+        for plane, source in zip(self._all_planes, old, strict=True):
+            for row, (before, used) in enumerate(zip(order, self._written, strict=True)):
+                plane[row, :, :used].copy_(source[before, :, :used])
 
 
 def _zeros_of_host(size: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -27,18 +27,12 @@ from decodekit.models.caches.paged_rows import PagedRows, locked
 
 @dataclass(eq=False)
 class PagedPrefix:
-    """The first tokens of a row, kept beyond it: its pages, of which the last may be filled in part.
-
-    Args:
-        num_tokens: how many.
-        pages: of each group.
-        token_ids: what they are, where a window asks for it; else empty.
-    """
+    """The first tokens of a row, kept beyond it: its pages, of which the last may be filled in part."""
 
     rows: PagedRows
-    num_tokens: int
-    pages: list[list[int]]
-    token_ids: list[int] = field(default_factory=list)
+    num_tokens: int  # how many
+    pages: list[list[int]]  # of each group
+    token_ids: list[int] = field(default_factory=list)  # what they are, where a window asks for it; else empty
     is_released: bool = field(default=False, init=False)
 
     @property
@@ -66,9 +60,7 @@ class PagedPrefix:
 class PagedCache(RowLengths):
     """Keys and values of `num_rows` rows, each with its own length. Implements `causal_lm.Cache`.
 
-    Args:
-        rows: the rows and pages of all caches of the model.
-        num_rows: how many of them are of this cache; they are given back when it is collected.
+    They are some of the `rows` of all caches of the model, and given back when the cache is collected.
     """
 
     copies_scattered_rows: Final = False
@@ -80,7 +72,8 @@ class PagedCache(RowLengths):
         super().__init__(num_rows, rows.device)
         self.rows, self.lock = rows, rows.lock
         self.places = rows.take_rows(num_rows)  # row of the cache -> row of the tables
-        self._has_windows = any(group.window is not None for group in rows.groups)
+        self.remembers = any(group.window is not None for group in rows.groups)
+        """Whether `commit` wants the tokens: of rows with windows."""
         self._tokens: list[list[int]] = [[] for _ in range(num_rows)]  # of rows with windows
         self._lost = [False] * num_rows
         self._is_compiled: list[bool | None] = [None] * num_rows  # see `is_read_compiled`
@@ -99,11 +92,10 @@ class PagedCache(RowLengths):
     @property
     def num_bytes(self) -> int:
         """Memory of the pages of these rows; shared pages count for each."""
-        pages = (
+        return sum(
             sum(page >= 0 for place in self.places for page in group.rows[place]) * group.store.layout.page_bytes
             for group in self.rows.groups
         )
-        return sum(pages)
 
     @locked
     def tokens_to_read(self, rows: Sequence[int]) -> dict[int, list[int]]:
@@ -135,7 +127,7 @@ class PagedCache(RowLengths):
     ) -> None:
         """Advance the lengths of the rows by what was read, and remember the tokens of rows with windows."""
         for i, row in enumerate(range(self.num_rows) if rows is None else rows):
-            if self._has_windows and tokens:
+            if self.remembers and tokens:
                 self._tokens[row][self._lengths[row] :] = tokens[i][: num_tokens[i]]
             self._lengths[row] += num_tokens[i]
 
@@ -149,11 +141,6 @@ class PagedCache(RowLengths):
         if known is None:
             known = self._is_compiled[row] = now
         return known
-
-    @property
-    def remembers(self) -> bool:
-        """Whether `commit` wants the tokens."""
-        return self._has_windows
 
     @locked
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:

@@ -65,23 +65,11 @@ class PagedLayer:
     window: int | None
 
 
-class LayerPlace(NamedTuple):
-    """Where a layer's keys and values are: the number of its group, and where its planes are in a page."""
-
-    group: int
-    offsets: Offsets
-
-
 class PagePlan(NamedTuple):
-    """How the layers of a model share pages.
+    """How the layers of a model share pages."""
 
-    Args:
-        groups: sliding window and page layout of each group.
-        places: of each layer.
-    """
-
-    groups: list[tuple[int | None, PageLayout]]
-    places: dict[int, LayerPlace]
+    groups: list[tuple[int | None, PageLayout]]  # sliding window and page layout of each group
+    places: dict[int, tuple[int, Offsets]]  # of each layer, the number of its group and where its planes are in a page
 
     @classmethod
     def of(cls, layers: Mapping[int, PagedLayer], page_size: int, stored: Stored) -> PagePlan:
@@ -95,7 +83,7 @@ class PagePlan(NamedTuple):
             ]
             layout = layout_of(planes, page_size)
             for index, offsets in zip(members, layout.offsets, strict=True):
-                plan.places[index] = LayerPlace(len(plan.groups), offsets)
+                plan.places[index] = len(plan.groups), offsets
             plan.groups.append((window, layout))
         return plan
 
@@ -103,16 +91,8 @@ class PagePlan(NamedTuple):
 class PageGroup:
     """The pages of the layers that have one sliding window, by row.
 
-    Args:
-        window: tokens that a query of these layers sees, itself included; None for all.
-        layout: the planes of a page.
-        pages_per_arena: how many pages are allocated at a time.
-        num_rows, num_slots: rows of the table, and pages of a row.
-
-    Attributes:
-        rows: the pages of each row by slot, on the host; -1 where the window has passed.
-        table: int32 [num_rows, num_slots] on the device; behind `rows` by `entries`.
-        entries: what the device does not have yet.
+    `window` has the tokens that a query of these layers sees, itself included; None for all. The table has `num_rows`
+    rows of up to `num_slots` pages.
     """
 
     def __init__(
@@ -127,13 +107,9 @@ class PageGroup:
         self.window = window
         self.store = PageStore(layout, pages_per_arena, device)
         self.rows: list[list[int]] = [[] for _ in range(num_rows)]
-        self.table = torch.zeros(num_rows, num_slots, dtype=torch.int32, device=device)
+        """The pages of each row by slot, on the host; -1 where the window has passed."""
+        self.table = torch.zeros(num_rows, num_slots, dtype=torch.int32, device=device)  # behind `rows` by `entries`
         self.entries: dict[tuple[int, int], int] = {}  # (row, slot) -> page: each is written once
-
-    @property
-    def num_pages_in_use(self) -> int:
-        """Pages with an owner."""
-        return self.store.num_pages - self.store.num_free
 
     def set(self, row: int, slot: int, page: int) -> None:
         """Write an entry of a table; the slot after the last one makes the row longer."""
@@ -184,12 +160,8 @@ class PageGroup:
         pages = list(pages)
         self.store.share(page for page in pages if page >= 0)
         self._release(self.rows[row])
-        self.rows[row] = []
-        for slot, page in enumerate(pages):
-            if page >= 0:
-                self.set(row, slot, page)
-            else:
-                self.rows[row].append(page)
+        self.rows[row] = pages
+        self.entries |= {(row, slot): page for slot, page in enumerate(pages) if page >= 0}
 
     def _release(self, pages: Iterable[int]) -> None:
         self.store.release(page for page in pages if page >= 0)
@@ -219,12 +191,8 @@ class PageGroup:
 class PagedRows:
     """The rows of all caches of one model on one device, and their pages.
 
-    Args:
-        plan: how the layers share pages.
-        num_rows: rows of all caches together; there is one more, of which nothing is ever read.
-        max_tokens: the most tokens of a row.
-        num_tokens: about how many tokens the first arenas hold.
-        stored: how keys and values are kept.
+    There is one row more than `num_rows`, of which nothing is ever read. A row has up to `max_tokens`; the first arenas
+    hold about `num_tokens`.
     """
 
     def __init__(
@@ -269,11 +237,6 @@ class PagedRows:
         return sum(group.store.layout.page_bytes for group in self.groups) // self.page_size
 
     @property
-    def num_bytes(self) -> int:
-        """Memory of all arenas."""
-        return sum(group.store.num_bytes for group in self.groups)
-
-    @property
     def num_free_bytes(self) -> int:
         """Memory of the pages of arenas that nobody has."""
         return sum(group.store.num_free * group.store.layout.page_bytes for group in self.groups)
@@ -281,7 +244,7 @@ class PagedRows:
     @property
     def num_pages_in_use(self) -> int:
         """Pages that a row or a kept prefix has."""
-        return sum(group.num_pages_in_use for group in self.groups)
+        return sum(group.store.num_pages - group.store.num_free for group in self.groups)
 
     @locked
     def take_rows(self, count: int) -> list[int]:

@@ -79,12 +79,6 @@ def notes_of(model: nn.Module) -> ModelNotes:
         return notes
 
 
-def forget(model: nn.Module) -> None:
-    """Drop the notes of a model, so that everything is learned again."""
-    with _lock:
-        _notes.pop(model, None)
-
-
 @dataclass(slots=True, eq=False)
 class ModelState:
     """The parts of a model that decide how it can be run; see `state_of`. Objects are compared by identity, and not

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -28,7 +29,7 @@ from decodekit.gpu.paged_attention import PROMPT_TOKENS
 from decodekit.models.causal_lm import LogitsKind
 from decodekit.models.checks.tiny_copy import WINDOW, WINDOWS, tiny_copy_of
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.programs.proof import tolerance_of
+from decodekit.models.programs.proof import relative_error, tolerance_of
 from decodekit.models.runners.ragged import RaggedModel
 from decodekit.models.runners.rowwise import RowwiseModel
 
@@ -61,17 +62,11 @@ def small_windows(model: nn.Module) -> nn.Module | None:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far a way of running a model is from the model's own logits.
+    """How far a way of running a model is from the model's own logits."""
 
-    Args:
-        error: of the model itself.
-        twin_error: of its twin; None if it has none.
-        tolerance: what the error may be.
-    """
-
-    error: float
-    twin_error: float | None
-    tolerance: float
+    error: float  # of the model itself
+    twin_error: float | None  # of its twin; None if it has none
+    tolerance: float  # what the error may be
 
     @property
     def is_right(self) -> bool:
@@ -85,12 +80,7 @@ class Verdict:
 
 
 class SelfCheck:
-    """The comparison of ways of running one model with its plain passes; what they have in common is computed once.
-
-    Args:
-        model: a transformers model; it is not changed.
-        context_length: the most tokens of a row, if there is a limit.
-    """
+    """The comparison of ways of running one model with its plain passes; what they have in common is computed once."""
 
     def __init__(self, model: nn.Module, context_length: int | None) -> None:
         self._model = model
@@ -98,17 +88,10 @@ class SelfCheck:
         self._tolerance = tolerance_of(model.dtype)  # type: ignore[arg-type]
         self._reference: Plain | None = None
         self._twin: Plain | None = None
-        self.why_no_twin: str | None = None
-        """Why the model has no twin."""
-        try:
+        with suppress(Exception):  # whatever the class says of a configuration that does not fit any more
             twin = Plain(tiny_copy_of(model))
             if twin.logits([1, 2, 3]).isfinite().all():
                 self._twin = twin
-            else:
-                self.why_no_twin = "its logits are not finite"
-        except Exception as problem:  # whatever the class says of a configuration that does not fit any more
-            text = str(problem).strip().split("\n", 1)[0]
-            self.why_no_twin = f"{type(problem).__name__}: {text}"
 
     def verdict(self, make: Callable[[nn.Module], Runner], runner: Runner) -> Verdict:
         """Compare one way of running the model: `runner` with the model itself, and one made for its twin.
@@ -144,7 +127,8 @@ class SelfCheck:
         plain = self._twin or self._reference or Plain(shared_copy(self._model))
         try:
             row = _tokens(0, 8, plain.logits([1]).shape[-1])
-            return _error(plain.logits(row[:4])[-1], plain.logits(row)[3]) < 10 * TWIN_TOLERANCE
+            error = relative_error(plain.logits(row[:4])[-1], plain.logits(row)[3])
+            return bool(error < 10 * TWIN_TOLERANCE)
         except Exception:  # what it raises is among the reasons that are given anyway
             return None
 
@@ -187,7 +171,7 @@ def largest_error(runner: Runner, plain: Plain, context_length: int | None, is_c
     first, second = rows = [_tokens(0, longest, vocab_size), _tokens(1, longest - 3, vocab_size)]
     references = [plain.logits(row) for row in rows]
     cache: Any = runner.new_cache(3, 2)  # a row that is not used, and slots that do not suffice
-    errors: list[float] = []
+    errors: list[Tensor] = []
 
     def run(parts: list[list[int]], logits: LogitsKind, chosen: list[int] | None = None) -> Tensor:
         tokens = pad_sequence([torch.tensor(part) for part in parts], batch_first=True).to(device)
@@ -196,26 +180,26 @@ def largest_error(runner: Runner, plain: Plain, context_length: int | None, is_c
     cut = (longest - 4, longest - 7)
     # Prompts of unequal length, from a row of slots that is too short for them.
     out = run([first[: cut[0]], second[: cut[1]]], "last")
-    errors += [_error(out[i], references[i][cut[i] - 1]) for i in range(2)]
+    errors += [relative_error(out[i], references[i][cut[i] - 1]) for i in range(2)]
     # A draft of four tokens beside a single one, every position compared.
     out = run([first[cut[0] :], second[cut[1] : cut[1] + 1]], "all")
-    errors += [_error(out[0, t], references[0][cut[0] + t]) for t in range(4)]
-    errors.append(_error(out[1, 0], references[1][cut[1]]))
+    errors += [relative_error(out[0, t], references[0][cut[0] + t]) for t in range(4)]
+    errors.append(relative_error(out[1, 0], references[1][cut[1]]))
     if is_coarse:
-        return _largest(errors)
+        return float(torch.stack(errors).max())  # of NaN: NaN
     # Three tokens of the draft are rejected, and both rows go on with one token each, twice.
     cache.truncate([longest - 3, 0, cut[1] + 1])
     other = _tokens(2, 2, vocab_size)
     changed = plain.logits([*first[: longest - 3], *other])
     for t in range(2):
         out = run([other[t : t + 1], second[cut[1] + 1 + t : cut[1] + 2 + t]], "last")
-        errors.append(_error(out[0], changed[longest - 3 + t]))
-        errors.append(_error(out[1], references[1][cut[1] + 1 + t]))
+        errors.append(relative_error(out[0], changed[longest - 3 + t]))
+        errors.append(relative_error(out[1], references[1][cut[1] + 1 + t]))
     # The rows are used again, for prompts of equal length, in another order.
     cache.reset([0, 2])
     out = run([second[: cut[1]], first[: cut[1]]], "last", [0, 1])
-    errors += [_error(out[1 - i], references[i][cut[1] - 1]) for i in range(2)]
-    return _largest(errors)
+    errors += [relative_error(out[1 - i], references[i][cut[1] - 1]) for i in range(2)]
+    return float(torch.stack(errors).max())
 
 
 def _longest(device: torch.device, context_length: int | None) -> int:
@@ -225,16 +209,7 @@ def _longest(device: torch.device, context_length: int | None) -> int:
     return longest if context_length is None else min(longest, context_length)
 
 
-def _largest(errors: Iterable[float]) -> float:
-    return max(errors, key=lambda error: error if error == error else math.inf)
-
-
 def _tokens(row: int, count: int, vocab_size: int) -> list[int]:
     # Spread over the vocabulary and never twice the same in a row; low ids, often special, are avoided where possible.
     low = min(8, vocab_size // 2)
     return [low + (37 + 101 * row + 61 * i + i * i) % (vocab_size - low) for i in range(count)]
-
-
-def _error(logits: Tensor, reference: Tensor) -> float:
-    scale = reference.std().clamp_min(1e-12)
-    return float((logits - reference).square().mean().sqrt() / scale)

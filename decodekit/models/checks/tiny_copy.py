@@ -54,7 +54,7 @@ _FREE_SIZES_TABLE = """
 1    first_k_dense_replace num_dense_layers moe_layer_start_index
 128  vocab_size_per_layer_input unpadded_vocab_size
 """
-_FREE_SIZES: Final = {
+_FREE_SIZES: Final = dict.fromkeys(WINDOWS, WINDOW) | {
     name: int(most) for most, *names in map(str.split, _FREE_SIZES_TABLE.strip().splitlines()) for name in names
 }
 # Dimensions within a head, which are divided together with it.
@@ -127,11 +127,18 @@ def _parts(config: Any) -> Iterator[Any]:
 
 
 def _shrink(config: Any) -> None:
-    overrides = _taken_overrides(config)
+    spec, overrides = vars(config).get("_heterogeneity_spec"), dict[int, dict[str, Any]]()
+    if spec is not None:  # the settings of single layers that differ, which transformers 5.23 has, are taken out
+        overrides |= copy.deepcopy(spec.per_layer_overrides)
+        config.per_layer_config = None
     kept = _shrink_layers(config, overrides)
     sizes = _Heads(config)
     sizes.shrink(config)
-    _lower_all(config)
+    for name, most in _FREE_SIZES.items():
+        _lower(config, name, most)
+    for name in ("attn_logit_softcapping", "attn_logit_softcap"):
+        if isinstance(getattr(config, name, None), int | float):
+            setattr(config, name, SOFTCAP)
     _shrink_states(config)
     _shrink_vocabulary(config)
     changed = {}
@@ -141,26 +148,6 @@ def _shrink(config: Any) -> None:
             changed[place] = {**values, **sizes.smaller(values)}
     if changed:
         config.per_layer_config = changed
-
-
-def _taken_overrides(config: Any) -> dict[int, dict[str, Any]]:
-    """The settings of single layers that differ from the configuration, taken out of it; transformers 5.23 has such."""
-    spec = vars(config).get("_heterogeneity_spec")
-    if spec is None:
-        return {}
-    overrides = copy.deepcopy(spec.per_layer_overrides)
-    config.per_layer_config = None
-    return dict(overrides)
-
-
-def _lower_all(config: Any) -> None:
-    for name, most in _FREE_SIZES.items():
-        _lower(config, name, most)
-    for name in WINDOWS:
-        _lower(config, name, WINDOW)
-    for name in ("attn_logit_softcapping", "attn_logit_softcap"):
-        if isinstance(getattr(config, name, None), int | float):
-            setattr(config, name, SOFTCAP)
 
 
 def _lower(config: Any, name: str, most: int) -> None:
@@ -258,8 +245,6 @@ class _Heads:
                 changed[name] = self.kept if value == self.heads else min(value, 2)
             elif name.endswith("attention_heads"):
                 changed[name] = self.kept
-            elif name in WINDOWS:
-                changed[name] = min(value, WINDOW)
             elif name in _FREE_SIZES:
                 changed[name] = min(value, _FREE_SIZES[name])
         return changed

@@ -52,13 +52,8 @@ def compiled_copy(
     """A copy of a model, with the same weights, whose decoder layers are compiled when they are first run.
 
     So are the modules beside them, such as the last norm and the rotary embeddings. Its passes belong inside of
-    `while_compiling`, as long as they may meet a new kind of call.
-
-    Args:
-        shared: which layers of the model have the same input: they become one where they can.
-
-    Returns:
-        The copy, and why products with the same input are not one, or those of a few rows not measured.
+    `while_compiling`, as long as they may meet a new kind of call. Layers that share an input become one where they
+    can; why some do not, or why products of a few rows are not measured, is returned beside it.
 
     Raises:
         ModelError: the layers of the architecture cannot be told apart.

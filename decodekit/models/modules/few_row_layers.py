@@ -44,11 +44,7 @@ def _is_int8(weight: Any) -> bool:
 
 
 def with_few_rows(model: nn.Module) -> nn.Module:
-    """The model, of which linear layers with float or int8 weights on a CPU have become those of this room.
-
-    Args:
-        model: a copy (see `shared_copy`): its modules are changed, its weights are not.
-    """
+    """The model, a copy, of which linear layers with float or int8 weights on a CPU have become those of this room."""
     for module in model.modules():
         if type(module) is nn.Linear and "forward" not in vars(module):
             weight = module.weight
@@ -64,9 +60,7 @@ def with_few_rows(model: nn.Module) -> nn.Module:
 def quicker_here(layers: Iterable[Any], seconds_of: Callable[[Callable[[], object]], float] | None = None) -> list[Any]:
     """Those of some layers on CUDA whose products are quicker by `few_rows_linear`, for some number of rows.
 
-    Args:
-        layers: whatever has a `weight`.
-        seconds_of: measures a function; by default a captured graph of it is.
+    `seconds_of` measures a function; by default a captured graph of it is.
     """
     alike: dict[Any, list[Any]] = {}
     for layer in layers:
@@ -77,8 +71,8 @@ def quicker_here(layers: Iterable[Any], seconds_of: Callable[[Callable[[], objec
     return [one for some in alike.values() if measure([one.weight for one in some], clock) for one in some]
 
 
-def _seconds_of_graph(run: Callable[[], object], trials: int = 5) -> float:
-    """Seconds of what a function starts on the current device, replayed as a graph; the least of some trials."""
+def _seconds_of_graph(run: Callable[[], object]) -> float:
+    """Seconds of what a function starts on the current device, replayed as a graph; the least of five trials."""
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.inference_mode(), torch.cuda.stream(stream):
@@ -87,7 +81,7 @@ def _seconds_of_graph(run: Callable[[], object], trials: int = 5) -> float:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             run()
         found = list[float]()
-        for _ in range(trials):
+        for _ in range(5):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
             graph.replay()

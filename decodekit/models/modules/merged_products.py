@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,33 +28,26 @@ from decodekit.products.few_rows import few_rows_linear
 
 
 class SharedInputs:
-    """The linear layers that are called with one tensor.
-
-    Attributes:
-        groups: names of layers of one module that have the same input in a pass, in order.
-        reasons: why other such layers cannot become one.
-    """
+    """The linear layers that are called with one tensor."""
 
     def __init__(self) -> None:
-        self.groups: list[tuple[str, ...]] = []
-        self.reasons: list[str] = []
+        self.groups: list[tuple[str, ...]] = []  # names of layers of one module with the same input in a pass, in order
+        self.reasons: list[str] = []  # why other such layers cannot become one
 
     @contextmanager
     def watched(self, model: nn.Module) -> Iterator[None]:
         """The time of a pass of a model."""
         seen: list[tuple[str, Tensor]] = []
 
-        def hook(name: str) -> Any:
-            def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-                if inputs and isinstance(inputs[0], Tensor):
-                    seen.append((name, inputs[0]))
+        def note(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if inputs and isinstance(inputs[0], Tensor):
+                seen.append((name, inputs[0]))
 
-            return note
-
-        names = [
-            name for name, module in model.named_modules() if isinstance(getattr(module, "in_features", None), int)
+        handles = [
+            module.register_forward_pre_hook(partial(note, name))
+            for name, module in model.named_modules()
+            if isinstance(getattr(module, "in_features", None), int)
         ]
-        handles = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in names]
         try:
             yield
         finally:
@@ -104,8 +98,7 @@ def _unlike(layers: list[Any]) -> str | None:
 def lay_together(model: nn.Module) -> list[str]:
     """Give the weights of layers with the same input one memory; why some could not have it.
 
-    Args:
-        model: a model of transformers that nobody else uses yet: where its weights lie changes, nothing else.
+    Nobody else may use the model yet: where its weights lie changes, nothing else.
     """
     shared = SharedInputs()
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=model.get_input_embeddings().weight.device)  # type: ignore[operator]
@@ -125,21 +118,16 @@ def lay_together(model: nn.Module) -> list[str]:
 
 
 class _Product:
-    """The shared part of layers that are multiplied as one; plain attributes, so that no state_dict has them.
-
-    Attributes:
-        layers: the members, in the order of their weights.
-        weight, bias: of all of them. Parameters, whose shapes a compiler takes as they are.
-        held: the last input and its product, until the last member has taken its part. One tuple: a thread that reads
-            it has both of one pass.
-    """
+    """The shared part of layers that are multiplied as one; plain attributes, so that no state_dict has them."""
 
     def __init__(self, layers: list[MergedLinear], weight: Tensor, bias: Tensor | None) -> None:
-        self.layers = layers
+        self.layers = layers  # in the order of their weights
         self._places = self._now()
+        # Of all of them; parameters, whose shapes a compiler takes as they are.
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.held: tuple[Tensor, Tensor] | None = None
+        """The last input and its product, until the last member has taken its part; a thread has both of one pass."""
 
     def _now(self) -> list[int]:
         return [one.data_ptr() for layer in self.layers for one in layer._parameters.values() if one is not None]
@@ -180,11 +168,9 @@ class MergedLinear(nn.Linear):
 
 
 def merge_products(model: nn.Module, shared: SharedInputs) -> list[str]:
-    """Let layers multiply as one where their weights lie together; why some do not.
+    """Let layers of a copy of a model multiply as one where their weights lie together; why some do not.
 
-    Args:
-        model: a copy (see `shared_copy`): its modules are changed, its weights are not.
-        shared: of a pass of the model, or of one that it is a copy of.
+    `shared` is of a pass of the copy, or of the model itself.
     """
     reasons = dict.fromkeys(shared.reasons)
     for names in shared.groups:

@@ -19,11 +19,8 @@ _MAX_DEPTH: Final = 3
 def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
     """Copy the modules and configurations of `model`, not its tensors; in evaluation mode.
 
-    Args:
-        attention: the name of the attention implementation of the copy; None keeps the model's own.
-
-    Returns:
-        A model of the same class. `model` is not changed by anything done to the copy's modules or configuration.
+    `model` is not changed by anything done to the copy's modules or configuration. `attention` is the name of the
+    attention implementation of the copy; None keeps the model's own.
 
     Raises:
         Exception: whatever copying raises for a module that cannot be copied.
@@ -125,11 +122,7 @@ def addresses_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 class WeightPlaces:
-    """Where the tensors of a module lie: what was recorded or captured reads them there.
-
-    Args:
-        module: whose parameters and buffers.
-    """
+    """Where the parameters and buffers of a module lie: what was recorded or captured reads them there."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -163,12 +156,8 @@ def _share_tensors(value: object, memo: dict[int, Any], depth: int = 0) -> None:
         memo[id(value)] = value
     elif depth > _MAX_DEPTH or isinstance(value, (nn.Module, type, str, int, float)):
         return
-    elif isinstance(value, dict):
-        for item in value.values():
-            _share_tensors(item, memo, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _share_tensors(item, memo, depth + 1)
-    elif hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "to_dict"):
-        for item in vars(value).values():
+    if hasattr(value, "__dict__") and not isinstance(value, (dict, list, tuple)):
+        value = {} if callable(value) or hasattr(value, "to_dict") else vars(value)
+    if isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
             _share_tensors(item, memo, depth + 1)

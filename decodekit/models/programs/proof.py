@@ -13,21 +13,17 @@ and shows at every other one. The first replay that differs refuses the recordin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import torch
 from torch import Tensor
 
-Output = TypeVar("Output", Tensor, list[Tensor])
-
 NUM_PROOFS: Final = 3
 """Replays that are compared at other lengths; the second and later ones run what a compiler made of the recording."""
 
-
-# Root mean square of the difference over the standard deviation of the reference. A wrong mask or position gives
-# 0.05 and more; rounding gives about 1e-6, 1e-3 and 1e-2.
+# Relative errors: a wrong mask or position gives 0.05 and more; rounding gives about 1e-6, 1e-3 and 1e-2.
 _TOLERANCES: Final = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 
 
@@ -36,31 +32,27 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
 
 
+def relative_error(found: Tensor, expected: Tensor) -> Tensor:
+    """Root mean square of the difference of two tensors over the standard deviation of the expected one; may be NaN."""
+    found, expected = found.float(), expected.float()
+    return (found - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
+
+
 @dataclass(slots=True)
 class Proof:
-    """The evidence for one recording.
+    """The evidence for one recording, which was made over rows of no token."""
 
-    Args:
-        recorded_at: tokens of the longest row when it was recorded.
-        tolerance: largest root mean square of the difference, in deviations of the modules' output; 0 is bit for bit.
-
-    Attributes:
-        num_equal: replays at other lengths that were those of the modules.
-        is_refused: whether one was not.
-    """
-
-    recorded_at: int
-    tolerance: float = 0.0
-    num_equal: int = 0
-    is_refused: bool = False
+    tolerance: float  # what the relative error of its output to that of the modules may be
+    num_equal: int = 0  # replays at other lengths that were those of the modules
+    is_refused: bool = False  # whether one was not
 
     @property
     def is_proven(self) -> bool:
         """Whether replays are no longer compared."""
         return self.num_equal >= NUM_PROOFS and not self.is_refused
 
-    def output(self, replay: Callable[[], Output], modules: Callable[[], Output], length: int) -> Output:
-        """The output of a step, one tensor or several: replayed where that is proven, else that of the modules.
+    def output(self, replay: Callable[[], Tensor], modules: Callable[[], Tensor], length: int) -> Tensor:
+        """The output of a step: replayed where that is proven, else that of the modules.
 
         Args:
             replay: runs the recording.
@@ -73,22 +65,14 @@ class Proof:
             return modules()
         replayed = replay()
         expected = modules()  # afterwards: it overwrites what a wrong recording has written
-        self.compare(replayed, expected, length)
+        self.compare([replayed], [expected], length)
         return expected
 
-    def compare(self, replayed: Output, expected: Output, length: int) -> bool:
+    def compare(self, replayed: Sequence[Tensor], expected: Sequence[Tensor], length: int) -> bool:
         """Note what the recording and the modules came to, for rows of a length; whether the first may be taken."""
-        if not self._is_equal(replayed, expected):
+        pairs = zip(replayed, expected, strict=True)
+        if not all(relative_error(one, other) < self.tolerance for one, other in pairs):  # of NaN: no
             self.is_refused = True  # never cleared: threads may prove one recording together
-        elif length != self.recorded_at:
+        elif length:
             self.num_equal += 1
         return not self.is_refused
-
-    def _is_equal(self, replayed: Output, expected: Output) -> bool:
-        if not isinstance(replayed, Tensor) or not isinstance(expected, Tensor):
-            return all(self._is_equal(one, other) for one, other in zip(replayed, expected, strict=True))
-        if not self.tolerance:
-            return torch.equal(replayed, expected)
-        replayed, expected = replayed.float(), expected.float()
-        error = (replayed - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12)
-        return bool(error < self.tolerance)  # of NaN: no

@@ -27,15 +27,25 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.causal_lm import LogitsKind, Rows
 from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.programs.proof import Proof, tolerance_of
-from decodekit.models.programs.step_frame import StepFrame
-from decodekit.models.programs.step_program import FEW_SLOTS, MANY_SLOTS, NotWritableError, StepProgram, Writer
-from decodekit.products.cpu_products import MAX_ROWS
+from decodekit.models.programs.step_program import (
+    FEW_SLOTS,
+    MANY_SLOTS,
+    NotWritableError,
+    Operand,
+    StepProgram,
+    TorchCall,
+    Writer,
+)
+from decodekit.products.cpu_products import MAX_ROWS, ROOM
+from decodekit.products.cpu_team import MAKERS, team_state
+from decodekit.products.step_code import SCRATCH, Field, Op, run
 
 MAX_TOKENS: Final = 512
 MAX_WIDTH: Final = 16
@@ -50,18 +60,96 @@ Run = Callable[[nn.Module, Tensor, Step, Any, Sequence[Tensor]], list[Tensor]]
 """Logits of `module(tokens [M, 1], step, store)`, and the states that it leaves, if it begins with some."""
 
 
+class StepFrame:
+    """The memory that runs of one program take, one at a time: arena, addresses, and views for what torch computes."""
+
+    def __init__(self, program: StepProgram) -> None:
+        self._program = program
+        self._arena = torch.empty(program.arena_bytes + 64, dtype=torch.uint8)
+        skipped = -self._arena.data_ptr() % 64
+        self._arena = self._arena[skipped : skipped + program.arena_bytes]
+        self._room = torch.empty(0)
+        kinds = {int(code[Field.B + 2]) for code in program.codes if code[Field.OP] == Op.LINEAR}
+        self._makers = np.array([one.address if i in kinds else 0 for i, one in enumerate(MAKERS)], np.int64)
+        self._views: dict[int, Tensor] = {}
+
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        rows: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        planes: NDArray[np.int64],
+    ) -> list[Tensor]:
+        """The outputs of a program; the cache is written, and inputs may be.
+
+        Args:
+            inputs: as it was written down with, of the same shapes and types.
+            rows: [M], the row of the cache of each token.
+            slots: [M, 1], where its keys and values go.
+            positions: [M, 1], of the tokens: each sees the slots up to its own.
+            planes: [P, NUM_PLACES]; see `products.step_code`.
+        """
+        program = self._program
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
+        given = [*(one.contiguous() for one in inputs), *outputs]
+        bases = np.array([0, *(one.data_ptr() for one in (self._arena, *given))], np.int64)
+        needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
+        if len(self._room) < needed:
+            self._room = torch.empty(2 * needed)
+        room, state = self._room.data_ptr(), team_state()
+        arguments = bases, planes, rows, slots, positions, room, state, self._makers
+        codes, floats, first = program.codes, program.floats, 0
+        for at, call in program.calls:
+            run(codes, floats, first, at, *arguments)
+            self._call(call, given)
+            first = at + 1
+        run(codes, floats, first, len(codes), *arguments)
+        return outputs
+
+    def _call(self, call: TorchCall, given: Sequence[Tensor]) -> None:
+        outs = [self._viewed(one, given) for one in call.outs]
+        args, kwargs = self._viewed(call.args, given), self._viewed(call.kwargs, given)
+        if call.is_given_out:
+            call.function(*args, **kwargs, out=outs[0])
+            return
+        found = call.function(*args, **kwargs)
+        for out, one in zip(outs, [found] if isinstance(found, Tensor) else found, strict=False):
+            if out.shape != one.shape:
+                raise RuntimeError(f"{call.function} came to {tuple(one.shape)}, not {tuple(out.shape)}")
+            if out.data_ptr() != one.data_ptr():
+                out.copy_(one)
+
+    def _viewed(self, value: Any, given: Sequence[Tensor]) -> Any:
+        """Arguments of a call with the tensors of this run."""
+        if isinstance(value, Operand):
+            if value.base != 1:
+                return _as_view(given[value.base - 2], value)
+            view = self._views.get(id(value))
+            if view is None:
+                view = self._views[id(value)] = _as_view(self._arena, value)
+            return view
+        if type(value) in (list, tuple):
+            return type(value)([self._viewed(one, given) for one in value])
+        if type(value) is dict:
+            return {key: self._viewed(one, given) for key, one in value.items()}
+        return value
+
+
+def _as_view(memory: Tensor, view: Operand) -> Tensor:
+    flat = memory if memory.dtype is view.dtype else memory.view(view.dtype)
+    first = flat.storage_offset() + view.offset // flat.element_size()
+    return flat.as_strided(view.shape, view.strides, first)
+
+
 @dataclass(slots=True)
 class _StepKind:
-    """One kind of step: seen, written down or refused.
-
-    Attributes:
-        frames: memory of runs that have ended, for the next ones.
-    """
+    """One kind of step: seen, written down or refused."""
 
     proof: Proof
     num_seen: int = 0
     program: StepProgram | None = None
-    frames: list[StepFrame] = field(default_factory=list)
+    frames: list[StepFrame] = field(default_factory=list)  # of runs that have ended, for the next ones
 
 
 class Replays:
@@ -93,10 +181,7 @@ class Replays:
     ) -> Tensor:
         """Logits [P, V] of a pass, whose tokens the cache holds then; see `causal_lm.CausalLM.forward`.
 
-        Args:
-            tokens: int64 [R, T], padded on the right.
-            wanted: "last", or how many of the last tokens of each row; not "all".
-            eager: makes them with the modules.
+        `wanted` is not "all"; `eager` makes them with the modules.
         """
         chosen = list(range(cache.num_rows)) if rows is None else list(rows)
         starts, ends = cache.reserve(num_tokens, chosen)
@@ -142,7 +227,7 @@ class Replays:
         key = type(cache), num_tokens
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds.setdefault(key, _StepKind(Proof(0, self._tolerance)))
+            kind = self._kinds.setdefault(key, _StepKind(Proof(self._tolerance)))
         if kind.proof.is_refused:
             return eager(states)
         if kind.program is None:
@@ -220,8 +305,7 @@ class Replays:
             copies = [state.clone() for state in states]
             writer = Writer(self._module, firsts, [tokens, positions, *copies], num_slots)
             starts, ends = [FEW_SLOTS - 1] * num_tokens, [FEW_SLOTS] * num_tokens
-            like = Step(starts, ends, 1, None, None, None, None, positions)
-            like.recording = writer
+            like = Step(starts, ends, 1, positions, recording=writer)
             with writer:
                 return writer.program(self._run_modules(self._module, tokens, like, writer, copies))
 

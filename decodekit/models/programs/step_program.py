@@ -62,19 +62,13 @@ class _NoInstructionError(Exception):
 
 
 class Operand(NamedTuple):
-    """A tensor: where its memory is, and how it lies there.
+    """A tensor: where its memory is, and how it lies there."""
 
-    Attributes:
-        base, offset: the memory and the distance in bytes. While a step is written down, memory has a number there; in
-            a program it has its base.
-        shape, strides: in numbers.
-    """
-
-    base: int
-    offset: int
+    base: int  # of its memory in a program; the number of that while a step is written down
+    offset: int  # in bytes
     dtype: torch.dtype
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # in numbers
 
 
 @dataclass(slots=True)
@@ -91,20 +85,13 @@ class _Memory:
 
 
 class TorchCall(NamedTuple):
-    """An operation of torch that is called as it is.
+    """An operation of torch that is called as it is."""
 
-    Attributes:
-        function: the operation.
-        args, kwargs: with an `Operand` where a tensor is another one in each run.
-        outs: what it writes.
-        is_given_out: whether it takes what it writes as `out`; otherwise its results are copied there.
-    """
-
-    function: Callable[..., Any]
-    args: Any
+    function: Callable[..., Any]  # the operation
+    args: Any  # with an `Operand` where a tensor is another one in each run; so are keyword arguments
     kwargs: Any
-    outs: Any
-    is_given_out: bool
+    outs: Any  # what it writes
+    is_given_out: bool  # whether it takes what it writes as `out`; otherwise its results are copied there
 
 
 @dataclass(slots=True)
@@ -140,28 +127,18 @@ def _is_operand(value: object) -> TypeIs[Operand]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepProgram:
-    """A step as instructions.
+    """A step as instructions."""
 
-    Attributes:
-        codes, floats: what `products.step_code.run` takes.
-        calls: what is called in place of an instruction, by its place among them, in order.
-        arena_bytes: of the memory for results.
-        outputs: shapes and types of what it returns, which are the last bases.
-        num_inputs: bases of inputs: tokens, positions, and states.
-        room: float32 numbers that its longest product or reduction needs.
-        per_slot: numbers for each slot that attention needs.
-        kept: tensors that it reads.
-    """
-
-    codes: NDArray[np.int64]
+    codes: NDArray[np.int64]  # what `products.step_code.run` takes, with the next
     floats: NDArray[np.float64]
     calls: tuple[tuple[int, TorchCall], ...]
-    arena_bytes: int
+    """What is called in place of an instruction, by its place among them, in order."""
+    arena_bytes: int  # of the memory for results
     outputs: tuple[tuple[tuple[int, ...], torch.dtype], ...]
-    num_inputs: int
-    room: int
-    per_slot: int
-    kept: tuple[Tensor, ...]
+    """Shapes and types of what it returns, which are the last bases."""
+    room: int  # float32 numbers that its longest product or reduction needs
+    per_slot: int  # numbers for each slot that attention needs
+    kept: tuple[Tensor, ...]  # tensors that it reads
 
     def is_like(self, other: StepProgram) -> bool:
         """Whether another one does the same, though its constants may lie elsewhere."""
@@ -176,11 +153,8 @@ class StepProgram:
 class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what the modules do; see the head of the module.
 
-    Args:
-        module: whose weights are read where they lie.
-        layers: the number of the first plane of each layer; its values are in the next one.
-        inputs: tensors that are others in each run, contiguous.
-        num_slots: of what stands for a cache.
+    `layers` has the number of the first plane of each layer, whose values are in the next one; `inputs` are tensors
+    that are others in each run, contiguous.
     """
 
     def __init__(
@@ -437,9 +411,7 @@ class Writer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif one.op in _REDUCTIONS:
                 room = max(room, 2 * one.dims[-1])
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in outputs)
-        return StepProgram(
-            codes, floats, tuple(calls), arena_bytes, shapes, self._num_inputs, room, self._per_slot, self._kept(kept)
-        )
+        return StepProgram(codes, floats, tuple(calls), arena_bytes, shapes, room, self._per_slot, self._kept(kept))
 
     def _own(self, tensor: Tensor) -> int:
         """The memory of a result, which has nothing else in it; it is copied if it has, or is an input."""
@@ -579,16 +551,12 @@ def _power(writer: Writer, name: str, out: Tensor, a: Any, exponent: Any) -> Non
 def _clamp(writer: Writer, name: str, out: Tensor, a: Tensor, least: Any = None, most: Any = None) -> None:
     if isinstance(least, Tensor) or isinstance(most, Tensor):
         raise _NoInstructionError
-    if name.startswith("clamp_min"):
-        most = None
     if name.startswith("clamp_max"):
         least, most = None, least
-    here = a
-    if least is not None:
-        writer.elementwise(Op.MAXIMUM, out, here, least)
-        here = out
-    if most is not None:
-        writer.elementwise(Op.MINIMUM, out, here, most)
+    for op, bound in ((Op.MAXIMUM, least), (Op.MINIMUM, most)):
+        if bound is not None:
+            writer.elementwise(op, out, a, bound)
+            a = out
 
 
 def _copied_into(writer: Writer, name: str, out: Tensor, to: Tensor, source: Tensor, *rest: Any) -> None:

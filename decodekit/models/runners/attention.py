@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from decodekit.gpu.paged_attention import paged_attention
-from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, Step
+from decodekit.models.caches.kv_cache import LayerShape, Step
 from decodekit.models.runners.paged_step import LayerProbe, PagedStep
 
 ATTENTION_NAME = "decodekit"
@@ -136,8 +136,6 @@ def ragged_attention(
     window = sliding_window or None
     if not isinstance(step, Step):
         return _over_pages(module, query, key, value, step, scaling, window, softcap, s_aux), None
-    if step.windows is not None and window is not None:
-        step.windows.add(window)
     is_plain = softcap is None and s_aux is None
     num_rows, num_heads, num_new, _ = query.shape
     num_skipped = step.num_new - num_new  # layers that read an earlier layer's keys may run for the last tokens alone
@@ -146,22 +144,24 @@ def ragged_attention(
     if step.is_uniform:
         if window is not None and step.end > window:
             key, value = key[:, :, -window:], value[:, :, -window:]
-        return _attend(query, key, value, None, False, scaling, softcap, s_aux), None
+        return _attend(query, key, value, None, scaling, softcap, s_aux), None
     if is_plain and step.is_fresh and not num_skipped and (window is None or num_new <= window):
-        return _attend(query, key, value, None, True, scaling, None, None), None
+        is_grouped = bool(num_heads > key.shape[1])
+        out = scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=True, enable_gqa=is_grouped)
+        return out.transpose(1, 2), None
     repeats = num_heads // key.shape[1] if is_plain else 1
     block = max(1, _MAX_SCORES // (num_rows * num_heads * step.end))
     if block >= step.num_new and not num_skipped:
         first, last, mask = step.mask(window, repeats, query.dtype, query.device)
         key, value = key[:, :, first:last], value[:, :, first:last]
-        return _attend(query, key, value, mask, False, scaling, softcap, s_aux), None
+        return _attend(query, key, value, mask, scaling, softcap, s_aux), None
     blocks = []
     for begin in range(num_skipped, step.num_new, block):
         stop = min(begin + block, step.num_new)
         first, last, mask = step.mask(window, repeats, query.dtype, query.device, (begin, stop))
         part = key[:, :, first:last], value[:, :, first:last]
         own = query[:, :, begin - num_skipped : stop - num_skipped]
-        blocks.append(_attend(own, *part, mask, False, scaling, softcap, s_aux))
+        blocks.append(_attend(own, *part, mask, scaling, softcap, s_aux))
     return torch.cat(blocks, dim=1), None
 
 
@@ -181,7 +181,9 @@ def _over_pages(
     A layer that reads an earlier layer's keys has that layer's place: it writes what is there already.
     """
     if isinstance(step, LayerProbe):
-        return _noted(module, query, key, value, step, window)
+        if not step.reads(module, key, LayerShape.of(key, value), window) or key.shape[2] < query.shape[2]:
+            raise UnsupportedAttentionError("a layer attends to keys that no layer has shown to the cache")
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
     place: Any = module
     group = step.rows.groups[place.paged_group]
     starts, counts = step.starts_and_counts
@@ -208,22 +210,11 @@ def _over_pages(
     return out
 
 
-def _noted(
-    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, probe: LayerProbe, window: int | None
-) -> Tensor:
-    """Note what a layer stores; zeros [R, T, Hq, Dv]."""
-    shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (key, value)]
-    if not probe.reads(module, key, LayerShape(*shapes), window) or key.shape[2] < query.shape[2]:
-        raise UnsupportedAttentionError("a layer attends to keys that no layer has shown to the cache")
-    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-
-
 def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    is_causal: bool,
     scaling: float | None,
     softcap: float | None,
     s_aux: Tensor | None,
@@ -232,14 +223,8 @@ def _attend(
     if softcap is not None or s_aux is not None:
         return _explicit(query, key, value, mask, scaling, softcap, s_aux)
     num_rows, num_heads, num_new, _ = query.shape
-    group = num_heads // key.shape[1]  # query heads per key head
-    if is_causal or group == 1:
-        out = scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=scaling, is_causal=is_causal, enable_gqa=bool(group > 1)
-        )
-        return out.transpose(1, 2)
     # Query heads that share a key head become more queries of that head, so that the keys need not be repeated.
-    packed = query.reshape(num_rows, num_heads // group, group * num_new, -1)
+    packed = query.reshape(num_rows, key.shape[1], num_heads // key.shape[1] * num_new, -1)
     out = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     return out.reshape(num_rows, num_heads, num_new, -1).transpose(1, 2)
 

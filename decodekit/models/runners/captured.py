@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -58,8 +58,7 @@ class CaptureError(Exception):
 class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses what a capture forbids: waiting for the device, and copies to or from the host's memory.
 
-    Args:
-        device: of the pass. On a CPU, which stands for a device in tests, a tensor made of numbers is an upload.
+    On a CPU, which stands for a device in tests, a tensor made of numbers is an upload.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -127,20 +126,13 @@ class PassLock:
                     self._last = stream
 
 
-class StepCapture(Protocol):
-    """Makes a pass that is replayed of one that is run."""
+StepCapture: TypeAlias = Callable[[Run, Run | None], Run]
+"""Makes a pass that is replayed of one that is run; the second is the same by modules that are not compiled, None if
+the first is that.
 
-    def __call__(self, run: Run, plain: Run | None = None) -> Run:
-        """The same pass, captured; its result is overwritten by the next replay.
-
-        Args:
-            run: the pass.
-            plain: what the pass is by modules that are not compiled; None if `run` is that.
-
-        Raises:
-            Exception: the pass waits for the device, or does something else that cannot be captured. Then everything
-                is as it was before.
-        """
+The result of the pass is overwritten by the next replay. Raises an exception if it waits for the device, or does
+something else that cannot be captured; then everything is as it was before.
+"""
 
 
 class CudaCapture:
@@ -156,7 +148,7 @@ class CudaCapture:
         self._stream: Any = None
 
     def __call__(self, run: Run, plain: Run | None = None) -> Run:
-        """See `StepCapture`."""
+        """The same pass, captured; see `StepCapture`."""
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream()
             self._stream = side = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ import gc
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -38,11 +38,11 @@ from decodekit.gpu.pages import PAGE_SIZE, Stored
 from decodekit.gpu.step_inputs import StepInputs
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.caches.paged_rows import PagedRows, PagePlan
-from decodekit.models.causal_lm import LogitsKind, forward_apart, wanted_counts
+from decodekit.models.causal_lm import LogitsKind, assembled, forward_apart, wanted_counts
 from decodekit.models.modules.decoder_layers import compiled_copy, while_compiling
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.modules.shared_copy import WeightPlaces
-from decodekit.models.programs.proof import NUM_PROOFS, Proof, tolerance_of
+from decodekit.models.programs.proof import NUM_PROOFS, Proof, relative_error, tolerance_of
 from decodekit.models.runners.captured import PassLock, Run, StepCapture, bucket
 from decodekit.models.runners.paged_step import LayerProbe, PagedStep
 from decodekit.models.runners.step_state import StepState
@@ -73,15 +73,10 @@ def row_bucket(num_rows: int) -> int:
 
 
 class Variant(NamedTuple):
-    """Which modules read a row.
+    """Which modules read a row."""
 
-    Args:
-        is_compiled: those with compiled layers; fixed for a text when it begins.
-        is_long: those with the frequencies that LongRoPE has beyond the context length of its pretraining.
-    """
-
-    is_compiled: bool = False
-    is_long: bool = False
+    is_compiled: bool = False  # those with compiled layers; fixed for a text when it begins
+    is_long: bool = False  # those with the frequencies that LongRoPE has beyond the context length of its pretraining
 
 
 MODULES: Final = Variant()
@@ -100,76 +95,29 @@ class _Captured:
 
 @dataclass(slots=True, eq=False)
 class Steps:
-    """The captured steps over the rows of one set of tables; they live as long as these.
+    """The captured steps over the rows of one set of tables; they live as long as these."""
 
-    Attributes:
-        of_weights: how often the model had got other weights when they were captured.
-        programs: what others than this module run over the same rows, by their keys.
-    """
-
-    of_weights: int
+    of_weights: int  # how often the model had got other weights when they were captured
     programs: dict[Hashable, Any] = field(default_factory=dict)
+    """What others than this module run over the same rows, by their keys."""
     seen: dict[tuple[Variant, int, int], int] = field(default_factory=dict)
     captured: dict[tuple[Variant, int, int], _Captured | None] = field(default_factory=dict)
-
-
-class Passes(Protocol):
-    """How the modules of a model are called: see `ragged.RaggedModel`."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The model with decodekit's attention function."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the embeddings are."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the weights."""
-
-    def run(
-        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
-    ) -> Tensor:
-        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
-
-    def run_at(
-        self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool, module: nn.Module | None = None
-    ) -> Tensor:
-        """Logits [R, W, V] at columns [R, W] of a pass; whether they are the last W of every row."""
-
-
-@runtime_checkable
-class HasPages(Protocol):
-    """A model that may run over pages: then `paged` is how."""
-
-    @property
-    def paged(self) -> PagedModel | None:
-        """How it runs over pages; None if it does not."""
 
 
 class PagedModel:
     """Runs a model of transformers over pages.
 
     Args:
-        model: how its modules are called.
-        layers: what each layer stores.
+        model: how its modules are called: a `ragged.RaggedModel`.
         context_length: the most tokens of a row, if there is a limit.
         capture: makes captured steps of steps; None runs every step as it is.
         compiler: compiles the layers of steps, as `torch.compile` knows it; None leaves them as they are.
         stored: how keys and values are kept.
-
-    Attributes:
-        plan: how the layers share pages.
-        pass_lock: to be taken from filling a state to the end of its pass: threads and streams may share a model.
-        not_captured: why steps are run as they are that should have been captured.
-        not_compiled: why the layers are not compiled, though they should be.
-        not_merged: why products with the same input are several, where layers are compiled.
     """
 
     def __init__(
         self,
-        model: Passes,
+        model: Any,
         context_length: int | None,
         capture: StepCapture | None = None,
         compiler: str | Callable[..., Any] | None = None,
@@ -179,6 +127,7 @@ class PagedModel:
         self._context_length = context_length or LONGEST
         self.capture = capture
         self.pass_lock = PassLock(model.device)
+        """To be taken from filling a state to the end of its pass: threads and streams may share a model."""
         self._rows: PagedRows | None = None
         self._shared = SharedInputs()
         self.plan = self._find_layers()
@@ -189,9 +138,9 @@ class PagedModel:
         self._compiling = threading.Lock()
         self._num_steps = 0
         self.num_replays = 0
-        self.not_captured: list[str] = []
-        self.not_compiled: list[str] = []
-        self.not_merged: list[str] = []
+        self.not_captured: list[str] = []  # why steps are run as they are that should have been captured
+        self.not_compiled: list[str] = []  # why the layers are not compiled, though they should be
+        self.not_merged: list[str] = []  # why products with the same input are several, where layers are compiled
 
     def __getstate__(self) -> dict[str, Any]:
         # Tables and arenas are of this process, and so is what was compiled.
@@ -276,7 +225,7 @@ class PagedModel:
                 with while_compiling():
                     found = self._read_by(compiled, state, 0).float()
                 real = [row * width + place for row, count in enumerate(counts) for place in range(count)]
-                error = (found[real] - expected[real]).square().mean().sqrt() / expected[real].std().clamp_min(1e-12)
+                error = relative_error(found[real], expected[real])
                 if not error < tolerance_of(self._model.dtype):
                     raise RuntimeError(f"logits of compiled layers differ by {float(error):.2g} of their spread")
             cache.commit(counts, chosen, tokens.tolist() if cache.remembers else ())
@@ -298,8 +247,7 @@ class PagedModel:
             place: Any = None
             for place in readers:
                 # Plain integers, which a compiled layer takes as inputs: it is compiled once for all layers.
-                place.paged_group = plan.places[layer].group
-                offsets = plan.places[layer].offsets
+                place.paged_group, offsets = plan.places[layer]
                 place.paged_keys, place.paged_values, place.paged_key_scales, place.paged_value_scales = offsets
         return plan
 
@@ -408,34 +356,35 @@ class PagedModel:
             cache.reach(num_tokens, rows)
             places = [cache.places[row] for row in rows]
             starts = [cache.row_lengths[row] for row in rows]
-            counts = list(num_tokens) if logits == "all" else wanted_counts(logits, num_tokens)
-            captured = (
-                None
-                if hidden is not None or is_strict
-                else self._captured(steps, cache.rows, variant, len(places), width)
-            )
+            counts = wanted_counts(logits, num_tokens)
+            captured = None
+            if hidden is None and not is_strict:
+                captured = self._captured(steps, cache.rows, variant, len(places), width)
+            is_compiled = captured is None and variant.is_compiled and width <= WIDTH_BUCKETS[-1] and hidden is None
+            most = max(counts)
+            kept = [(r, t) for r, (n, m) in enumerate(zip(num_tokens, counts, strict=True)) for t in range(n - m, n)]
+            state = StepState(cache.rows, len(places), width) if captured is None else captured.state
+            if captured is not None or is_compiled:
+                wanted = [r * state.width + t for r, t in kept]
+            else:  # the last tokens alone have logits
+                wanted = [r * most + t - (num_tokens[r] - most) for r, t in kept]
+            state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
             if captured is not None:
-                wanted = [r * captured.state.width + t for r, t in _places(num_tokens, counts)]
-                captured.state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
                 out = self._replayed(captured, max(starts), len(wanted))
                 if captured.proof.is_refused:
-                    steps.captured[variant, captured.state.num_rows, captured.state.width] = None
-            elif variant.is_compiled and width <= WIDTH_BUCKETS[-1] and hidden is None:
-                state = StepState(cache.rows, len(places), width)
-                wanted = [r * width + t for r, t in _places(num_tokens, counts)]
-                state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
+                    steps.captured[variant, state.num_rows, state.width] = None
+            elif is_compiled:
                 out = self.read(state, max(starts), variant)[: len(wanted)].float()
             else:
-                state = StepState(cache.rows, len(places), width)
-                most = max(counts)
-                kept = [(r, t - (num_tokens[r] - most)) for r, t in _places(num_tokens, counts)]
-                wanted = [r * most + max(0, t) for r, t in kept]
-                state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
                 is_even = min(num_tokens) == width
                 module = self._variants[variant._replace(is_compiled=False)]
                 out = self._run_eagerly(state, max(starts), most, len(wanted), hidden, is_strict, is_even, module)
             cache.commit(num_tokens, rows, given.tolist() if cache.remembers else ())
-        return self._shaped(out, num_tokens, width) if logits == "all" else out
+        if logits != "all":
+            return out
+        if min(num_tokens) == width:
+            return out.view(len(num_tokens), width, -1)
+        return assembled(torch.split(out, list(num_tokens)), logits, width)
 
     def _run_eagerly(
         self,
@@ -455,7 +404,7 @@ class PagedModel:
         step.pages = [pages[:, :num_slots] for pages in step.pages]
         step.hidden, step.is_strict = hidden, is_strict
         last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
-        out = self._model.run_at(inputs.tokens, step, step, last.clamp_min(0), is_even, module)  # [B, most, V]
+        out: Tensor = self._model.run_at(inputs.tokens, step, step, last.clamp_min(0), is_even, module)  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
     def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
@@ -479,7 +428,7 @@ class PagedModel:
 
     def _read_by(self, module: nn.Module, state: StepState, num_seen: int) -> Tensor:
         step, inputs = self._step_of(state, num_seen)
-        out = self._model.run(inputs.tokens, step, step, None, module)
+        out: Tensor = self._model.run(inputs.tokens, step, step, None, module)
         flat = out.flatten(0, 1)
         return flat if state.width == 1 else flat.index_select(0, state.wanted)
 
@@ -528,22 +477,7 @@ class PagedModel:
                 self.not_captured.append(f"{key[1]} rows of {key[2]}: {type(error).__name__}: {error}")
         return steps.captured[key]
 
-    @staticmethod
-    def _shaped(out: Tensor, num_tokens: Sequence[int], width: int) -> Tensor:
-        """[R, T, V] of the logits of all tokens, [sum, V]."""
-        if min(num_tokens) == width:
-            return out.view(len(num_tokens), width, -1)
-        whole = out.new_zeros(len(num_tokens), width, out.shape[-1])
-        for row, part in enumerate(torch.split(out, list(num_tokens))):
-            whole[row, : len(part)] = part
-        return whole
-
 
 def new_proof() -> Proof:
     """The proof that a captured `read` has to give before it is trusted; it is captured with rows of no token."""
-    return Proof(0, REPLAY_TOLERANCE)
-
-
-def _places(num_tokens: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
-    """(row, column) of the last `counts[r]` tokens of each row."""
-    return [(r, t) for r, (n, m) in enumerate(zip(num_tokens, counts, strict=True)) for t in range(n - m, n)]
+    return Proof(REPLAY_TOLERANCE)

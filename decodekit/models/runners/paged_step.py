@@ -12,21 +12,13 @@ from decodekit.models.caches.paged_rows import PagedLayer, PagedRows
 
 @dataclass(slots=True, eq=False)
 class PagedStep:
-    """One pass as the modules and their attention see it.
+    """One pass as the modules and their attention see it."""
 
-    Args:
-        rows: the pages.
-        starts, counts: int32 [B], as in `StepState`.
-        pages: int32 [B, slots] of each group.
-        positions: int64 [B, T].
-        num_seen: the longest row before the pass; 0 in a captured pass, which must not depend on it.
-    """
-
-    rows: PagedRows
-    starts_and_counts: tuple[Tensor, Tensor]
-    pages: list[Tensor]
-    positions: Tensor
-    num_seen: int
+    rows: PagedRows  # the pages
+    starts_and_counts: tuple[Tensor, Tensor]  # int32 [B] each, as in `StepState`
+    pages: list[Tensor]  # int32 [B, slots] of each group
+    positions: Tensor  # int64 [B, T]
+    num_seen: int  # the longest row before the pass; 0 in a captured pass, which must not depend on it
     is_strict: bool = False
     hidden: list[Tensor] | None = None
 

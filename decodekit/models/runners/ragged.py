@@ -11,13 +11,14 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from decodekit.gpu.pages import Stored
-from decodekit.models.caches.kv_cache import LayerShape, PlaneShape, RaggedCache, Step
+from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
 from decodekit.models.modules.few_row_layers import with_few_rows
@@ -60,15 +61,16 @@ class RaggedModel:
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         attention.register()
-        self._module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
+        # The model with decodekit's attention function.
+        self.module: nn.Module = with_few_rows(shared_copy(model, None if own_attention else attention.ATTENTION_NAME))
         if capture is not None and experts_wait(model):  # on the copy, whose configuration is its own
-            self._module.set_experts_implementation("batched_mm")  # type: ignore[operator]
+            self.module.set_experts_implementation("batched_mm")  # type: ignore[operator]
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
         """Whether the model lies on several devices; then every pass is run by its modules."""
-        self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
-        self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
-        self._is_cuda = self._device.type == "cuda"
+        self.dtype: torch.dtype = model.dtype  # type: ignore[assignment]
+        self.device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        self._is_cuda = self.device.type == "cuda"
         config = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameters = inspect.signature(type(model).forward).parameters
         self._takes_positions = "position_ids" in parameters
@@ -84,17 +86,17 @@ class RaggedModel:
         limit = self._longrope_limit
         if limit is not None:
             with suppress(AttributeError, KeyError, TypeError):  # then it goes on rewriting them
-                long_module = with_longrope(self._module, is_long=True)
-                self._module = with_longrope(self._module, is_long=False)
+                long_module = with_longrope(self.module, is_long=True)
+                self.module = with_longrope(self.module, is_long=False)
                 rewrites = False
         self._guard: AbstractContextManager[Any] = threading.RLock() if rewrites else nullcontext()
         self._sets_step = False  # for the attention function to find it, where it is not handed on
         shared = SharedInputs()
         try:
-            self._layers = self._find_layers(shared)
+            self.layers = self._find_layers(shared)
         except attention.StepNotHandedOnError:
             self._sets_step = True
-            self._layers = self._find_layers(shared)
+            self.layers = self._find_layers(shared)
         self.paged: PagedModel | None = None
         if use_pages:
             if self.is_spread:
@@ -103,61 +105,49 @@ class RaggedModel:
             if long_module is not None and limit is not None:
                 self.paged.read_long_rows_by(long_module, limit)
         self._replays: Replays | None = None
-        if self._device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
-            self._replays = Replays(self._module, self._run_last, self._layers)
+        if self.device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
+            self._replays = Replays(self.module, self._run_last, self.layers)
         self._long: RaggedModel | None = None
         """The runner of rows of a rectangle beyond the limit of LongRoPE; None if there is no such limit."""
         if long_module is not None:
             self._long = copy.copy(self)
-            self._long._module, self._long._longrope_limit, self._long._replays = long_module, None, None
+            self._long.module, self._long._longrope_limit, self._long._replays = long_module, None, None
 
     @torch.inference_mode()
     def _find_layers(self, shared: SharedInputs) -> dict[int, LayerShape]:
         """The shapes of the keys and values, seen in a pass over rows of one and two tokens; `shared` watches it."""
-        recorder = _transformers_cache(Recorder())
-        tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
-        positions = torch.arange(2, device=self._device).unsqueeze(0)
-        step = Step([0, 0], [1, 2], 2, None, None, None, None, positions)
-        step.windows = set()
-        with shared.watched(self._module):
-            logits = self._run(tokens, step, recorder, None)
-        if not recorder.store.layers:
+        recorder = Recorder()
+        tokens = torch.zeros(2, 2, dtype=torch.int64, device=self.device)
+        positions = torch.arange(2, device=self.device).unsqueeze(0)
+        step = Step([0, 0], [1, 2], 2, positions)
+        with shared.watched(self.module):
+            logits = self.run(tokens, step, recorder, None)
+        if not recorder.layers:
             raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
         if self._takes_keep:
             # Since transformers 5.23 the positions whose logits are wanted may differ by row.
-            last = torch.tensor([[0], [1]], device=self._device)
+            last = torch.tensor([[0], [1]], device=self.device)
             try:
-                kept = self._run(tokens, step, _transformers_cache(Recorder()), last)
+                kept = self.run(tokens, step, Recorder(), last)
             except (IndexError, RuntimeError, TypeError, ValueError):
                 kept = logits
             self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
         self.vocab_size: int = logits.shape[-1]
-        self._windows = frozenset(step.windows)
-        return recorder.store.layers  # type: ignore[no-any-return]
+        return recorder.layers
 
     def _run_last(
         self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
     ) -> list[Tensor]:
         """Logits [R, V] of the last of equally many new tokens per row."""
-        return [self._run(tokens, step, _transformers_cache(store, step), 1, module)[:, -1].float()]
-
-    def _run(
-        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
-    ) -> Tensor:
-        logits: Tensor = self._call(tokens, step, past, keep, module).logits
-        return logits
+        return [self.run(tokens, step, store, 1, module)[:, -1].float()]
 
     def _call(
         self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
     ) -> Any:
         """The output of the model for one pass."""
-        arguments: dict[str, Any] = {
-            "input_ids": tokens,
-            self._argument: past,
-            "use_cache": True,
-        }
+        arguments: dict[str, Any] = {"input_ids": tokens, self._argument: past, "use_cache": True}
         if self._own_attention:
-            arguments["attention_mask"] = step.mask(None, 1, self._dtype, self._device)[2]
+            arguments["attention_mask"] = step.mask(None, 1, self.dtype, self.device)[2]
         else:
             arguments[attention.STEP_ARGUMENT] = step
         if self._takes_positions:
@@ -167,35 +157,19 @@ class RaggedModel:
         if step.hidden is not None:
             arguments["output_hidden_states"] = True
         changes_shape = self._is_cuda and isinstance(step, Step)  # steps over pages are captured, and have a kernel
-        with self._guard, attention.without_cudnn() if changes_shape else nullcontext():
-            if self._sets_step:
-                with attention.in_pass(step):
-                    out = (module or self._module)(**arguments)
-            else:
-                out = (module or self._module)(**arguments)
+        backends = attention.without_cudnn() if changes_shape else nullcontext()
+        with self._guard, backends, attention.in_pass(step) if self._sets_step else nullcontext():
+            out = (module or self.module)(**arguments)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
         return out
 
-    @property
-    def module(self) -> nn.Module:
-        """The model with decodekit's attention function."""
-        return self._module
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the weights."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the embeddings are."""
-        device: torch.device = self._device
-        return device
-
-    def run(self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: Any = None) -> Tensor:
+    def run(
+        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Tensor:
         """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
-        return self._run(tokens, step, _transformers_cache(store, step), keep, module)
+        logits: Tensor = self._call(tokens, step, _transformers_cache(store, step), keep, module).logits
+        return logits
 
     def run_at(
         self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool, module: nn.Module | None = None
@@ -205,21 +179,20 @@ class RaggedModel:
         `are_last` says that they are the last W columns of every row. Before transformers 5.23 a model can leave out
         the others only then; else the input of its output projection is cut down to them.
         """
-        past = _transformers_cache(store, step)
         if self._keeps_per_row:
-            return self._run(tokens, step, past, columns, module)
+            return self.run(tokens, step, store, columns, module)
         if are_last:
-            return self._run(tokens, step, past, columns.shape[1], module)[:, -columns.shape[1] :]
+            return self.run(tokens, step, store, columns.shape[1], module)[:, -columns.shape[1] :]
         index = columns[:, :, None]
         with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module):
-            out = self._run(tokens, step, past, None, module)
+            out = self.run(tokens, step, store, None, module)
         is_cut = out.shape[1] == columns.shape[1] != tokens.shape[1]
         return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
 
     @contextmanager
     def _before_head(self, select: Callable[[Tensor], Tensor], module: nn.Module | None) -> Iterator[None]:
         """Let the output projection see less of hidden states [R, T, D], in passes of this thread."""
-        head, own = (module or self._module).get_output_embeddings(), threading.get_ident()  # type: ignore[operator]
+        head, own = (module or self.module).get_output_embeddings(), threading.get_ident()  # type: ignore[operator]
 
         def selected(_: nn.Module, given: tuple[Any, ...]) -> Any:
             is_ours = threading.get_ident() == own and len(given) == 1 and given[0].dim() == 3
@@ -232,18 +205,13 @@ class RaggedModel:
             if hook is not None:
                 hook.remove()
 
-    @property
-    def layers(self) -> dict[int, LayerShape]:
-        """The shapes of each layer's keys and values, by layer index."""
-        return self._layers
-
     def new_cache(
         self, num_rows: int, capacity: int, kind: type[RaggedCache] = RaggedCache
     ) -> RaggedCache | PagedCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`. A rectangle may be of another kind."""
         if self.paged is not None:
             return self.paged.new_cache(num_rows, capacity)
-        return kind(self._layers, num_rows, capacity, self._device)
+        return kind(self.layers, num_rows, capacity, self.device)
 
     @torch.inference_mode()
     def forward(
@@ -271,47 +239,15 @@ class RaggedModel:
             if min(ends) > limit and self._long is not None:
                 self._long.is_strict = self.is_strict
                 return self._long.forward(tokens, num_tokens, cache, rows, logits, hidden)
-        return self._forward(tokens, num_tokens, cache, rows, logits, hidden)
-
-    def _forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: RaggedCache,
-        rows: Rows,
-        logits: LogitsKind,
-        hidden: list[Tensor] | None,
-    ) -> Tensor:
-        """A pass over rows of a rectangle."""
-        if self._can_replay(num_tokens, cache, rows, logits, hidden):
-            assert self._replays is not None
-            return self._replays.logits(
-                tokens,
-                num_tokens,
-                cache,
-                rows,
-                logits,
-                lambda: self._by_modules(tokens, num_tokens, cache, rows, logits, hidden),
-            )
-        out = self._by_modules(tokens, num_tokens, cache, rows, logits, hidden)
+        by_modules = partial(self._by_modules, tokens, num_tokens, cache, rows, logits, hidden)
+        lengths = cache.row_lengths
+        is_begun = min(lengths if rows is None else [lengths[row] for row in rows]) > 0
+        is_step = is_begun and sum(num_tokens) <= MAX_TOKENS and max(num_tokens) <= MAX_WIDTH
+        if self._replays is not None and is_step and logits != "all" and hidden is None and not self.is_strict:
+            return self._replays.logits(tokens, num_tokens, cache, rows, logits, by_modules)
+        out = by_modules()
         cache.commit(cache.ends(num_tokens, rows), rows)
         return out
-
-    def _can_replay(
-        self,
-        num_tokens: Sequence[int],
-        cache: RaggedCache,
-        rows: Rows,
-        logits: LogitsKind,
-        hidden: list[Tensor] | None,
-    ) -> bool:
-        """Whether a pass is a step: rows that have begun read a few tokens."""
-        if self._replays is None or logits == "all" or hidden is not None or self.is_strict:
-            return False
-        lengths = cache.row_lengths
-        if sum(num_tokens) > MAX_TOKENS or max(num_tokens) > MAX_WIDTH:
-            return False
-        return min(lengths if rows is None else [lengths[row] for row in rows]) > 0
 
     def _by_modules(
         self,
@@ -331,13 +267,13 @@ class RaggedModel:
         tokens, *wanted = step.carried
         step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
-            out = self._run(tokens, step, _transformers_cache(cache, step), None)
+            out = self.run(tokens, step, cache, None)
         elif logits != "last":
             out = self._run_counts(tokens, num_tokens, logits, step, cache, wanted)
         elif min(num_tokens) == width:
-            [out] = self._run_last(self._module, tokens, step, cache)
+            [out] = self._run_last(self.module, tokens, step, cache)
         else:
-            out = self._run_ragged_last(tokens, step, _transformers_cache(cache, step), wanted)
+            out = self._run_ragged_last(tokens, step, cache, wanted)
         return out.float()
 
     def _wanted(self, num_tokens: Sequence[int], width: int, logits: LogitsKind) -> list[Tensor]:
@@ -354,16 +290,15 @@ class RaggedModel:
         starts = ends - max(logits)
         return [rows, columns, columns - starts[rows], (starts[:, None] + torch.arange(max(logits))).clamp_min(0)]
 
-    def _run_ragged_last(self, tokens: Tensor, step: Step, past: Any, wanted: Sequence[Tensor]) -> Tensor:
+    def _run_ragged_last(self, tokens: Tensor, step: Step, cache: RaggedCache, wanted: Sequence[Tensor]) -> Tensor:
         """[R, V] logits at each row's own last token, with as little of the output projection as the model allows.
 
-        Args:
-            wanted: int64 columns of the last tokens [R]; these once each, in order; and which of them each is [R].
+        `wanted`: int64 columns of the last tokens [R]; these once each, in order; and which of them each is [R].
         """
         last, columns, places = wanted
         if self._keeps_per_row:
-            return self._run(tokens, step, past, last[:, None])[:, 0]
-        out = self._run(tokens, step, past, columns)
+            return self.run(tokens, step, cache, last[:, None])[:, 0]
+        out = self.run(tokens, step, cache, columns)
         is_kept = out.shape[1] == len(columns) != tokens.shape[1]
         return out[torch.arange(len(last), device=out.device), (places if is_kept else last).to(out.device)]
 
@@ -378,21 +313,19 @@ class RaggedModel:
     ) -> Tensor:
         """[sum of counts, V] logits at the last `counts[i]` real tokens of row i.
 
-        Args:
-            wanted: int64 rows and columns of these tokens [sum of counts]; their columns among the last max(counts)
-                tokens of each row, and the columns of those [R, max(counts)].
+        `wanted`: int64 rows and columns of these tokens [sum of counts]; their columns among the last max(counts)
+        tokens of each row, and the columns of those [R, max(counts)].
         """
         width, most = max(num_tokens), max(counts)
-        past = _transformers_cache(cache, step)
         if len(counts) == 1:
-            return self._run(tokens, step, past, most)[0, -most:]
+            return self.run(tokens, step, cache, most)[0, -most:]
         first = min(count - own for count, own in zip(num_tokens, counts, strict=True))
         rows, columns, among_last, last = wanted
         if 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
             columns = among_last
-            out = self._run(tokens, step, past, last)
+            out = self.run(tokens, step, cache, last)
         else:
-            out = self._run(tokens, step, past, width - first)
+            out = self.run(tokens, step, cache, width - first)
             columns = columns - (width - out.shape[1])
         return out[rows.to(out.device), columns.to(out.device)]
 
@@ -412,8 +345,7 @@ class Recorder:
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
         """Note the shapes of a layer; see `RaggedCache.append`."""
-        shapes = [PlaneShape(one.shape[1], one.shape[3], one.dtype, one.device) for one in (keys, values)]
-        self.layers[layer] = LayerShape(*shapes)
+        self.layers[layer] = LayerShape.of(keys, values)
         return keys, values
 
 

@@ -47,12 +47,9 @@ class NoStateError(Exception):
 
 
 class RecurrentCache(RowLengths):
-    """The tokens of each row, their state, and the keys and values of the layers with attention.
+    """The tokens of each row, their state, and the keys and values of the layers with attention, if there are some.
 
-    Args:
-        layers: the shapes of the layers that store keys and values; there may be none.
-        states: one row of every tensor of the state, [1, ...] each.
-        in_chunks: whether several tokens can be read after a state at a time.
+    `states` are one row of every tensor of the state, [1, ...] each.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class RecurrentCache(RowLengths):
         super().__init__(num_rows, device)
         self.kv = RaggedCache(layers, num_rows, capacity, device)
         self.states = [state.new_zeros(num_rows, *state.shape[1:]) for state in states]
-        self.in_chunks = in_chunks
+        self.in_chunks = in_chunks  # whether several tokens can be read after a state at a time
         self.read = [0] * num_rows  # tokens that the state of a row has seen
         self._kept: list[Tensor] = []  # an earlier state of each row; made when first wanted
         self._kept_read: list[int | None] = [None] * num_rows
@@ -81,7 +78,7 @@ class RecurrentCache(RowLengths):
     @property
     def num_bytes(self) -> int:
         """Memory of keys, values and states."""
-        return self.kv.num_bytes + sum(one.numel() * one.element_size() for one in (*self.states, *self._kept))
+        return self.kv.num_bytes + sum(one.nbytes for one in (*self.states, *self._kept))
 
     def num_unread(self, row: int) -> int:
         """Tokens of a row that the next pass reads again."""
@@ -133,8 +130,7 @@ class RecurrentCache(RowLengths):
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the present state of rows, to go back to."""
-        if not self._kept:
-            self._kept = [torch.zeros_like(state) for state in self.states]
+        self._kept = self._kept or [torch.zeros_like(state) for state in self.states]
         for kept, state in zip(self._kept, self.states, strict=True):
             kept[list(rows)] = state[list(rows)]
         for row in rows:
@@ -238,39 +234,34 @@ class RecurrentModel(RaggedModel):
 
     def _new_replays(self) -> Replays | None:
         """Recorded steps of a token after a state, on a CPU; not where the modules hold their state themselves."""
-        if self._device.type != "cpu" or self._holders or self.is_spread:
+        if self.device.type != "cpu" or self._holders or self.is_spread:
             return None
-        return Replays(self._module, self._run_next, self._layers)
+        return Replays(self.module, self._run_next, self.layers)
 
+    @torch.inference_mode()
     def _find_layers(self, shared: SharedInputs | None = None) -> dict[int, LayerShape]:
-        with torch.inference_mode():
-            return self._find_states()
-
-    def _find_states(self) -> dict[int, LayerShape]:
         """The shapes of keys, values and states, seen in a first pass over two rows of two tokens."""
-        tokens = torch.zeros(2, 2, dtype=torch.int64, device=self._device)
-        positions = torch.arange(2, device=self._device).unsqueeze(0)
-        step = Step([0, 0], [2, 2], 2, None, None, None, None, positions)
-        step.windows = set()
+        tokens = torch.zeros(2, 2, dtype=torch.int64, device=self.device)
+        positions = torch.arange(2, device=self.device).unsqueeze(0)
+        step = Step([0, 0], [2, 2], 2, positions)
         try:
             own = getattr(self._call(tokens, step, None, None), self._argument, None)
         except Exception:  # some make a cache that they cannot use
             own = None
-        self._empty = _empty_cache(own, self._module.config, self._argument)
+        self._empty = _empty_cache(own, self.module.config, self._argument)
         self._holders: list[tuple[nn.Module, str]] = []
         recorder = Recorder()
         logits, left = self._pass(tokens, step, recorder, None, 0)
-        for module in self._module.modules():
+        for module in self.module.modules():
             for name, value in vars(module).items():
                 if isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 2 and value.is_inference():
                     self._holders.append((module, name))
         self._template = left
-        self._shapes = [leaf[:1].clone() for leaf in self._leaves(left) if leaf.shape[:1] == (2,)]
         self._is_state = [leaf.shape[:1] == (2,) for leaf in self._leaves(left)]
+        self._shapes = [state[:1].clone() for state in self._states_in(left)]
         if not self._shapes:
             raise NoStateError("the model keeps no recurrent state")
         self.vocab_size: int = logits.shape[-1]
-        self._windows = frozenset(step.windows)
         return recorder.layers
 
     def _leaves(self, past: Any) -> list[Tensor]:
@@ -318,7 +309,7 @@ class RecurrentModel(RaggedModel):
 
     def new_cache(self, num_rows: int, capacity: int) -> RecurrentCache:  # type: ignore[override]
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        return RecurrentCache(self._layers, self._shapes, num_rows, capacity, self._device, self.in_chunks)
+        return RecurrentCache(self.layers, self._shapes, num_rows, capacity, self.device, self.in_chunks)
 
     @torch.inference_mode()
     def forward(  # type: ignore[override]
@@ -352,7 +343,10 @@ class RecurrentModel(RaggedModel):
             raise
         cache.commit(chosen, num_tokens)
         if hidden is not None:
-            of_rows = [_joined(seen[row], count) for row, count in zip(chosen, num_tokens, strict=True)]
+            of_rows = [  # by row and layer, [T, D] at its last tokens, from all of its passes
+                [torch.cat(layer)[-count:] for layer in zip(*seen[row], strict=True)]
+                for row, count in zip(chosen, num_tokens, strict=True)
+            ]
             hidden += [pad_sequence(list(layer), batch_first=True) for layer in zip(*of_rows, strict=True)]
         rows_out = [torch.cat(parts[row])[-count:] for row, count in zip(chosen, wanted, strict=True)]
         return assembled(rows_out, logits, max(num_tokens))
@@ -415,7 +409,7 @@ class RecurrentModel(RaggedModel):
                 rows,
                 begins,
                 cache.kv,
-                lambda states: self._run_next(self._module, tokens, step, cache.kv, states),
+                lambda states: self._run_next(self.module, tokens, step, cache.kv, states),
                 given,
             )
         else:
@@ -441,13 +435,8 @@ class RecurrentModel(RaggedModel):
         vars(self).update(state)
         self._one_pass = threading.RLock()
         self._guard = nullcontext()
-        self._layers = self._find_layers()
+        self.layers = self._find_layers()
         self._replays = self._new_replays()
-
-
-def _joined(pieces: Sequence[Sequence[Tensor]], count: int) -> list[Tensor]:
-    """The hidden states [T, D] of each layer at the last `count` tokens, from the passes of one row."""
-    return [torch.cat(layer)[-count:] for layer in zip(*pieces, strict=True)]
 
 
 def _empty_cache(own: Any, config: Any, argument: str) -> Any:
@@ -468,21 +457,14 @@ def _empty_cache(own: Any, config: Any, argument: str) -> Any:
     return empty
 
 
-_SKIPPED = frozenset({"store", "step"})
-
-
-def _is_holder(value: object) -> bool:
-    """Whether to look for states in the attributes of an object: a cache of transformers, or a layer of one."""
-    return type(value).__module__.startswith(("transformers.", "decodekit.models")) and hasattr(value, "__dict__")
-
-
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The parts of a container by their keys; attributes of a cache of transformers, or of a layer of one, are such."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, list | tuple):
         yield from enumerate(value)
-    elif _is_holder(value) and not hasattr(value, "to_dict"):
-        yield from ((name, each) for name, each in vars(value).items() if name not in _SKIPPED)
+    elif type(value).__module__.startswith(("transformers.", "decodekit.models")) and not hasattr(value, "to_dict"):
+        yield from ((n, each) for n, each in getattr(value, "__dict__", {}).items() if n not in ("store", "step"))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

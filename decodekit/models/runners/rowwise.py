@@ -144,9 +144,9 @@ class RowwiseModel:
     """
 
     def __init__(self, model: nn.Module, state: str | None) -> None:
-        self._module = shared_copy(model)
+        self.module = shared_copy(model)
         self.state = state
-        self._device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        self.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         parameters = inspect.signature(type(model).forward).parameters
         self._cache_argument = "cache_params" if "cache_params" in parameters else "past_key_values"
         self._takes_keep = "logits_to_keep" in parameters
@@ -154,7 +154,7 @@ class RowwiseModel:
 
     def new_cache(self, num_rows: int, capacity: int) -> RowCache:
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        return RowCache(num_rows, capacity, self._device, self.state == "full")
+        return RowCache(num_rows, capacity, self.device, self.state == "full")
 
     @torch.inference_mode()
     def forward(
@@ -170,7 +170,7 @@ class RowwiseModel:
 
         `hidden` collects what embeddings and layers say of the new tokens, [R, T, D] each.
         """
-        tokens = tokens.to(self._device)
+        tokens = tokens.to(self.device)
         chosen, counts = range(cache.num_rows) if rows is None else rows, wanted_counts(logits, num_tokens)
         before = {row: len(cache.tokens[row]) for row in chosen}
         results: list[Tensor] = []
@@ -197,11 +197,11 @@ class RowwiseModel:
         """float32 [num_wanted, V]: logits of the last new tokens of one row; `hidden` collects [T, D] each."""
         added: list[int] = new.tolist()
         if self.state is None or (cache.states[row] is None and cache.tokens[row]):
-            new = torch.tensor(cache.tokens[row] + added, device=self._device)
+            new = torch.tensor(cache.tokens[row] + added, device=self.device)
         arguments: dict[str, Any] = {"use_cache": self.state is not None}
         if self.state is not None:
             if cache.states[row] is None:
-                cache.states[row] = self._new_state()
+                cache.states[row] = new_state(self.module, self.state)
             arguments[self._cache_argument] = cache.states[row]
         if self._takes_keep:
             arguments["logits_to_keep"] = num_wanted
@@ -212,7 +212,7 @@ class RowwiseModel:
         # Several tokens after a recurrent state: some architectures would start from an empty state, so one by one.
         outs, states = [], []
         for piece in torch.split(new, 1) if is_continued else (new,):
-            result = self._module(input_ids=piece[None], **arguments)
+            result = self.module(input_ids=piece[None], **arguments)
             outs.append(result.logits[0].float())
             if hidden is not None:
                 states.append([layer[0] for layer in result.hidden_states or ()])
@@ -221,8 +221,10 @@ class RowwiseModel:
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
         return out[-num_wanted:]
 
-    def _new_state(self) -> Any:
-        from transformers import DynamicCache
 
-        # Without a configuration every layer keeps all tokens, also one with a sliding window, so it can be cropped.
-        return DynamicCache() if self.state == "full" else DynamicCache(config=self._module.config)
+def new_state(model: nn.Module, state: str) -> Any:
+    """The cache of transformers that a row begins with; see `RowwiseModel`."""
+    from transformers import DynamicCache
+
+    # Without a configuration every layer keeps all tokens, also one with a sliding window, so it can be cropped.
+    return DynamicCache(config=None if state == "full" else model.config)

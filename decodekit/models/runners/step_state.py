@@ -27,19 +27,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decodekit.gpu.step_inputs import StepInputs, step_inputs
-from decodekit.models.caches.paged_rows import PagedRows
+from decodekit.models.caches.paged_rows import PagedRows, locked
 
 NUM_BUFFERS: Final = 4
 """Copies on their way to the device at a time; the host waits for the oldest before it fills its buffer again."""
 
 
 class StepState:
-    """The inputs of a pass at fixed addresses.
+    """The inputs of a pass of B = `num_rows` rows and T = `width` columns at fixed addresses.
 
     Args:
         rows: the tables that it reads.
-        num_rows: B, rows of the pass.
-        width: T, columns of tokens.
         num_values: further numbers of each row that the step hands on, for whoever takes tokens.
         num_wanted: W, how many logits are wanted at most; None: of all tokens.
 
@@ -53,7 +51,7 @@ class StepState:
     def __init__(
         self, rows: PagedRows, num_rows: int, width: int, num_values: int = 0, num_wanted: int | None = None
     ) -> None:
-        self.table_rows, self.num_rows, self.width = rows, num_rows, width
+        self.table_rows, self.num_rows, self.width, self.lock = rows, num_rows, width, rows.lock
         num_groups, places = len(rows.groups), num_rows * width
         num_wanted = places if num_wanted is None else num_wanted
         # A row enters a new page every 32 tokens; where more rows do so at once, `PagedRows.upload` is asked.
@@ -75,6 +73,7 @@ class StepState:
         )
         self.given, self.values = given.view(num_rows, width), values.view(num_values, num_rows)
 
+    @locked
     def fill(
         self,
         rows: Sequence[int],
@@ -93,18 +92,6 @@ class StepState:
             wanted: places r * T + t of the logits that are wanted; None: of all tokens.
             values: [num_values, R]; those of rows that hold nothing are 0.
         """
-        with self.table_rows.lock:
-            self._fill(rows, starts, counts, tokens, wanted, values)
-
-    def _fill(
-        self,
-        rows: Sequence[int],
-        starts: Sequence[int],
-        counts: Sequence[int],
-        tokens: NDArray[np.int32],
-        wanted: NDArray[np.int32] | None,
-        values: NDArray[np.int32] | None,
-    ) -> None:
         store, (num_rows, width) = self.table_rows, (self.num_rows, self.width)
         if any(len(group.entries) > self.max_entries for group in store.groups):
             store.upload()
@@ -142,8 +129,7 @@ class StepState:
     def inputs(self) -> StepInputs:
         """The inputs of the modules and their attention."""
         tables = [group.table for group in self.table_rows.groups]
-        found = step_inputs(self.rows, self.starts, self.counts, self.given, self.table_rows.taken, tables)
-        return StepInputs(*found)
+        return StepInputs(*step_inputs(self.rows, self.starts, self.counts, self.given, self.table_rows.taken, tables))
 
     @contextmanager
     def emptied(self) -> Iterator[None]:

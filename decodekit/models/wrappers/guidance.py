@@ -25,9 +25,6 @@ class GuidedCache:
 
     Row i with P tokens of prompt and Q of negative prompt has read n tokens. For n >= P the second row has read
     Q + n - P; for n < P at most Q - 1, because the logits after the two prompts come from one pass.
-
-    Args:
-        inner: an empty cache of twice as many rows.
     """
 
     def __init__(self, inner: Cache) -> None:

@@ -22,7 +22,7 @@ from decodekit.models.checks.self_check import small_windows
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.decoder_layers import decoder_layers
 from decodekit.models.modules.shared_copy import shared_copy
-from decodekit.models.programs.proof import tolerance_of
+from decodekit.models.programs.proof import relative_error, tolerance_of
 
 _NUM_TOKENS: Final = 12
 
@@ -39,7 +39,7 @@ def num_layers(model: CausalLM) -> int:
 def first_layers(model: CausalLM, num_kept: int) -> HuggingFaceLM:
     """The first `num_kept` layers of a model, then its norm and its head.
 
-    They are made and checked once for each number, and again after the model has changed; see `known`.
+    They are made and checked once for each number, and again after the model has changed; see `model_notes`.
 
     Args:
         model: a `HuggingFaceLM`; it is not changed, and the weights are its own.
@@ -107,7 +107,7 @@ def _truncated(module: nn.Module, num_kept: int) -> nn.Module:
 
 @torch.inference_mode()
 def _error(module: nn.Module, part: nn.Module, num_kept: int, num_tokens: int) -> float:
-    """Root mean square of the difference of the logits over the deviation of those of the whole model."""
+    """The relative error of the logits of the first layers to those of the whole model that ends with them."""
     embedding: Tensor = module.get_input_embeddings().weight  # type: ignore[operator]
     low = min(8, embedding.shape[0] // 2)  # low ids are often special
     tokens = (low + (torch.arange(num_tokens) * 61 + 37) % (embedding.shape[0] - low))[None].to(embedding.device)
@@ -116,9 +116,8 @@ def _error(module: nn.Module, part: nn.Module, num_kept: int, num_tokens: int) -
     given: list[Any] = []
     layers[num_kept - 1].register_forward_hook(lambda layer, inputs, output: given.append(_kept(output)))
     layers[-1].register_forward_hook(lambda layer, inputs, output: given[0])
-    expected: Tensor = whole(input_ids=tokens, use_cache=False).logits.float()
-    logits: Tensor = part(input_ids=tokens, use_cache=False).logits.float()
-    return float((logits - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12))
+    expected, logits = (one(input_ids=tokens, use_cache=False).logits for one in (whole, part))
+    return float(relative_error(logits, expected))
 
 
 def _kept(output: Any) -> Any:
