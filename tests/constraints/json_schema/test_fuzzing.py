@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from decodekit.constraints.json_schema.document.drafts import KEYWORDS, SchemaDraft
+from decodekit.constraints.json_schema.document.drafts import KEYWORDS
 from tests.constraints.json_schema import fuzzing
 from tests.constraints.json_schema.fuzzing import DRAFTS, Engine, FailureError, Oracle, Source, Tally
 from tests.reference import json_schema as reference
@@ -53,7 +53,7 @@ def test_the_schemas_are_schemas_and_meet_every_keyword(draft: int) -> None:
     known = {
         name
         for name, readings in KEYWORDS.items()
-        if any(r.is_known(SchemaDraft(draft)) and r.is_assertion for r in readings)
+        if any(r.first <= draft <= r.last and r.is_assertion for r in readings)
     }
     assert known <= met
 

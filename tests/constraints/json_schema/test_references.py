@@ -158,7 +158,7 @@ def test_ordinary_schemas_have_no_scopes() -> None:
     library = Library({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {}}}, {})
     below = library.child(library.root, "properties", "a")
     assert below is library.child(library.root, "properties", "a") and below.scope == ()
-    assert library.resolve(below, "#/$defs/b").scope == () and not library._scoped
+    assert library.target(below).scope == () and not library._scoped
 
 
 def test_an_anchor_found_by_a_pointer_only_is_no_dynamic_anchor() -> None:

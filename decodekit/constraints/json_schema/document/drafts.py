@@ -86,10 +86,6 @@ class Keyword:
     before: str = ""
     after: str = ""
 
-    def is_known(self, draft: SchemaDraft) -> bool:
-        """Whether `draft` has the keyword."""
-        return self.first <= draft <= self.last
-
 
 def is_number(value: JsonValue) -> bool:
     """A JSON number; true and false are none."""
@@ -216,6 +212,7 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
 }
 
 
+REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _APPLICATORS: Final = (
     "prefixItems", "items", "contains", "properties", "patternProperties", "additionalProperties", "propertyNames",
     "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
@@ -245,7 +242,7 @@ VOCABULARIES: Final[dict[str, tuple[str, ...]]] = {
 @lru_cache(maxsize=8192)  # a large schema asks some hundred thousand times
 def keyword(name: str, draft: SchemaDraft) -> Keyword | None:
     """The definition of a keyword in `draft`; None where the draft does not have it: it is an annotation there."""
-    return next((reading for reading in KEYWORDS.get(name, ()) if reading.is_known(draft)), None)
+    return next((reading for reading in KEYWORDS.get(name, ()) if reading.first <= draft <= reading.last), None)
 
 
 @lru_cache(maxsize=8192)

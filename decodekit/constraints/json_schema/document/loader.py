@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urljoin
@@ -22,6 +22,7 @@ from urllib.parse import unquote, urljoin
 from decodekit.constraints.json_schema.document.drafts import (
     KEYWORDS,
     META_SCHEMAS,
+    REFERENCES,
     VOCABULARIES,
     Dialect,
     Inner,
@@ -37,6 +38,7 @@ from decodekit.records.strict_json import path_of, pointer_of
 
 _SHOWN: Final = 60  # characters of a value in a message
 _MAX_META_SCHEMAS: Final = 10  # meta-schemas that are described by one another
+_NO_REFERENCES: Final = KEYWORDS.keys() - set(REFERENCES)
 
 Scope: TypeAlias = tuple[tuple[str, int], ...]
 """Dynamic anchors, by name, each with the number of the location that it means on this way; sorted."""
@@ -78,7 +80,7 @@ class Location:
         """The pointer of something inside, for errors."""
         return self.pointer + pointer_of(tokens)
 
-    def keywords(self) -> dict[str, JsonValue]:
+    def keywords(self) -> dict[str, Any]:
         """Keyword to value. Beside a ``$ref`` all other keywords are ignored up to draft 7."""
         if not isinstance(self.value, dict):
             return {}
@@ -91,6 +93,13 @@ class Location:
     def assertions(self) -> Iterator[tuple[str, Any]]:
         """The keywords that take part in what is valid, with their values."""
         return ((name, value) for name, value in self.keywords().items() if is_assertion(name, self.draft))
+
+    def of_items(self) -> tuple[str, list[Any], str]:
+        """The keyword that lists a schema for each of the first items, with its list; and that of the other items."""
+        is_2020 = self.draft >= SchemaDraft.DRAFT2020
+        first, rest = ("prefixItems", "items") if is_2020 else ("items", "additionalItems")
+        listed = self.keywords().get(first)
+        return (first, listed, rest) if isinstance(listed, list) else (first, [], "items")
 
     def __repr__(self) -> str:
         return f"Location({self.pointer!r})"
@@ -196,8 +205,8 @@ class Library:
             if isinstance(value, dict):
                 self._register(location, value, may_anchor=may_anchor)
                 _check(location)
-                below = _schemas_below(value, dialect.draft)
-                stack += reversed([(schema, f"{path}{suffix}", base, dialect) for suffix, schema in below])
+                below = [found for name in value for found in _schemas_in(name, dialect.draft, value[name])]
+                stack += [(schema, f"{path}{suffix}", base, dialect) for suffix, schema in reversed(below)]
 
     def _dialect(self, value: dict[str, JsonValue], default: Dialect, at: str) -> Dialect:
         """The dialect that ``$schema`` names: a draft, or a meta-schema of the registry with its vocabularies.
@@ -244,43 +253,36 @@ class Library:
         for anchor in dynamic if may_anchor else ():  # what is found only by a pointer came too late to be one
             self._dynamic_anchors.setdefault(base, {}).setdefault(anchor, location)
 
-    def resolve(self, location: Location, reference: str, key: str = "$ref") -> Location:
-        """The location that a reference in `location` means.
+    def target(self, location: Location, key: str = "$ref") -> Location:
+        """The location that a reference, the keyword `key` of `location`, means.
+
+        If the plain target of a ``$dynamicRef`` or ``$recursiveRef`` is a dynamic anchor of the name that the reference
+        ends with, it is the outermost schema of the scope that has this anchor.
 
         Raises:
             UnresolvableReferenceError: it names nothing that is here.
         """
-        return self._enter(location.scope, self._resolve(location, reference, key))
+        target = self._plain_target(location, key)
+        if key != "$ref":
+            name = unquote(location.keywords()[key].partition("#")[2]) if key == "$dynamicRef" else _RECURSIVE
+            if self._dynamic_anchors.get(target.base, {}).get(name) is target:
+                outermost = dict(location.scope).get(name)
+                target = target if outermost is None else self.locations[outermost]
+        return self._enter(location.scope, target)
 
-    def follow(self, location: Location, reference: str) -> Location:
-        """As `resolve`, to the first schema that says more than where it is found; in a circle, `location` itself."""
-        target, met = self.resolve(location, reference), set[Location]()
+    def follow(self, location: Location) -> Location:
+        """As `target`, to the first schema that says more than where it is found; in a circle, `location` itself."""
+        target, met = self.target(location), set[Location]()
         while target.keywords().keys() == {"$ref"}:
             if target in met:
                 return location
             met.add(target)
-            target = self.resolve(target, str(target.keywords()["$ref"]))
+            target = self.target(target)
         return target
 
-    def resolve_dynamic(self, location: Location) -> Location:
-        """The location that the ``$dynamicRef`` or ``$recursiveRef`` of `location` means in its scope.
-
-        If the plain target is a dynamic anchor of the name that the reference ends with, it is the outermost schema of
-        the scope that has this anchor, otherwise the plain target.
-
-        Raises:
-            UnresolvableReferenceError: it names nothing that is here.
-        """
-        key = "$dynamicRef" if location.draft >= SchemaDraft.DRAFT2020 else "$recursiveRef"
-        reference = str(location.keywords()[key])
-        target = self._resolve(location, reference, key)
-        name = unquote(reference.partition("#")[2]) if key == "$dynamicRef" else _RECURSIVE
-        if self._dynamic_anchors.get(target.base, {}).get(name) is target:
-            outermost = dict(location.scope).get(name)
-            target = target if outermost is None else self.locations[outermost]
-        return self._enter(location.scope, target)
-
-    def _resolve(self, location: Location, reference: str, key: str) -> Location:
+    def _plain_target(self, location: Location, key: str) -> Location:
+        """As `target`, whatever the scope."""
+        reference = location.keywords()[key]
         base, _, fragment = _join(location.base, reference).partition("#")
         resource = self._resources.get(base)
         if resource is None:
@@ -296,14 +298,13 @@ class Library:
         if not fragment:
             return resource
         if fragment.startswith("/"):
-            return self._at_pointer(location, reference, key, resource, fragment)
+            return self._at_pointer(location, key, resource, fragment)
         target = self._anchors.get((resource.base, fragment))
         if target is None:
-            anchors = [name for base, name in self._anchors if base == resource.base]
-            raise _not_found(location, reference, key, fragment, anchors)
+            raise _not_found(location, key, fragment, [name for base, name in self._anchors if base == resource.base])
         return target
 
-    def _at_pointer(self, location: Location, reference: str, key: str, resource: Location, pointer: str) -> Location:
+    def _at_pointer(self, location: Location, key: str, resource: Location, pointer: str) -> Location:
         locations = self._documents[resource.uri]
         if (known := locations.get(resource.path + pointer)) is not None:
             return known
@@ -315,8 +316,7 @@ class Library:
             elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
                 value = value[int(token)]
             else:
-                names = list(value) if isinstance(value, dict) else []
-                raise _not_found(location, reference, key, token, names)
+                raise _not_found(location, key, token, list(value) if isinstance(value, dict) else [])
             path += pointer_of([token])
             if (met := locations.get(path)) is not None:
                 base, dialect = met.base, Dialect(met.draft, met.ignored)
@@ -324,16 +324,24 @@ class Library:
             self._index(resource.uri, value, path, base, dialect, may_anchor=False)
         return locations[path]
 
+    def parts(self, location: Location, among: Collection[str]) -> Iterator[Location]:
+        """The sub-schemas and referenced schemas of some of the keywords that take part in what `location` admits."""
+        for name, value in location.assertions():
+            if name not in among:
+                continue
+            if name in REFERENCES:
+                yield self.target(location, name)
+            else:
+                for suffix, _ in _schemas_in(name, location.draft, value):
+                    yield self._enter(location.scope, self._documents[location.uri][location.path + suffix])
+
     def references(self, location: Location) -> Iterator[Location]:
-        """The sub-schemas and referenced schemas that take part in what `location` admits."""
+        """All `parts`, those of references last."""
         give_way()
-        keywords = location.keywords()
-        for suffix, _ in _schemas_below(keywords, location.draft, assertions_only=True):
-            yield self._enter(location.scope, self._documents[location.uri][location.path + suffix])
-        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
-            reference = keywords.get(key)
-            if isinstance(reference, str) and keyword(key, location.draft):
-                yield self.resolve(location, reference) if key == "$ref" else self.resolve_dynamic(location)
+        yield from self.parts(location, _NO_REFERENCES)
+        for key in REFERENCES:
+            if key in location.keywords() and is_assertion(key, location.draft):
+                yield self.target(location, key)
 
 
 def _id(value: dict[str, JsonValue], draft: SchemaDraft) -> str | None:
@@ -377,38 +385,29 @@ def _bundled(uri: str) -> JsonValue:
     return None if resource is None else resource.contents
 
 
-def _not_found(
-    location: Location, reference: str, key: str, token: str, names: list[str]
-) -> UnresolvableReferenceError:
+def _not_found(location: Location, key: str, token: str, names: list[str]) -> UnresolvableReferenceError:
     near = difflib.get_close_matches(token, names[:1000], n=1)
     return UnresolvableReferenceError(
-        f"{show(reference)} points to nothing: there is no {show(token)}",
+        f"{show(location.keywords()[key])} points to nothing: there is no {show(token)}",
         at=location.at(key),
         hint=f"{show(near[0])}, which is there" if near else None,
     )
 
 
-def _schemas_below(
-    value: dict[str, JsonValue], draft: SchemaDraft, *, assertions_only: bool = False
-) -> Iterator[tuple[str, JsonValue]]:
-    """(path below, schema) of the direct sub-schemas of a schema object."""
-    for name in value:
-        known = keyword(name, draft)
-        if known is None or known.place is Inner.NONE or (assertions_only and not known.is_assertion):
-            continue
-        if known.check(value[name]):  # beside a bare $ref nothing is asked of the siblings
-            yield from _schemas_in(f"/{name}", known.place, value[name])
-
-
-def _schemas_in(path: str, place: Inner, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    if isinstance(value, list) and place in (Inner.LIST, Inner.SELF_OR_LIST):
-        yield from ((f"{path}/{index}", below) for index, below in enumerate(value))
-    elif isinstance(value, dict) and place in (Inner.MAP, Inner.MAP_OR_NAMES):
-        for name, below in value.items():
-            if not (place is Inner.MAP_OR_NAMES and isinstance(below, list)):
-                yield path + pointer_of([name]), below
-    elif place in (Inner.SELF, Inner.SELF_OR_LIST):
-        yield path, value
+def _schemas_in(name: str, draft: SchemaDraft, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    """(path below, schema) of the direct sub-schemas in a keyword."""
+    known = keyword(name, draft)
+    # Beside a bare $ref nothing is asked of the siblings.
+    if known is None or known.place is Inner.NONE or not known.check(value):
+        return
+    if isinstance(value, list) and known.place in (Inner.LIST, Inner.SELF_OR_LIST):
+        yield from ((f"/{name}/{index}", below) for index, below in enumerate(value))
+    elif isinstance(value, dict) and known.place in (Inner.MAP, Inner.MAP_OR_NAMES):
+        for key, below in value.items():
+            if not (known.place is Inner.MAP_OR_NAMES and isinstance(below, list)):
+                yield pointer_of((name, key)), below
+    else:
+        yield f"/{name}", value
 
 
 def _check(location: Location) -> None:
@@ -416,10 +415,8 @@ def _check(location: Location) -> None:
         known = keyword(name, location.draft)
         if known is not None and not known.check(value):
             raise InvalidConstraintError(f'"{name}" must be {known.must_be}, not {show(value)}', at=location.at(name))
-        if name == "dependencies" and known is not None and known.is_assertion and isinstance(value, dict):
-            for key, below in value.items():
-                if not is_names(below) and not isinstance(below, (dict, bool)):
-                    raise InvalidConstraintError(
-                        f"a dependency must be a schema or a list of strings, not {show(below)}",
-                        at=location.at(name, key),
-                    )
+        for key, below in value.items() if name == "dependencies" and is_assertion(name, location.draft) else ():
+            if not is_names(below) and not isinstance(below, (dict, bool)):
+                raise InvalidConstraintError(
+                    f"a dependency must be a schema or a list of strings, not {show(below)}", at=location.at(name, key)
+                )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from decodekit.constraints.json_schema.strings.text import text_of
 from decodekit.records.strict_json import pointer_of
@@ -17,22 +16,26 @@ _TOKEN: Final = re.compile(
 _VALUE: Final = frozenset({"open", "string", "word"})
 _MAX_BEGINNINGS: Final = 200  # brackets that are tried as the first of a JSON text behind another text
 
-
-@dataclass(slots=True)
-class Open:
-    """An array or object that is not closed.
-
-    Attributes:
-        start: the place of its bracket in the text.
-        at: the index or the key of what comes next; None before a key.
-    """
-
-    start: int
-    at: int | str | None
+_Levels: TypeAlias = list[int | str | None]
+"""For each array or object that is open, the index or key of what comes next in it; None before a key."""
 
 
-def open_at_end(data: bytes) -> list[Open]:
-    """The arrays and objects that are open at the end of a text, the outermost first.
+def pointer(data: bytes) -> str:
+    """The JSON Pointer of what comes next; empty for the whole value."""
+    return _pointer(_open_at_end(data))
+
+
+def innermost(data: bytes) -> str:
+    """The JSON Pointer of the innermost array or object that is open; empty for the whole value."""
+    return _pointer(_open_at_end(data)[:-1])
+
+
+def _pointer(levels: _Levels) -> str:
+    return pointer_of(at for at in levels if at is not None)
+
+
+def _open_at_end(data: bytes) -> _Levels:
+    """Those of a text.
 
     What comes before the JSON text, in a composition, is left out as far as it can be told: the text begins with the
     first bracket from which on everything is JSON.
@@ -45,23 +48,9 @@ def open_at_end(data: bytes) -> list[Open]:
     return []
 
 
-def pointer(data: bytes) -> str:
-    """The JSON Pointer of what comes next; empty for the whole value."""
-    return _pointer(open_at_end(data))
-
-
-def innermost(data: bytes) -> str:
-    """The JSON Pointer of the innermost array or object that is open; empty for the whole value."""
-    return _pointer(open_at_end(data)[:-1])
-
-
-def _pointer(levels: list[Open]) -> str:
-    return pointer_of(level.at for level in levels if level.at is not None)
-
-
-def _read(data: bytes, begin: int) -> list[Open] | None:
-    """The open levels of the JSON text from `begin` on; None if it is none, not even the beginning of one."""
-    levels: list[Open] = []
+def _read(data: bytes, begin: int) -> _Levels | None:
+    """Those of the JSON text from `begin` on; None if it is none, not even the beginning of one."""
+    levels: _Levels = []
     may_be, position = _VALUE, begin
     while position < len(data):
         found = _TOKEN.match(data, position)
@@ -69,20 +58,20 @@ def _read(data: bytes, begin: int) -> list[Open] | None:
             return None if data[position:].strip(b" \t\r\n") else levels
         position = found.end()
         kind = "key" if found["string"] and "key" in may_be else found.lastgroup
-        index = levels[-1].at if levels else None  # of an array; that of an object is none or a key
+        index = levels[-1] if levels else None  # of an array; that of an object is none or a key
         if kind not in may_be or (kind == "close" and isinstance(index, int) != (found["close"] == b"]")):
             return None
         if kind == "open":
             is_array = found["open"] == b"["
-            levels.append(Open(position - 1, 0 if is_array else None))
+            levels.append(0 if is_array else None)
             may_be = _VALUE | {"close"} if is_array else frozenset({"key", "close"})
         elif kind == "comma":
-            levels[-1].at = index + 1 if isinstance(index, int) else None
+            levels[-1] = index + 1 if isinstance(index, int) else None
             may_be = _VALUE if isinstance(index, int) else frozenset({"key"})
         elif kind == "colon":
             may_be = _VALUE
         elif kind == "key":
-            levels[-1].at = text_of(found["string"][1:-1]) if found["quote"] == b'"' else None
+            levels[-1] = text_of(found["string"][1:-1]) if found["quote"] == b'"' else None
             may_be = frozenset({"colon"})
         else:  # a value is over
             if kind == "close":

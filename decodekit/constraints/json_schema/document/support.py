@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.document.drafts import (
     KEYWORDS,
+    REFERENCES,
     Inner,
-    JsonValue,
     SchemaDraft,
     is_assertion,
     keyword,
@@ -61,14 +61,16 @@ def findings(library: Library, mode: Formats, among: frozenset[str] | None = Non
             yield from (Finding(location, name, "annotation") for name in location.value if name not in keywords)
 
 
-def _finding(location: Location, name: str, value: JsonValue, mode: Formats) -> Finding:
+def _finding(location: Location, name: str, value: Any, mode: Formats) -> Finding:
+    says_something = is_assertion(name, location.draft)
     try:
-        excess = _examine(location, name, value, mode) if is_assertion(name, location.draft) else _SAYS_NOTHING
-    except ConstraintError as error:
-        return Finding(location, name, "refused", error)
-    if excess is _SAYS_NOTHING:
-        return Finding(location, name, "annotation")
-    return Finding(location, name, "mask") if excess is None else Finding(location, name, "guard", excess)
+        if says_something and name == "format":
+            says_something = formats.language(value, mode, at=location.at(name)) is not None
+        error = excess(location, name, value) if says_something else None
+    except ConstraintError as refusal:
+        return Finding(location, name, "refused", refusal)
+    status: Status = "annotation" if not says_something else "mask" if error is None else "guard"
+    return Finding(location, name, status, error)
 
 
 def reachable(library: Library) -> Iterator[Location]:
@@ -90,28 +92,22 @@ def reachable(library: Library) -> Iterator[Location]:
 
 _NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
-_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 
-_SAYS_NOTHING: Final = ResourceLimitError("an annotation")
-
-
-def _examine(location: Location, name: str, value: JsonValue, mode: Formats) -> ResourceLimitError | None:
+def excess(location: Location, name: str, value: Any) -> ResourceLimitError | None:
     """Why a keyword exceeds a limit of the mask by itself; raises why it cannot be enforced at all."""
-    if name == "format":
-        return None if formats.language(str(value), mode, at=location.at(name)) is not None else _SAYS_NOTHING
     if name == "pattern":
-        return patterns.searched(str(value), at=location.at(name)).excess
-    if name == "patternProperties" and isinstance(value, dict):
+        return patterns.searched(value, at=location.at(name)).excess
+    if name == "patternProperties":
         if len(value) > MAX_PATTERNS:
             for pattern in value:
                 patterns.check_syntax(pattern, at=location.at(name, pattern))
             return ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema")
         found = [patterns.searched(pattern, at=location.at(name, pattern)).excess for pattern in value]
-        return next((excess for excess in found if excess is not None), None)
+        return next((error for error in found if error is not None), None)
     if name in _NUMBERS:
         try:
-            exact(value)  # type: ignore[arg-type]
+            exact(value)
         except ResourceLimitError as error:
             return error
     return None
@@ -128,7 +124,7 @@ def _troubles(library: Library, mode: Formats) -> list[Finding]:
     def is_worth_a_walk(location: Location) -> bool:
         """Whether a schema, reachable or not, has a reference or something that may be refused."""
         keywords = location.keywords()
-        names = (among | _REFERENCES) & keywords.keys()
+        names = among.union(REFERENCES) & keywords.keys()
         values = [keywords[name] for name in names if name in _NUMBERS]
         is_long = any(isinstance(value, int) and value.bit_length() > 64 for value in values)  # a float has few digits
         return is_long or len(values) < len(names)

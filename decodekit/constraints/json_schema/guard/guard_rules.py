@@ -20,13 +20,17 @@ import operator
 from collections.abc import Callable, Generator, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from decodekit.constraints.constraint import Refusal
-from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_assertion, is_number
+from decodekit.constraints.json_schema.document.drafts import (
+    REFERENCES,
+    JsonValue,
+    SchemaDraft,
+    is_assertion,
+    is_number,
+)
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.meaning.keywords import UNEVALUATED, is_unique_anyway
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
@@ -266,39 +270,35 @@ def _type(at: Evaluation, names: Any) -> bool:
     return value.kind in names or (is_integer and "integer" in names)
 
 
-def _value(value: Instance) -> Fraction | Decimal:
-    return cast("Fraction | Decimal", value.value)
+def _value(value: Instance) -> Any:
+    """As it is, where a rule knows the kind."""
+    return value.value
 
 
-def _number(test: Callable[[Fraction | Decimal, Fraction], bool], strict: str = "") -> _Rule:
+def _number(test: Callable[[Any, Any], bool], strict: str, at: Evaluation, bound: Any) -> bool:
     """A bound; in draft 4 the boolean keyword `strict` beside it makes it strict."""
-
-    def rule(at: Evaluation, bound: Any) -> bool:
-        if isinstance(bound, bool):
-            return True
-        number, limit = _value(at.value), written(bound)
-        if number == limit and at.location.draft == SchemaDraft.DRAFT4 and at.location.keywords().get(strict) is True:
-            return False
-        return test(number, limit)
-
-    return rule
+    if isinstance(bound, bool):
+        return True
+    number, limit = _value(at.value), written(bound)
+    if number == limit and at.location.draft == SchemaDraft.DRAFT4 and at.location.keywords().get(strict) is True:
+        return False
+    return test(number, limit)
 
 
 def _at_least(at: Evaluation, bound: Any) -> bool:
-    return len(cast("str", at.value.value)) >= int(bound)
+    return len(_value(at.value)) >= int(bound)
 
 
 def _at_most(at: Evaluation, bound: Any) -> bool:
-    return len(cast("str", at.value.value)) <= int(bound)
+    return len(_value(at.value)) <= int(bound)
 
 
 def _pattern(at: Evaluation, pattern: Any) -> Asking[bool]:
-    return (yield from at.judge.semantics.search(at.location, pattern, cast("str", at.value.value), "pattern"))
+    return (yield from at.judge.semantics.search(at.location, pattern, _value(at.value), "pattern"))
 
 
 def _format(at: Evaluation, name: Any) -> Asking[bool]:
-    string, place = at.value, at.location.at("format")
-    text = cast("str", string.value)
+    string, text, place = at.value, _value(at.value), at.location.at("format")
     if (yield from formats.judging(name, text, at.judge.semantics.formats, at=place)):
         return True
     message = f"the string {text[:80]!r:.80} is not of the format at {place}"
@@ -328,8 +328,8 @@ def ways_of_member(semantics: Semantics, location: Location, key: str) -> Work[l
         ResourceLimitError: whether a pattern is found in the key takes too many steps.
     """
     keywords = location.keywords()
-    ways: list[tuple[str, ...]] = [("properties", key)] if key in cast("Any", keywords.get("properties", ())) else []
-    for pattern in cast("Iterable[str]", keywords.get("patternProperties", ())):
+    ways: list[tuple[str, ...]] = [("properties", key)] if key in keywords.get("properties", ()) else []
+    for pattern in keywords.get("patternProperties", ()):
         is_found = yield from semantics.search(location, pattern, key, "patternProperties")
         ways += [("patternProperties", pattern)] if is_found else []
     if not ways and "additionalProperties" in keywords:
@@ -352,43 +352,31 @@ def _required(at: Evaluation, names: Any) -> bool:
     return all(name in at.value.members for name in names)
 
 
-def _dependencies(name: str) -> _Rule:
-    def rule(at: Evaluation, below: Any) -> Asking[bool]:
-        holds = True
-        yield len(below) // 8
-        for key, needed in below.items():
-            if key in at.value.members:
-                holds &= _required(at, needed) if isinstance(needed, list) else (yield from at.taking(name, key))
-        return holds
-
-    return rule
+def _dependencies(name: str, at: Evaluation, below: Any) -> Asking[bool]:
+    holds = True
+    yield len(below) // 8
+    for key, needed in below.items():
+        if key in at.value.members:
+            holds &= _required(at, needed) if isinstance(needed, list) else (yield from at.taking(name, key))
+    return holds
 
 
 def way_of_item(location: Location, index: int) -> tuple[str | int, ...] | None:
     """Where the sub-schema stands that `items` and its kin ask an item to satisfy; None if there is none."""
-    keywords = location.keywords()
-    is_2020 = location.draft >= SchemaDraft.DRAFT2020
-    first, rest = ("prefixItems", "items") if is_2020 else ("items", "additionalItems")
-    prefix = keywords.get(first)
-    if not isinstance(prefix, list):
-        return ("items",) if "items" in keywords else None
-    if index < len(prefix):
+    first, listed, rest = location.of_items()
+    if index < len(listed):
         return first, index
-    return (rest,) if rest in keywords else None
+    return (rest,) if rest in location.keywords() else None
 
 
-def _items(name: str) -> _Rule:
-    def rule(at: Evaluation, below: Any) -> Asking[bool]:
-        num_items = len(at.value.items)
-        if isinstance(below, list):  # from the first on, by place
-            return (yield from _each(at, 0, [(name, index) for index in range(min(len(below), num_items))]))
-        first = at.location.keywords().get("prefixItems" if at.location.draft >= SchemaDraft.DRAFT2020 else "items")
-        if name == "additionalItems" and not isinstance(first, list):
-            return True
-        start = len(first) if isinstance(first, list) else 0
-        return (yield from _each(at, start, [(name,)] * (num_items - start)))
-
-    return rule
+def _items(name: str, at: Evaluation, below: Any) -> Asking[bool]:
+    num_items = len(at.value.items)
+    if isinstance(below, list):  # from the first on, by place
+        return (yield from _each(at, 0, [(name, index) for index in range(min(len(below), num_items))]))
+    _, listed, rest = at.location.of_items()
+    if name != rest:  # additionalItems without a list
+        return True
+    return (yield from _each(at, len(listed), [(name,)] * (num_items - len(listed))))
 
 
 def _each(at: Evaluation, start: int, ways: Sequence[tuple[str | int, ...]]) -> Asking[bool]:
@@ -408,9 +396,8 @@ def _contains(at: Evaluation, below: Any) -> Asking[bool]:
             found.add(index)
     if at.location.draft >= SchemaDraft.DRAFT2020:  # an annotation of 2020-12 only
         at.items |= found
-    least = cast("int", keywords.get("minContains", 1)) if counts else 1
-    most = cast("int", keywords.get("maxContains", len(found))) if counts else len(found)
-    return least <= len(found) <= most
+    least, most = keywords.get("minContains", 1), keywords.get("maxContains", len(found))
+    return bool(least <= len(found) <= most) if counts else len(found) >= 1
 
 
 def repetition(items: Sequence[Instance], path: Sequence[str | int], first: int, place: str) -> Refusal:
@@ -437,19 +424,15 @@ def _unique_items(at: Evaluation, is_asked: Any) -> Asking[bool]:
     return True
 
 
-def _holding(name: str, test: Callable[[int, int], bool]) -> _Rule:
+def _holding(name: str, test: Callable[[int, int], bool], at: Evaluation, below: Any) -> Asking[bool]:
     """A rule about how many of some sub-schemas hold: given that number, and how many there are."""
-
-    def rule(at: Evaluation, below: Any) -> Asking[bool]:
-        is_choice, num_holding = name != "allOf" and len(below) > 1, 0
-        for index in range(len(below)):
-            at.judge.num_alternatives += is_choice
-            holds = yield from at.taking(name, index)
-            at.judge.num_alternatives -= is_choice
-            num_holding += holds
-        return test(num_holding, len(below))
-
-    return rule
+    is_choice, num_holding = name != "allOf" and len(below) > 1, 0
+    for index in range(len(below)):
+        at.judge.num_alternatives += is_choice
+        holds = yield from at.taking(name, index)
+        at.judge.num_alternatives -= is_choice
+        num_holding += holds
+    return test(num_holding, len(below))
 
 
 def _not(at: Evaluation, below: Any) -> Asking[bool]:
@@ -461,18 +444,16 @@ def _if(at: Evaluation, below: Any) -> Asking[bool]:
     return branch not in at.location.keywords() or (yield from at.taking(branch))
 
 
-def _ref(at: Evaluation, reference: Any) -> Asking[bool]:
-    return at.take((yield at.judge.semantics.library.follow(at.location, reference), at.value))
+def _reference(name: str, at: Evaluation, reference: Any) -> Asking[bool]:
+    library = at.judge.semantics.library
+    target = library.follow(at.location) if name == "$ref" else library.target(at.location, name)
+    return at.take((yield target, at.value))
 
 
-def _dynamic_ref(at: Evaluation, reference: Any) -> Asking[bool]:
-    return at.take((yield at.judge.semantics.library.resolve_dynamic(at.location), at.value))
-
-
-def _unevaluated(
-    at: Evaluation, name: str, members: Iterable[tuple[str | int, Instance]], evaluated: set[Any]
-) -> Asking[bool]:
-    holds = True
+def _unevaluated(name: str, at: Evaluation, below: Any) -> Asking[bool]:
+    is_array, holds = name == "unevaluatedItems", True
+    members: Iterable[tuple[Any, Instance]] = enumerate(at.value.items) if is_array else at.value.members.items()
+    evaluated: set[Any] = at.items if is_array else at.keys
     for key, member in members:
         if key not in evaluated:
             holds &= yield from at.inside(name, value=member, at=key)
@@ -489,22 +470,26 @@ def _enum(at: Evaluation, entries: Any) -> Asking[bool]:
     return False
 
 
+def _by_name(rule: Callable[..., Any], *names: str) -> dict[str, _Rule]:
+    return {name: partial(rule, name) for name in names}
+
+
 _BY_KIND: Final[dict[str, dict[str, _Rule]]] = {
     "number": {
-        "minimum": _number(operator.ge, "exclusiveMinimum"),
-        "maximum": _number(operator.le, "exclusiveMaximum"),
-        "exclusiveMinimum": _number(operator.gt),
-        "exclusiveMaximum": _number(operator.lt),
-        "multipleOf": _number(numbers.is_multiple),
+        "minimum": partial(_number, operator.ge, "exclusiveMinimum"),
+        "maximum": partial(_number, operator.le, "exclusiveMaximum"),
+        "exclusiveMinimum": partial(_number, operator.gt, ""),
+        "exclusiveMaximum": partial(_number, operator.lt, ""),
+        "multipleOf": partial(_number, numbers.is_multiple, ""),
     },
     "string": {"minLength": _at_least, "maxLength": _at_most, "pattern": _pattern, "format": _format},
     "array": {
-        **{name: _items(name) for name in ("prefixItems", "items", "additionalItems")},
+        **_by_name(_items, "prefixItems", "items", "additionalItems"),
         "minItems": _at_least,
         "maxItems": _at_most,
         "contains": _contains,
         "uniqueItems": _unique_items,
-        "unevaluatedItems": lambda at, _: _unevaluated(at, "unevaluatedItems", enumerate(at.value.items), at.items),
+        **_by_name(_unevaluated, "unevaluatedItems"),
     },
     "object": {
         **dict.fromkeys(_PROPERTIES, _properties),
@@ -512,22 +497,19 @@ _BY_KIND: Final[dict[str, dict[str, _Rule]]] = {
         "required": _required,
         "minProperties": _at_least,
         "maxProperties": _at_most,
-        **{name: _dependencies(name) for name in ("dependencies", "dependentRequired", "dependentSchemas")},
-        "unevaluatedProperties": lambda at, _: _unevaluated(
-            at, "unevaluatedProperties", at.value.members.items(), at.keys
-        ),
+        **_by_name(_dependencies, "dependencies", "dependentRequired", "dependentSchemas"),
+        **_by_name(_unevaluated, "unevaluatedProperties"),
     },
     "": {
         "type": _type,
         "enum": _enum,
         "const": lambda at, entry: equals(at.value, entry),
-        "allOf": _holding("allOf", operator.eq),
-        "anyOf": _holding("anyOf", lambda num_holding, _: num_holding > 0),
-        "oneOf": _holding("oneOf", lambda num_holding, _: num_holding == 1),
+        "allOf": partial(_holding, "allOf", operator.eq),
+        "anyOf": partial(_holding, "anyOf", lambda num_holding, _: num_holding > 0),
+        "oneOf": partial(_holding, "oneOf", lambda num_holding, _: num_holding == 1),
         "not": _not,
         "if": _if,
-        "$ref": _ref,
-        **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _dynamic_ref),
+        **_by_name(_reference, *REFERENCES),
     },
 }
 RULES: Final = {name: (kind, rule) for kind, rules in _BY_KIND.items() for name, rule in rules.items()}

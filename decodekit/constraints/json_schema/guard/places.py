@@ -12,9 +12,10 @@ anyOf, a not and the like in which something was left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, cast
+from collections.abc import Iterable
+from typing import Final
 
+from decodekit.constraints.json_schema.document.drafts import REFERENCES
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.guard.guard_rules import way_of_item, ways_of_member
 from decodekit.constraints.json_schema.meaning.keywords import is_unique_anyway
@@ -38,6 +39,15 @@ _ALONE: Final = frozenset({
     "const", "uniqueItems", "dependentRequired", "minLength", "maxLength", "propertyNames",
 })  # fmt: skip
 """The keywords that can be left to the guard without any effect on what the mask asks of members and items."""
+
+
+_IN_PLACE: Final = frozenset({"allOf", *REFERENCES})
+"""The keywords that ask something of the same value in any case."""
+_INSIDE: Final = frozenset({
+    "properties", "patternProperties", "additionalProperties", "propertyNames", "prefixItems", "items",
+    "additionalItems",
+})  # fmt: skip
+"""Those that ask something of members, items and keys in any case."""
 
 
 class Place:
@@ -113,7 +123,7 @@ class Place:
 
     def _ways(self, place: Location, key: str) -> list[tuple[str, ...]]:
         """The paths of the sub-schemas for a member; none where it takes too long to try the key on the patterns."""
-        num_patterns = len(cast("dict[str, Any]", place.keywords().get("patternProperties", {})))
+        num_patterns = len(place.keywords().get("patternProperties", ()))
         if num_patterns > MAX_PATTERNS or num_patterns * len(key) > MAX_COMPARED:
             return []
         try:
@@ -174,7 +184,7 @@ class Places:
             location = stack.pop()
             if location not in found:
                 found[location] = None
-                stack += self._in_place_of(location)
+                stack += self.semantics.library.parts(location, _IN_PLACE)
         return tuple(found)
 
     def is_asking(self, location: Location) -> bool:
@@ -182,36 +192,17 @@ class Places:
         found = self._asked.get(location)
         if found is None:
             if location in self.leading:
-                holding = {*self._in_place_of(location), *self._inside_of(location)}
-                others = (one for one in self.semantics.library.references(location) if one not in holding)
+                library = self.semantics.library
+                holding = {*library.parts(location, _IN_PLACE), *library.parts(location, _INSIDE)}
+                others = (one for one in library.references(location) if one not in holding)
                 found = location.index in self.asking or any(one in self.leading for one in others)
             self._asked[location] = found = bool(found)
         return found
 
     def is_asking_inside(self, location: Location) -> bool:
         """Whether what a schema always asks of members, items and keys is asking."""
-        return location in self.leading and any(map(self.is_asking, self.in_place(self._inside_of(location))))
-
-    def _in_place_of(self, location: Location) -> Iterator[Location]:
-        library = self.semantics.library
-        for name, value in location.assertions():
-            if name == "allOf":
-                yield from (library.child(location, name, index) for index in range(len(value)))
-            elif name == "$ref":
-                yield library.resolve(location, value)
-            elif name in ("$dynamicRef", "$recursiveRef"):
-                yield library.resolve_dynamic(location)
-
-    def _inside_of(self, location: Location) -> Iterator[Location]:
-        """The sub-schemas that members, items and keys have to satisfy in any case."""
-        child = self.semantics.library.child
-        for name, value in location.assertions():
-            if name in ("properties", "patternProperties"):
-                yield from (child(location, name, key) for key in value)
-            elif name in ("items", "prefixItems") and isinstance(value, list):
-                yield from (child(location, name, index) for index in range(len(value)))
-            elif name in ("items", "additionalItems", "additionalProperties", "propertyNames"):
-                yield child(location, name)
+        inside = self.semantics.library.parts(location, _INSIDE)
+        return location in self.leading and any(map(self.is_asking, self.in_place(inside)))
 
     def _left(self) -> tuple[frozenset[int], frozenset[int]]:
         """See `asking` and `spreading`. A pointer may be that of a keyword, or of a schema in a keyword."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, cast
+from typing import ClassVar, Final
 
 from decodekit.constraints.constraint import Guard, GuardReader, Refusal, WorkingGuard, judging_of, reader_of
 from decodekit.constraints.json_schema.document import support
@@ -134,7 +134,7 @@ def _prepare(semantics: Semantics, formats: set[str]) -> None:
     if "regex" in formats:
         is_pattern(r"(?i:\p{L})")  # loads the tables of Unicode
     for location in support.reachable(semantics.library):
-        keywords = cast("dict[str, Any]", location.keywords())
+        keywords = location.keywords()
         if "pattern" in keywords:
             semantics.prepare_search(location, keywords["pattern"], "pattern")
         for pattern in keywords.get("patternProperties", ()):

@@ -6,12 +6,13 @@ A keyword speaks of one type. Asserted it admits all values of the other types; 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache, reduce
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from functools import lru_cache, partial, reduce
+from typing import Any, Final, TypeAlias, TypeVar
 
-from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, is_number
+from decodekit.constraints.json_schema.document import support
+from decodekit.constraints.json_schema.document.drafts import REFERENCES, JsonValue, SchemaDraft, is_number
 from decodekit.constraints.json_schema.document.loader import Location
 from decodekit.constraints.json_schema.meaning.semantics import Keywords, Meaning, Semantics
 from decodekit.constraints.json_schema.strings import string_formats as formats
@@ -108,13 +109,18 @@ def _among(semantics: Semantics, location: Location, values: list[tuple[_Path, A
         EVERYTHING.objects,
         EVERYTHING.arrays,
     )
+    others = itertools.chain(
+        (restrict(objects=_few(_object_equal(semantics, location, *value).denials())) for value in objects),
+        (restrict(arrays=_few(_array_equal(semantics, location, *value).denials())) for value in arrays),
+    )
+    return _narrowed(semantics, shape, others)
+
+
+def _narrowed(semantics: Semantics, shape: Shape, conditions: Iterable[Shape]) -> Shape:
+    """The values of a shape that satisfy all conditions, as far as their alternatives are not too many."""
     try:
-        for path, entry in objects:
-            others = _few(_object_equal(semantics, location, path, entry).denials())
-            shape = semantics.prune(shape.meet(restrict(objects=others)))
-        for path, items in arrays:
-            shorter = _few(_array_equal(semantics, location, path, items).denials())
-            shape = semantics.prune(shape.meet(restrict(arrays=shorter)))
+        for condition in conditions:
+            shape = semantics.prune(shape.meet(condition))
     except ResourceLimitError as error:
         semantics.leave(error)  # which leaves those out that come now
     return shape
@@ -125,26 +131,15 @@ def _few(specs: Iterator[_Spec]) -> tuple[_Spec, ...]:
     return limited(tuple(itertools.islice(specs, MAX_ALTERNATIVES + 1)))
 
 
-def _too_many_in(kind: str) -> ResourceLimitError:
-    return ResourceLimitError(f"an enum with more than {MAX_ALTERNATIVES} {kind}", hint="naming the values by strings")
-
-
 def _one_object_of(
     semantics: Semantics, location: Location, values: list[tuple[_Path, dict[str, JsonValue]]]
 ) -> tuple[ObjectSpec, ...]:
     """The objects of an enum. Where they are too many, those with its properties, each with one of its values."""
     if len(values) <= MAX_ALTERNATIVES:
         return tuple(_object_equal(semantics, location, path, entry) for path, entry in values)
-    semantics.leave(_too_many_in("objects"))
-    columns: dict[str, list[JsonValue]] = {}
-    for _, entry in values:
-        for name, below in entry.items():
-            columns.setdefault(name, []).append(below)
-    goals = {
-        name: frozenset({semantics.constant(location, column, "enum", "*", name, key="enum")})
-        for name, column in columns.items()
-    }
-    required = tuple(name for name, column in columns.items() if len(column) == len(values))
+    columns = _columns(semantics, location, "objects", [entry.items() for _, entry in values])
+    goals = {name: goal for name, (goal, _) in columns.items()}
+    required = tuple(name for name, (_, count) in columns.items() if count == len(values))
     return (ObjectSpec((Properties(goals, additional=FALSE),), required),)
 
 
@@ -154,19 +149,25 @@ def _one_array_of(
     """The arrays of an enum, as `_one_object_of`."""
     if len(values) <= MAX_ALTERNATIVES:
         return tuple(_array_equal(semantics, location, path, entry) for path, entry in values)
-    semantics.leave(_too_many_in("arrays"))
-    columns = list(itertools.zip_longest(*(entry for _, entry in values), fillvalue=_NO_ITEM))
-    goals = tuple(
-        frozenset(
-            {semantics.constant(location, [one for one in column if one is not _NO_ITEM], "enum", "*", n, key="enum")}
-        )
-        for n, column in enumerate(columns)
-    )
+    columns = _columns(semantics, location, "arrays", [enumerate(entry) for _, entry in values])
     sizes = [len(entry) for _, entry in values]
-    return (ArraySpec(goals, FALSE, min(sizes), max(sizes)),)
+    return (ArraySpec(tuple(goal for goal, _ in columns.values()), FALSE, min(sizes), max(sizes)),)
 
 
-_NO_ITEM: Final = object()
+def _columns(
+    semantics: Semantics, location: Location, kind: str, values: Iterable[Iterable[tuple[Any, JsonValue]]]
+) -> dict[Any, tuple[Goal, int]]:
+    """For each key or index of the values of an enum the goal of what one of them has there, and how many have it."""
+    hint = "naming the values by strings"
+    semantics.leave(ResourceLimitError(f"an enum with more than {MAX_ALTERNATIVES} {kind}", hint=hint))
+    columns: dict[Any, list[JsonValue]] = {}
+    for value in values:
+        for at, below in value:
+            columns.setdefault(at, []).append(below)
+    return {
+        at: (frozenset({semantics.constant(location, column, "enum", "*", at, key="enum")}), len(column))
+        for at, column in columns.items()
+    }
 
 
 def _object_equal(semantics: Semantics, location: Location, path: _Path, value: dict[str, JsonValue]) -> ObjectSpec:
@@ -183,23 +184,18 @@ def _array_equal(semantics: Semantics, location: Location, path: _Path, value: l
 # -- numbers and strings
 
 
-def _bound(name: str) -> Meaning:
-    is_low = name.endswith("inimum")
-
-    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-        if isinstance(value, bool):  # draft 4: read with minimum and maximum
-            return EVERYTHING if sense.is_asserted else NOTHING
-        bound = exact(value)
-        is_strict = name.startswith("exclusive")
-        if location.draft == SchemaDraft.DRAFT4:
-            is_strict = location.keywords().get(f"exclusive{name.capitalize()}") is True
-        if sense.is_asserted == is_low:
-            spec = NumberSpec(low=bound, low_strict=is_strict == sense.is_asserted)
-        else:
-            spec = NumberSpec(high=bound, high_strict=is_strict == sense.is_asserted)
-        return _only(sense, numbers=(spec,))
-
-    return meaning
+def _bound(name: str, semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    if isinstance(value, bool):  # draft 4: read with minimum and maximum
+        return EVERYTHING if sense.is_asserted else NOTHING
+    is_strict = name.startswith("exclusive")
+    if location.draft == SchemaDraft.DRAFT4:
+        is_strict = location.keywords().get(f"exclusive{name.capitalize()}") is True
+    is_strict = is_strict == sense.is_asserted
+    if sense.is_asserted == name.endswith("inimum"):
+        spec = NumberSpec(low=exact(value), low_strict=is_strict)
+    else:
+        spec = NumberSpec(high=exact(value), high_strict=is_strict)
+    return _only(sense, numbers=(spec,))
 
 
 def _multiple_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -209,37 +205,28 @@ def _multiple_of(semantics: Semantics, location: Location, value: Any, sense: Se
     return restrict(numbers=(NumberSpec(is_integer=True) if step == 1 else NumberSpec(step=step),))
 
 
-def _size(is_least: bool, between: Callable[[int, int | None], dict[str, Any]]) -> Meaning:
-    """A bound on a length or number; `between`: the part of a shape where it lies between two."""
+def _size(name: str, semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    is_least, between, count = name.startswith("min"), _BETWEEN[name[3:]], int(value)
+    if is_least == sense.is_asserted:
+        part = between(count if is_least else count + 1, None)
+    elif is_least and not count:
+        return NOTHING
+    else:
+        part = between(0, count - 1 if is_least else count)
+    return _only(sense, **part)
 
-    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-        count = int(value)
-        if is_least == sense.is_asserted:
-            part = between(count if is_least else count + 1, None)
-        elif is_least and not count:
-            return NOTHING
-        else:
-            part = between(0, count - 1 if is_least else count)
-        return _only(sense, **part)
 
-    return meaning
+_BETWEEN: Final[dict[str, Callable[[int, int | None], dict[str, Any]]]] = {
+    "Length": lambda least, most: {"strings": text.length(least, most) if least or most is not None else text.BODY},
+    "Items": lambda least, most: {"arrays": (ArraySpec(min_items=least, max_items=most),)},
+    "Properties": lambda least, most: {"objects": (ObjectSpec(min_properties=least, max_properties=most),)},
+}
+"""By the second part of the keywords' names, the part of a shape of which the size lies between two."""
 
 
 def _only(sense: Sense, **parts: Any) -> Shape:
     """A type that is limited to a part: with all values of the other types if its keyword is asserted."""
     return restrict(**parts) if sense.is_asserted else Shape(**parts)
-
-
-def _length(least: int, most: int | None) -> dict[str, Any]:
-    return {"strings": text.length(least, most) if least or most is not None else text.BODY}
-
-
-def _num_items(least: int, most: int | None) -> dict[str, Any]:
-    return {"arrays": (ArraySpec(min_items=least, max_items=most),)}
-
-
-def _num_properties(least: int, most: int | None) -> dict[str, Any]:
-    return {"objects": (ObjectSpec(min_properties=least, max_properties=most),)}
 
 
 def _pattern(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
@@ -265,18 +252,16 @@ def _format(semantics: Semantics, location: Location, value: Any, sense: Sense) 
 def _items(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     spec = semantics.items(location)
     if sense.is_evaluated:
-        keywords = location.keywords()
-        is_list = location.draft < SchemaDraft.DRAFT2020 and isinstance(keywords.get("items"), list)
-        rest_key = "additionalItems" if is_list else "items"
-        spec = replace(spec, evaluated=EvaluatedParts(rest_key in keywords, num_items=len(spec.prefix)))
+        is_all = location.of_items()[2] in location.keywords()
+        spec = replace(spec, evaluated=EvaluatedParts(is_all, num_items=len(spec.prefix)))
     return _only(sense, arrays=(spec,) if sense.is_asserted else tuple(spec.denials()))
 
 
 def _contains(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     keywords = location.keywords()
     counts = location.draft >= SchemaDraft.DRAFT2019
-    least = int(cast("int", keywords.get("minContains", 1))) if counts else 1
-    most = int(cast("int", keywords["maxContains"])) if counts and "maxContains" in keywords else None
+    least = int(keywords.get("minContains", 1)) if counts else 1
+    most = int(keywords["maxContains"]) if counts and "maxContains" in keywords else None
     goal = semantics.below(location, "contains")
     denied = semantics.below(location, "contains", is_asserted=False)
     if sense.is_asserted:
@@ -308,12 +293,11 @@ def is_unique_anyway(location: Location, formats: Formats) -> bool:
     """
     keywords = location.keywords()
     types = keywords.get("type", "array")
-    most, least = keywords.get("maxItems"), keywords.get("minItems", 0)
     return (
         keywords.get("uniqueItems") is False
-        or (formats == "python" and is_number(least) and cast("int", least) <= 1)
+        or (formats == "python" and keywords.get("minItems", 0) <= 1)
         or (types != "array" and not (isinstance(types, list) and "array" in types))
-        or (is_number(most) and cast("int", most) <= 1)
+        or keywords.get("maxItems", 2) <= 1
     )
 
 
@@ -321,7 +305,8 @@ def is_unique_anyway(location: Location, formats: Formats) -> bool:
 
 
 def _properties(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    part, excess = semantics.part(location), semantics.excess(location)
+    part = semantics.part(location)
+    excess = support.excess(location, "patternProperties", location.keywords().get("patternProperties", {}))
     if excess is not None:
         semantics.leave(excess, location.at("patternProperties"))
         if not sense.is_asserted:
@@ -369,13 +354,7 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
     if not sense.is_asserted:
         return semantics.union(itertools.starmap(with_name, value.items()))
     shapes = (restrict(objects=(without(name),)).join(with_name(name, below)) for name, below in value.items())
-    result = EVERYTHING
-    try:
-        for shape in shapes:
-            result = semantics.prune(result.meet(shape))
-    except ResourceLimitError as error:
-        semantics.leave(error)  # which leaves those out that come now
-    return result
+    return _narrowed(semantics, EVERYTHING, shapes)
 
 
 # -- combinators
@@ -490,12 +469,10 @@ def _if(semantics: Semantics, location: Location, value: Any, sense: Sense) -> S
     return semantics.union(result)
 
 
-def _ref(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    return semantics.read(semantics.literal(semantics.library.follow(location, value)), sense)
-
-
-def _dynamic_ref(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    return semantics.read(semantics.literal(semantics.library.resolve_dynamic(location)), sense)
+def _reference(name: str, semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
+    library = semantics.library
+    target = library.follow(location) if name == "$ref" else library.target(location, name)
+    return semantics.read(semantics.literal(target), sense)
 
 
 # -- what nothing evaluated
@@ -533,24 +510,22 @@ UNEVALUATED: Final[dict[str, Callable[[Semantics, Location, Shape], Shape]]] = {
 }
 
 
-def _deny_unevaluated(name: str, refusing: Callable[[Semantics, Location, Shape, Goal, Goal], Shape]) -> Meaning:
+def _unevaluated(name: str, semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
     """Denied: the other keywords hold, and something that none of them evaluated is refused.
 
     Asserted only where it says nothing; elsewhere `Semantics.evaluated` applies it after its sisters.
     """
-
-    def meaning(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-        goal = semantics.below(location, name)
-        if sense.is_asserted or goal == TRUE:
-            return EVERYTHING if sense.is_asserted else NOTHING
-        refused = semantics.below(location, name, is_asserted=False)
-        shape = semantics.evaluated(location, Sense.EXACT, has_unevaluated=False)
-        return semantics.both(EVERYTHING, refusing(semantics, location, shape, goal, refused))
-
-    return meaning
+    goal = semantics.below(location, name)
+    if sense.is_asserted or goal == TRUE:
+        return EVERYTHING if sense.is_asserted else NOTHING
+    refused = semantics.below(location, name, is_asserted=False)
+    shape = semantics.evaluated(location, Sense.EXACT, has_unevaluated=False)
+    if name == "unevaluatedProperties":
+        return semantics.prune(_refusing_a_property(semantics, location, shape, refused))
+    return semantics.prune(_refusing_an_item(semantics, shape, goal, refused))
 
 
-def _refusing_a_property(semantics: Semantics, location: Location, shape: Shape, goal: Goal, refused: Goal) -> Shape:
+def _refusing_a_property(semantics: Semantics, location: Location, shape: Shape, refused: Goal) -> Shape:
     objects = []
     for spec in shape.objects:
         if not spec.evaluated.is_all:
@@ -560,7 +535,7 @@ def _refusing_a_property(semantics: Semantics, location: Location, shape: Shape,
     return Shape(objects=tuple(dict.fromkeys(objects)))
 
 
-def _refusing_an_item(semantics: Semantics, location: Location, shape: Shape, goal: Goal, refused: Goal) -> Shape:
+def _refusing_an_item(semantics: Semantics, shape: Shape, goal: Goal, refused: Goal) -> Shape:
     arrays = []
     for spec in shape.arrays:
         evaluated = spec.evaluated
@@ -572,53 +547,51 @@ def _refusing_an_item(semantics: Semantics, location: Location, shape: Shape, go
     return Shape(arrays=tuple(dict.fromkeys(arrays)))
 
 
-MEANINGS: Final[dict[str, Meaning]] = {
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-    **{name: _bound(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
-    "multipleOf": _multiple_of,
-    "minLength": _size(True, _length),
-    "maxLength": _size(False, _length),
-    "pattern": _pattern,
-    "format": _format,
-    **dict.fromkeys(("prefixItems", "items", "additionalItems"), _items),
-    "minItems": _size(True, _num_items),
-    "maxItems": _size(False, _num_items),
-    "contains": _contains,
-    "uniqueItems": _unique_items,
-    **dict.fromkeys(("properties", "patternProperties", "additionalProperties"), _properties),
-    "propertyNames": _property_names,
-    "required": _required,
-    "minProperties": _size(True, _num_properties),
-    "maxProperties": _size(False, _num_properties),
-    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _dependencies),
-    "allOf": _all_of,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "not": _not,
-    "if": _if,
-    "$ref": _ref,
-    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _dynamic_ref),
-    "unevaluatedProperties": _deny_unevaluated("unevaluatedProperties", _refusing_a_property),
-    "unevaluatedItems": _deny_unevaluated("unevaluatedItems", _refusing_an_item),
+def _by_name(meaning: Callable[..., Shape], *names: str) -> dict[str, Meaning]:
+    return {name: partial(meaning, name) for name in names}
+
+
+_BY_TYPE: Final[dict[str, dict[str, Meaning]]] = {
+    "number": {
+        **_by_name(_bound, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        "multipleOf": _multiple_of,
+    },
+    "string": {**_by_name(_size, "minLength", "maxLength"), "pattern": _pattern, "format": _format},
+    "array": {
+        **dict.fromkeys(("prefixItems", "items", "additionalItems"), _items),
+        **_by_name(_size, "minItems", "maxItems"),
+        "contains": _contains,
+        "uniqueItems": _unique_items,
+        **_by_name(_unevaluated, "unevaluatedItems"),
+    },
+    "object": {
+        **dict.fromkeys(("properties", "patternProperties", "additionalProperties"), _properties),
+        "propertyNames": _property_names,
+        "required": _required,
+        **_by_name(_size, "minProperties", "maxProperties"),
+        **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _dependencies),
+        **_by_name(_unevaluated, "unevaluatedProperties"),
+    },
+    "": {
+        "type": _type,
+        "enum": _enum,
+        "const": _const,
+        "allOf": _all_of,
+        "anyOf": _any_of,
+        "oneOf": _one_of,
+        "not": _not,
+        "if": _if,
+        **_by_name(_reference, *REFERENCES),
+    },
 }
+MEANINGS: Final = {name: meaning for meanings in _BY_TYPE.values() for name, meaning in meanings.items()}
+TYPES: Final = {name: kind for kind, meanings in _BY_TYPE.items() for name in meanings if kind}
+"""The keywords that speak of one type, with its name."""
+KEYWORDS: Final = Keywords(MEANINGS, (_properties, _items), UNEVALUATED, TYPES)
+OF_SCALARS: Final = _BY_TYPE["number"].keys() | _BY_TYPE["string"].keys()
 
 EVALUATING: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "prefixItems", "items", "additionalItems", "contains"}
-    | {"dependencies", "dependentSchemas", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef", "$recursiveRef"}
+    | {"dependencies", "dependentSchemas", "allOf", "anyOf", "oneOf", "if", *REFERENCES}
 )
 """The keywords that evaluate properties and items, by themselves or by schemas in place."""
-
-TYPES: Final[dict[str, str]] = {
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
-    **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
-    **dict.fromkeys(("prefixItems", "items", "additionalItems", "minItems", "maxItems"), "array"),
-    **dict.fromkeys(("contains", "uniqueItems", "unevaluatedItems"), "array"),
-    **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "propertyNames"), "object"),
-    **dict.fromkeys(("required", "minProperties", "maxProperties", "unevaluatedProperties"), "object"),
-    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), "object"),
-}
-"""The keywords that speak of one type, with its name."""
-
-KEYWORDS: Final = Keywords(MEANINGS, (_properties, _items), UNEVALUATED, TYPES)

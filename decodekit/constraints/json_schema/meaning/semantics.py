@@ -29,10 +29,10 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 from decodekit.constraints.json_schema.document import support
-from decodekit.constraints.json_schema.document.drafts import JsonValue, SchemaDraft, keyword
+from decodekit.constraints.json_schema.document.drafts import REFERENCES, JsonValue, SchemaDraft, keyword
 from decodekit.constraints.json_schema.document.loader import Library, Location, asking
 from decodekit.constraints.json_schema.strings import character_search, patterns, text
 from decodekit.constraints.json_schema.strings.patterns import MAX_PATTERNS, Searched
@@ -79,7 +79,6 @@ _COMPOUND: Final = frozenset(
     | {"unevaluatedProperties", "unevaluatedItems"}
 )
 
-_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _COMPOUNDS: Final[Goal] = frozenset({2})
 """All objects and arrays."""
 _OF_STRINGS: Final = frozenset({"pattern", "format", "minLength", "maxLength"})
@@ -88,8 +87,6 @@ _MAX_REFUSED: Final = 3  # patterns that are left out one by one before all othe
 _SCALAR_TYPES: Final = ("string", "number", "integer", "boolean", "null")
 Meaning: TypeAlias = "Callable[[Semantics, Location, Any, Sense], Shape]"
 """(semantics, schema, value of the keyword, sense of the schema) -> the values that it stands for."""
-
-
 Embed: TypeAlias = "Callable[[Semantics, Location], Node]"
 
 
@@ -108,10 +105,6 @@ class Keywords:
     groups: Collection[Meaning]
     unevaluated: Mapping[str, Callable[[Semantics, Location, Shape], Shape]]
     types: Mapping[str, str]
-
-    def of_scalars(self) -> set[str]:
-        """The keywords that speak of numbers or of strings."""
-        return {name for name, kind in self.types.items() if kind in ("number", "string")}
 
 
 class Semantics:
@@ -133,7 +126,8 @@ class Semantics:
         self.formats = formats
         self.keywords = keywords
         self._embed = embed
-        self._involved = keywords.meanings.keys() - keywords.of_scalars() - {"type", "enum"}
+        involved = {name for name in keywords.meanings if keywords.types.get(name) not in ("number", "string")}
+        self._involved = involved - {"type", "enum"}
         self._locations: list[Location | None] = [None, None]  # by literal // 2
         self._numbers: dict[Location, int] = {}
         self._constants: dict[str, Literal] = {}
@@ -151,7 +145,7 @@ class Semantics:
         self._num_settled = 0  # since the shape in progress was begun
         self._is_exact = False  # shapes that tell what was evaluated are exact, or there is none
         self._lock = threading.RLock()  # `_in_progress` belongs to one thread at a time
-        self._plainly_empty: dict[tuple[Goal, int], bool] = {}
+        self._plainly_empty: dict[Goal, bool] = {}
 
     # -- literals and goals
 
@@ -231,7 +225,7 @@ class Semantics:
         keywords = location.keywords()
         if keywords.get("type") not in _SCALAR_TYPES or not self._involved.isdisjoint(keywords):
             return False
-        return all(type(value) is str for value in cast("list[JsonValue]", keywords.get("enum", ())))
+        return all(type(value) is str for value in keywords.get("enum", ()))
 
     # -- shapes
 
@@ -408,24 +402,13 @@ class Semantics:
                 shapes.append(meaning(self, location, value, sense))
             except ResourceLimitError as error:
                 self.leave(error)
-                shapes.append(self._weakest(name, sense))
+                kind = self.keywords.types.get(name)  # all values that the keyword may stand for, whatever it says
+                shapes.append(EVERYTHING if sense.is_asserted or kind is None else EVERYTHING.only(kind))
             finally:
                 self._reading.pop()
-        return self._together(location, shapes, sense)
-
-    def _together(self, location: Location, shapes: list[Shape], sense: Sense) -> Shape:
-        """The shape of a schema, given those of its keywords: their intersection, or of a denied schema their union."""
         if not sense.is_asserted:
             return self.union(shapes, location)
-        result = EVERYTHING
-        for shape in shapes:
-            result = self.meet(result, shape, location)
-        return result
-
-    def _weakest(self, name: str, sense: Sense) -> Shape:
-        """All values that a keyword may stand for, whatever it says."""
-        type_ = self.keywords.types.get(name)
-        return EVERYTHING if sense.is_asserted or type_ is None else EVERYTHING.only(type_)
+        return reduce(lambda result, shape: self.meet(result, shape, location), shapes, EVERYTHING)
 
     def evaluated(self, location: Location, sense: Sense, *, has_unevaluated: bool = True) -> Shape:
         """The values that a schema admits, where each object and array tells what was evaluated of it.
@@ -435,22 +418,18 @@ class Semantics:
         Raises:
             ResourceLimitError: too many alternatives, too deep. A weaker shape would not tell what was evaluated.
         """
+        result, last = EVERYTHING, []
         is_exact, self._is_exact = self._is_exact, True
         try:
-            return self._find_evaluated(location, sense, has_unevaluated=has_unevaluated)
+            for name, value, meaning in self._assertions(location):
+                if name in self.keywords.unevaluated:
+                    last.append(name)
+                else:
+                    result = self.both(result, meaning(self, location, value, sense))
+            for name in last if has_unevaluated else ():
+                result = self.prune(self.keywords.unevaluated[name](self, location, result))
         finally:
             self._is_exact = is_exact
-
-    def _find_evaluated(self, location: Location, sense: Sense, *, has_unevaluated: bool) -> Shape:
-        result, last = EVERYTHING, []
-        unevaluated = self.keywords.unevaluated
-        for name, value, meaning in self._assertions(location):
-            if name in unevaluated:
-                last.append(name)
-            else:
-                result = self.both(result, meaning(self, location, value, sense))
-        for name in last if has_unevaluated else ():
-            result = self.prune(unevaluated[name](self, location, result))
         return result
 
     def _is_unevaluated_limited(self, location: Location) -> bool:
@@ -563,9 +542,9 @@ class Semantics:
                     return True
         return False
 
-    def _constants_at(self, spec: ObjectSpec, name: str) -> frozenset[object] | None:
+    def _constants_at(self, spec: ObjectSpec, name: str) -> frozenset[Any] | None:
         """The scalars that a property may be, if the schemas of its value list them."""
-        found: frozenset[object] | None = None
+        found: frozenset[Any] | None = None
         for part in spec.parts:
             for literal in part.names.get(name, ()):
                 constants = self._constants_of(literal)
@@ -573,7 +552,7 @@ class Semantics:
                     found = constants if found is None else found & constants
         return found
 
-    def _is_contradictory(self, spec: ObjectSpec | ArraySpec, depth: int = 3) -> bool:
+    def _is_contradictory(self, spec: ObjectSpec | ArraySpec) -> bool:
         give_way()
         if isinstance(spec, ObjectSpec):
             if spec.max_properties is not None and spec.max_properties < max(len(spec.required), spec.min_properties):
@@ -585,24 +564,24 @@ class Semantics:
             if spec.is_unique and spec.is_repeating:
                 return True
             needed = (spec.goal(index) for index in range(min(spec.min_items, len(spec.prefix) + 1)))
-        return any(self._is_plainly_empty(goal, depth) for goal in needed)
+        return any(map(self._is_plainly_empty, needed))
 
-    def _is_plainly_empty(self, goal: Goal, depth: int) -> bool:
+    def _is_plainly_empty(self, goal: Goal) -> bool:
         if goal == FALSE:
             return True
         if len(goal) < 2:
             return False
-        known = self._plainly_empty.get((goal, depth))
+        known = self._plainly_empty.get(goal)
         if known is None:
-            self._plainly_empty[goal, depth] = False  # who asks again on the way here is not told more than that
+            self._plainly_empty[goal] = False  # who asks again on the way here is not told more than that
             try:
-                known = self._plainly_empty[goal, depth] = self._find_plainly_empty(goal, depth)
+                known = self._plainly_empty[goal] = self._find_plainly_empty(goal)
             except Unfinished:
-                del self._plainly_empty[goal, depth]  # the next slice is told the answer
+                del self._plainly_empty[goal]  # the next slice is told the answer
                 raise
         return known
 
-    def _find_plainly_empty(self, goal: Goal, depth: int) -> bool:
+    def _find_plainly_empty(self, goal: Goal) -> bool:
         exact = [(literal, listed) for literal in goal if (listed := self._exact_constants_of(literal)) is not None]
         if len(exact) == len(goal):  # nothing else is asked
             admitted = [listed for literal, listed in exact if not literal & 1]
@@ -611,30 +590,22 @@ class Semantics:
         constants = [found for literal in goal if (found := self._constants_of(literal)) is not None]
         if len(constants) > 1 and not frozenset.intersection(*constants):
             return True
-        if depth == 0 or not all(map(self._is_simple, goal)):
+        if not all(map(self._is_simple, goal)):
             return False
+        shape = EVERYTHING
         try:
-            shape = self._plain(goal)
-            return shape is not None and not (
-                shape.has_scalar
-                or any(not self._is_contradictory(spec, depth - 1) for spec in shape.objects)
-                or any(not self._is_contradictory(spec, depth - 1) for spec in shape.arrays)
-            )
+            for literal in sorted(goal):
+                other = self.shape_of(literal)
+                if max(len(shape.objects) * len(other.objects), len(shape.arrays) * len(other.arrays)) > MAX_PLAIN:
+                    return False
+                shape = shape.meet(other)
+            shape = self.prune(shape)
+            return not (shape.has_scalar or shape.objects or shape.arrays)
         except ResourceLimitError:
             return False
 
-    def _plain(self, goal: Goal) -> Shape | None:
-        """As `pending`, where that is little work."""
-        shape = EVERYTHING
-        for literal in sorted(goal):
-            other = self.shape_of(literal)
-            if max(len(shape.objects) * len(other.objects), len(shape.arrays) * len(other.arrays)) > MAX_PLAIN:
-                return None
-            shape = shape.meet(other)
-        return self.prune(shape)
-
     @kept
-    def _constants_of(self, literal: Literal) -> frozenset[object] | None:
+    def _constants_of(self, literal: Literal) -> frozenset[Any] | None:
         """The scalars of an asserted `const` or `enum`, comparable across types: how branches are told apart mostly."""
         location = self.location(literal)
         if location is None or literal & 1:
@@ -647,16 +618,14 @@ class Semantics:
         return frozenset((isinstance(value, bool), value) for value in values)
 
     @kept
-    def _exact_constants_of(self, literal: Literal) -> frozenset[object] | None:
+    def _exact_constants_of(self, literal: Literal) -> frozenset[Any] | None:
         """As `_constants_of`, for a schema that says nothing else; of a denied literal, those of its denial."""
         location, constants = self.location(literal), self._constants_of(literal & ~1)
         if location is None or constants is None:
             return None
         says = dict(location.assertions())
         type_ = says.pop("type", None)
-        is_of_type = type_ is None or (
-            type_ == "string" and all(isinstance(value, str) for _, value in cast("Any", constants))
-        )
+        is_of_type = type_ is None or (type_ == "string" and all(isinstance(value, str) for _, value in constants))
         return constants if len(says) == 1 and is_of_type else None
 
     def _is_simple(self, literal: Literal) -> bool:
@@ -675,7 +644,7 @@ class Semantics:
                 return "$dynamicRef" not in keywords and "$recursiveRef" not in keywords
             if len(keywords.keys() - {"$defs", "definitions", "$schema", "$id", "title", "description"}) > 1:
                 return False
-            location = self.library.resolve(location, reference)
+            location = self.library.target(location)
         return False
 
     def prune(self, shape: Shape) -> Shape:
@@ -695,7 +664,7 @@ class Semantics:
     @kept
     def part(self, location: Location) -> Properties:
         """`properties`, `patternProperties` and `additionalProperties` of a schema object."""
-        keywords = cast("dict[str, Any]", location.keywords())
+        keywords = location.keywords()
         names = {name: self.below(location, "properties", name) for name in keywords.get("properties", ())}
         rules: list[tuple[Node, Goal]] = []
         patterned = keywords.get("patternProperties", ())
@@ -706,15 +675,6 @@ class Semantics:
         is_told = "additionalProperties" in keywords and len(patterned) <= MAX_PATTERNS
         additional = self.below(location, "additionalProperties") if is_told else TRUE
         return Properties(names, tuple(rules), additional)
-
-    @kept
-    def excess(self, location: Location) -> ResourceLimitError | None:
-        """Why `part` asks for less than `patternProperties` and its sisters do; None if it does not."""
-        patterned = cast("dict[str, Any]", location.keywords().get("patternProperties", {}))
-        if len(patterned) > MAX_PATTERNS:
-            return ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema")
-        found = (self.pattern(location, name, "patternProperties").excess for name in patterned)
-        return next((excess for excess in found if excess is not None), None)
 
     @kept
     def remainder(self, location: Location, evaluated: EvaluatedParts) -> Properties:
@@ -739,55 +699,44 @@ class Semantics:
         return self._embed(self, location)
 
     @kept
-    def pattern(self, location: Location, pattern: str, *tokens: str) -> Searched:
+    def pattern(self, location: Location, pattern: str, key: str) -> Searched:
         """The texts in which a pattern is found; of a Python type those in which all readers of patterns find it."""
-        at = location.at(*tokens, *(() if tokens == ("pattern",) else (pattern,)))
-        found = patterns.searched(pattern, at=at)
+        found = patterns.searched(pattern, at=location.at(key) if key == "pattern" else location.at(key, pattern))
         if self.formats != "python":
             return found
         return replace(found, texts=text.meet(found.texts, patterns.read_alike(pattern)))
 
-    def search(self, location: Location, pattern: str, value: str, *tokens: str) -> Work[bool]:
-        """Whether a pattern of a schema is found in a text. One of very many is not made an automaton for it.
+    def search(self, location: Location, pattern: str, value: str, key: str) -> Work[bool]:
+        """Whether a pattern of a schema, under a keyword, is found in a text.
 
         Raises:
             ResourceLimitError: that takes too many steps.
         """
-        found = self.prepare_search(location, pattern, *tokens)
+        found = self.prepare_search(location, pattern, key)
         if isinstance(found, PatternProgram):
             return (yield from patterns.search(found, value))
         return (yield from text.matching(found, value))
 
     @kept
-    def prepare_search(self, location: Location, pattern: str, *tokens: str) -> Node | PatternProgram:
+    def prepare_search(self, location: Location, pattern: str, key: str) -> Node | PatternProgram:
         """The body language of a pattern if it is exact and not one of very many, else a program to search with."""
-        if tokens == ("pattern",) or len(cast("Any", location.keywords()["patternProperties"])) <= MAX_PATTERNS:
-            found = self.pattern(location, pattern, *tokens)
+        if key == "pattern" or len(location.keywords()["patternProperties"]) <= MAX_PATTERNS:
+            found = self.pattern(location, pattern, key)
             if found.excess is None:
                 return found.texts
-        return self.program(pattern)
-
-    @kept
-    def program(self, pattern: str) -> PatternProgram:
-        """The pattern for a search by backtracking."""
         return patterns.program(pattern)
 
     def items(self, location: Location) -> ArraySpec:
         """The goals of the items by `prefixItems`, `items` and `additionalItems`, as the draft reads them."""
-        keywords = location.keywords()
-        is_2020 = location.draft >= SchemaDraft.DRAFT2020
-        prefix_key, rest_key = ("prefixItems", "items") if is_2020 else ("items", "additionalItems")
-        prefix = keywords.get(prefix_key, [] if is_2020 else None)
-        if not isinstance(prefix, list):
-            prefix, rest_key = [], "items"
-        goals = tuple(self.below(location, prefix_key, index) for index in range(len(prefix)))
-        return ArraySpec(goals, self.below(location, rest_key) if rest_key in keywords else TRUE)
+        first, listed, rest = location.of_items()
+        goals = tuple(self.below(location, first, index) for index in range(len(listed)))
+        return ArraySpec(goals, self.below(location, rest) if rest in location.keywords() else TRUE)
 
 
 def _combining(place: Location | None) -> list[str]:
     """The pointers of the keywords of a schema that combine alternatives; of all that it asserts without them."""
     names = [] if place is None else [name for name, _ in place.assertions()]
-    found = [name for name in names if name in _COMPOUND or name in _REFERENCES] or names
+    found = [name for name in names if name in _COMPOUND or name in REFERENCES] or names
     return [] if place is None else [place.at(name) for name in found]
 
 

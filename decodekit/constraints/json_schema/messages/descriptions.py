@@ -17,7 +17,7 @@ from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.document.pointers import innermost, pointer
 from decodekit.constraints.json_schema.frames.arrays import SOME_TEXT
 from decodekit.constraints.json_schema.frames.schema_frames import ArrayFrame, ObjectFrame, SchemaNetwork, ValueFrame
-from decodekit.constraints.json_schema.meaning.keywords import KEYWORDS, MEANINGS
+from decodekit.constraints.json_schema.meaning.keywords import MEANINGS, OF_SCALARS
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import string_formats as formats
 from decodekit.constraints.json_schema.strings import text
@@ -35,7 +35,7 @@ _MAX_FACTS: Final = 200
 _MAX_BRANCHES: Final = 6
 _LEXEME: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?[0-9][0-9.eE+-]*|[a-z]+', re.DOTALL)
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?([eE][+-]?[0-9]+)")
-_OF_SCALARS: Final = KEYWORDS.of_scalars() | {"type", "enum", "const", "anyOf", "oneOf", "not", "if"}
+_OF_SCALARS: Final = OF_SCALARS | {"type", "enum", "const", "anyOf", "oneOf", "not", "if"}
 
 
 def expected(frame: Frame, move: Move) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, An
         seen.add(location)
         for name, value in location.assertions():
             if name == "$ref":
-                agenda.append(semantics.library.resolve(location, value))
+                agenda.append(semantics.library.target(location))
             elif name == "allOf":
                 agenda += [semantics.library.child(location, name, index) for index in range(len(value))]
             else:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from decodekit.constraints.json_schema.document.drafts import is_number
+from decodekit.constraints.json_schema.document.drafts import REFERENCES, is_number
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
@@ -49,7 +49,7 @@ _READS: Final[dict[str, frozenset[str]]] = {
 }
 """Keywords that ask for more without another one, which therefore stays as long as they do."""
 
-_FIRST: Final = (*_READS, *_BRANCHED, "$ref", "$dynamicRef", "$recursiveRef")
+_FIRST: Final = (*_READS, *_BRANCHED, *REFERENCES)
 """The keywords that are dropped first, so that a reason is made of plain ones if it can be."""
 
 
@@ -77,7 +77,7 @@ class Reasons:
         try:
             return self._reason(place)
         except ConstraintError:  # a limit that the schema as a whole does not meet
-            return _excluding(self.parts(place), _keywords(place))
+            return _excluding(self.parts(place), place.keywords())
 
     def _reason(self, place: Location) -> str:
         step = self._needed(place)
@@ -152,7 +152,7 @@ class Reasons:
     def _contradiction(self, place: Location) -> str:
         if place.value is False:
             return "the schema is false"
-        parts, keywords = self.parts(place), _keywords(place)
+        parts, keywords = self.parts(place), place.keywords()
         names = {part.keyword for part in parts} - {"type"}
         if names == {"enum"} and keywords["enum"] == []:
             return "the enum is empty"
@@ -212,16 +212,14 @@ class Reasons:
 
     def _find_needed(self, place: Location) -> tuple[str, Goal] | None:
         parts, semantics, library = self.parts(place), self._semantics, self._network.library
-        keywords = _keywords(place)
+        keywords = place.keywords()
         names = {part.keyword for part in parts} - {"type"}
         if len(parts) == 1:
             name, detail = parts[0]
             if name == "allOf" and detail is not None:
                 return f"allOf/{detail}", semantics.below(place, "allOf", detail)
-            if name == "$ref":
-                return f"what {show(keywords[name])} refers to", semantics.goal(library.resolve(place, keywords[name]))
-            if name in ("$dynamicRef", "$recursiveRef"):
-                return f"what {show(keywords[name])} refers to", semantics.goal(library.resolve_dynamic(place))
+            if name in REFERENCES:
+                return f"what {show(keywords[name])} refers to", semantics.goal(library.target(place, name))
         required = _required(parts)
         if names <= _OF_OBJECTS and len(required) == 1:
             goal = semantics.part(place).goal(required[0])
@@ -268,13 +266,9 @@ class Reasons:
         return False
 
 
-def _keywords(place: Location) -> dict[str, Any]:
-    return place.keywords()
-
-
 def _all_parts(place: Location) -> list[Condition]:
     """The conditions of a schema, in document order."""
-    keywords = _keywords(place)
+    keywords = place.keywords()
     parts: list[Condition] = []
     for name, value in place.assertions():
         details: Iterable[str | int] = ()
