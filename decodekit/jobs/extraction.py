@@ -68,6 +68,7 @@ class ExtractionOptions:
         max_failures: the number of failures after which no more documents are taken up; None for no limit.
         executor: ``"local"``: in this process; ``"ray"``: in `num_workers` actors of Ray (see `jobs.ray`).
         alternatives: find the probabilities of all values of fields that have few; see `jobs.reports.alternatives`.
+        device_map: how the model is spread over the devices of a machine, here or of a worker; as of `LLM.load`.
     """
 
     schema: JobSchema
@@ -89,6 +90,7 @@ class ExtractionOptions:
     executor: ExecutorName = "local"
     num_workers: int | None = None
     alternatives: bool = False
+    device_map: str | None = None
 
     @property
     def strategy_settings(self) -> dict[str, Any]:
@@ -245,7 +247,8 @@ class Extraction:
         else:
             from decodekit.jobs.ray import RayExecutor, model_on_worker
 
-            load = partial(model_on_worker, self.settings.model, self.settings.dtype, self.settings.weights)
+            settings = self.settings
+            load = partial(model_on_worker, settings.model, settings.dtype, settings.weights, options.device_map)
             executor = RayExecutor(load, self._call, options.batch_size, options.num_workers, options.alternatives)
         vocabulary, observer = self._llm.vocabulary, observer or Observer()
         runner = JobRunner(folder, self._prompt, self._validator, vocabulary, options.max_failures, observer)

@@ -47,12 +47,12 @@ _REACHED: Final = (
 )
 
 
-def model_on_worker(name: str, dtype: str, weights: str) -> LLM:
+def model_on_worker(name: str, dtype: str, weights: str, device_map: str | None = None) -> LLM:
     """The model of a job as a worker loads it, of the number type of the driver's model; raises JobError if the machine
     has another model of this name, which the fingerprint of the weights tells."""
     from decodekit.llm import LLM
 
-    llm = LLM.load(name, dtype=dtype)
+    llm = LLM.load(name, dtype=dtype, device_map=device_map)
     found = weights_fingerprint(llm.model)
     if found != weights:
         cause = f"the model {name!r} has the weights {found} on a worker, and {weights} on the driver"

@@ -162,11 +162,11 @@ def test_a_cluster_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_command_line_decodes_where_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llm: FakeLLM
 ) -> None:
-    started: list[tuple[int | None, int | None]] = []
+    started: list[tuple[int | None, int | None, str]] = []
 
     class Recorded(LocalExecutor):
         def __init__(self, load: Any, options: Any, batch_size: int | None, workers: int | None, _: bool):
-            started.append((batch_size, workers))
+            started.append((batch_size, workers, load.args[-1]))
             super().__init__(llm, 1, options)  # type: ignore[arg-type]
 
     monkeypatch.setitem(sys.modules, "ray.data", ModuleType("ray.data"))
@@ -174,15 +174,15 @@ def test_the_command_line_decodes_where_it_is_told(
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.txt").write_text("one CUT")
-    where = ("--executor", "ray", "--workers", "2", "--batch-size", "3")
+    where = ("--executor", "ray", "--workers", "2", "--batch-size", "3", "--device-map", "cpu")
     arguments = ("extract", tmp_path / "a.txt", tmp_path / "b.txt", "--schema", "first, words int, seed int")
     assert Result(*arguments, "-o", tmp_path / "local").code == console.SOME_FAILED
     assert not started
     assert Result(*arguments, "-o", tmp_path / "out", *where).code == console.SOME_FAILED
-    assert started == [(3, 2)]
+    assert started == [(3, 2, "cpu")]
     assert row_set(tmp_path / "out" / RESULTS) == row_set(tmp_path / "local" / RESULTS)
     Result("retry", tmp_path / "out", *where)
-    assert started == [(3, 2)] * 2
+    assert started == [(3, 2, "cpu")] * 2
     assert Result("retry", tmp_path / "out", "--workers", "2").code == console.USAGE
 
 

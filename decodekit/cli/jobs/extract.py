@@ -190,19 +190,20 @@ def extract(
         executor=documents.executor,
         num_workers=documents.workers,
         alternatives=documents.alternatives,
+        device_map=model.device_map,
     )
     if output_format == "parquet":
         needed("pyarrow", "tables", "--output-format parquet")
     selection: dict[str, Any] = {"shard": shard, "limit": documents.limit}
     selection["tables"] = [] if output_format == "jsonl" else [output_format]
-    return _extract(inputs, output, chosen, model, documents, selection, fresh=fresh, force=force)
+    return _extract(inputs, output, chosen, model.dtype, documents, selection, fresh=fresh, force=force)
 
 
 def _extract(
     inputs: list[str],
     output: Path,
     chosen: ExtractionOptions,
-    model: o.ModelOptions,
+    dtype: str,
     documents: DocumentOptions,
     selection: Mapping[str, Any],
     *,
@@ -221,7 +222,7 @@ def _extract(
     piped = read_stdin(sys.stdin.buffer, documents.input("", output)) if "-" in inputs else None
     for warning in warnings_of(chosen.schema):
         note(f"schema: {warning}")
-    extraction = Extraction(load_model(model.model, model.dtype, model.device_map), chosen)
+    extraction = Extraction(load_model(chosen.model, dtype, chosen.device_map), chosen)
     folder, is_resumed = JobFolder.create_or_resume(output, extraction.settings, fresh=fresh, force=force)
     with folder:
         if piped is not None:
@@ -276,10 +277,10 @@ def retry(
     tell_program(job, directory)
     changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
     changes |= {"max_rollbacks": max_rollbacks, "max_retries": max_retries}
-    changes |= {"batch_size": rows, "executor": executor, "num_workers": workers}
+    changes |= {"batch_size": rows, "executor": executor, "num_workers": workers, "device_map": device_map}
     chosen = ExtractionOptions.of_settings(job.settings, **changes)
     chosen.check()
-    extraction = Extraction(load_model(chosen.model, job.settings.dtype, device_map), chosen)
+    extraction = Extraction(load_model(chosen.model, job.settings.dtype, chosen.device_map), chosen)
     # The settings may differ: every line names its own, and the job keeps those of `extract`.
     with JobFolder.create_or_resume(directory, extraction.settings, retries=True)[0] as folder:
         return run(extraction, folder, list(found.values()), retries=True)
