@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from decodekit.evaluation.reports.comparison_page import report_html, report_piece
 from decodekit.evaluation.reports.comparison_tables import table
-from decodekit.evaluation.reports.summary import Results
+from decodekit.evaluation.reports.summary import Results, plain_mean
 from decodekit.html_pages import page_bytes
 from decodekit.records.ledger import encode_line, write_file
 
@@ -50,8 +49,8 @@ class Comparison(Results):
                 "error": one.error,
                 "num_tokens": len(one.repeats[0].token_ids),
                 "logprob": one.repeats[0].logprob,
-                "s_per_token": _mean(repeat.s_per_token for repeat in one.repeats),
-                "ttft_s": _mean(repeat.stats.ttft_s for repeat in one.repeats if repeat.stats is not None),
+                "s_per_token": plain_mean(repeat.s_per_token for repeat in one.repeats),
+                "ttft_s": plain_mean(repeat.stats.ttft_s for repeat in one.repeats if repeat.stats is not None),
                 **one.quality,
             }
             for row in self.rows
@@ -90,8 +89,3 @@ class Comparison(Results):
         from decodekit.evaluation.reports.plots import plot
 
         return plot(self, path)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

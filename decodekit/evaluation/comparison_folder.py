@@ -17,7 +17,7 @@ from decodekit import __version__
 from decodekit.constraints.fingerprint import described, without_address
 from decodekit.decoding.request.prompt import Prompt
 from decodekit.errors import JobError, JobSettingsError
-from decodekit.evaluation.result_rows import Row, row_of
+from decodekit.evaluation.result_rows import row_of
 from decodekit.evaluation.task import Task
 from decodekit.llm import LLM
 from decodekit.records.fingerprints import differences, digest, tokenizer_fingerprint, weights_fingerprint
@@ -32,18 +32,8 @@ FORMAT = 1
 class BenchFolder:
     """The folder of a comparison, which this process has locked and writes to. Use it as a context manager.
 
-    Args:
-        path: the folder; made when missing.
-        settings: what decides the rows, as `settings_of` gives it.
-        fresh: delete what an earlier comparison left.
-
-    Attributes:
-        rows: those that are measured, by task, strategy and seed.
-
-    Raises:
-        JobSettingsError: its rows were measured with other settings; with all that differ.
-        JobError: another process works in the folder, or it holds rows whose settings are not known.
-        OutputError: it cannot be written.
+    What an earlier comparison left is deleted if it is to be `fresh`; otherwise its settings have to be the same
+    (`settings_of`), and `rows` are those that are measured, by task, strategy and seed. Errors are those of `compare`.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> None:
@@ -66,24 +56,20 @@ class BenchFolder:
             self._lock.close()
             raise
 
-    def append(self, row: Row, record: Mapping[str, Any]) -> None:
+    def append(self, record: Mapping[str, Any]) -> None:
         """Write down a row that is whole, as its record; it is safe as soon as this returns."""
         self._ledger.append(record)
         self._ledger.sync()
-        self.rows[row.task, row.strategy, row.seed] = row
-
-    def close(self) -> None:
-        """Close the file and let go of the lock."""
-        try:
-            self._ledger.close()
-        finally:
-            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.close()
+        """Close the file and let go of the lock."""
+        try:
+            self._ledger.close()
+        finally:
+            self._lock.close()
 
 
 def count_rows(path: Path) -> int:
@@ -146,7 +132,9 @@ def _take_settings(path: Path, settings: Mapping[str, Any]) -> None:
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise JobError(f"{file} cannot be read: {error!r}.", at=str(file)) from error
-    changes = differences(_compared(before), _compared(now))
+    # What a model is called is for people; what it is, is in its weights. So a model that was moved is the same.
+    ours, theirs = ({k: v for k, v in one.items() if k not in ("model", "judge")} for one in (before, now))
+    changes = differences(ours, theirs)
     if changes:
         raise JobSettingsError(
             f"{path} holds a comparison with other settings "
@@ -154,8 +142,3 @@ def _take_settings(path: Path, settings: Mapping[str, Any]) -> None:
             at=str(file),
             hint="another folder (-o), or --fresh (fresh=True) to delete its rows and start again.",
         )
-
-
-def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    # What a model is called is for people; what it is, is in its weights. So a model that was moved is the same.
-    return {name: value for name, value in settings.items() if name not in ("model", "judge")}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -120,8 +121,12 @@ def compare(
         watched, meter, plan, JudgeModel(judge or llm), progress or (lambda num_done, num_calls, label: None), origin
     )
     rows = bench.run() if folder is None else _kept_rows(bench, llm, judge or llm, Path(folder), fresh=fresh)
-    shown = {task.name: _shown(plan.measures[task.name], rows, task.name) for task in plan.tasks}
-    notes = (*_notes(rows, plan, shown), *_notes_on_origin(rows, origin))
+    found = {(row.task, name) for row in rows for name in row.quality}  # the measures that gave a figure
+    shown = {
+        task.name: tuple(one.name for one in plan.measures[task.name] if (task.name, one.name) in found)
+        for task in plan.tasks
+    }
+    notes = tuple(_notes(rows, plan, shown, origin))
     return Comparison(tuple(rows), plan.strategies, plan.tasks, shown, plan.baseline, plan.settings, origin, notes)
 
 
@@ -130,38 +135,24 @@ def seed_of(seed: int, number: int) -> int:
     return seed + (number << 32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """Examples that are decoded in one call: their numbers in the task, and what that call is given."""
-
-    numbers: tuple[int, ...]
-    prompts: list[Prompt]
-    constraint: Any
-
-
+_Unit: TypeAlias = tuple[tuple[int, ...], Any]
+"""Examples that are decoded in one call: their numbers in the task, and their constraint."""
 _Cell: TypeAlias = tuple[str, str, int]
 """Task, strategy and seed: what a row is of."""
 
 
 @dataclass(frozen=True)
 class _BenchPlan:
-    """The plan of a comparison: the options of `compare` after they were read and checked.
-
-    Args:
-        strategies, seeds, repeats, batch_size, baseline: as in `compare`.
-        tasks: with the token limit of the comparison.
-        measures: the metrics of each task, by its name.
-        settings: what `Comparison.settings` says.
-    """
+    """The plan of a comparison: the options of `compare` after they were read and checked."""
 
     strategies: Mapping[str, Strategy]
-    tasks: tuple[Task, ...]
-    measures: Mapping[str, Sequence[Metric]]
+    tasks: tuple[Task, ...]  # with the token limit of the comparison
+    measures: Mapping[str, Sequence[Metric]]  # by the names of the tasks
     seeds: Sequence[int]
     repeats: int
     batch_size: int
     baseline: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # as `Comparison` has them
 
 
 def _refuse_other_types(llm: object, judge: object, seeds: object, progress: object, folder: object) -> None:
@@ -196,12 +187,12 @@ def _planned(
     faults: list[DecodekitError] = []
     chosen: dict[str, Strategy] = {}
     found: list[Task] = []
+    own: list[Metric] = []
     measures: dict[str, Sequence[Metric]] = {}
     with collecting(faults):
         chosen = named_strategies(strategies)
     with collecting(faults):
         found = named_tasks(tasks)
-    own: list[Metric] = []
     with collecting(faults):
         own = own_metrics(metrics)
     for task in found:
@@ -243,20 +234,13 @@ def _kept_rows(bench: _Bench, llm: LLM, judge: LLM, folder: Path, *, fresh: bool
     """The rows of a comparison that writes them down; those that are in the folder are not measured again."""
     plan = bench.plan
     decided = {**plan.settings, "baseline": plan.baseline}
-    prompts = {task.name: bench.prompts(task) for task in plan.tasks}
-    settings = settings_of(llm, judge, plan.strategies, plan.tasks, prompts, decided)
+    settings = settings_of(llm, judge, plan.strategies, plan.tasks, bench.prompts, decided)
     with BenchFolder(folder, settings, fresh=fresh) as kept:
 
         def keep(row: Row) -> None:
-            kept.append(row, record_of(row, plan.strategies[row.strategy], plan.baseline, plan.settings))
+            kept.append(record_of(row, plan.strategies[row.strategy], plan.baseline, plan.settings))
 
         return bench.run(kept.rows, keep)
-
-
-def _shown(measures: Sequence[Metric], rows: Sequence[Row], task: str) -> tuple[str, ...]:
-    """The names of the measures that gave a figure in some row of a task."""
-    found = {name for row in rows if row.task == task for name in row.quality}
-    return tuple(metric.name for metric in measures if metric.name in found)
 
 
 @dataclass
@@ -277,8 +261,7 @@ class _Bench:
     ) -> list[Row]:
         """The rows by task, strategy and seed; `keep` gets each that is not `measured`, once it is whole."""
         tasks, names, seeds = self.plan.tasks, self.plan.strategies, self.plan.seeds
-        prompts = {task.name: self.prompts(task) for task in tasks}
-        units = {task.name: list(_units(task, prompts[task.name], self.plan.batch_size)) for task in tasks}
+        units = {task.name: list(_units(task, self.plan.batch_size)) for task in tasks}
         left = {
             (task.name, seed): [name for name in names if (task.name, name, seed) not in measured]
             for task in tasks
@@ -294,21 +277,21 @@ class _Bench:
             for number, seed in enumerate(seeds):
                 found = self._measure(task, units[task.name], left[task.name, seed], number)
                 for name in left[task.name, seed]:
-                    row = rows[task.name, name, seed] = self._row(task, prompts[task.name], name, seed, found[name])
+                    row = rows[task.name, name, seed] = self._row(task, name, seed, found[name])
                     if keep is not None:
                         keep(row)
         return [rows[task.name, name, seed] for task in tasks for name in names for seed in seeds]
 
-    def prompts(self, task: Task) -> list[Prompt]:
-        """The prompts of the examples of a task."""
-        return [
-            task.prompt_of(
-                example,
-                is_bundled=name_of(self.llm) in BUNDLED,
-                has_chat_template=has_chat_template(self.llm.tokenizer),
-            )
-            for example in task.examples
-        ]
+    @cached_property
+    def prompts(self) -> dict[str, list[Prompt]]:
+        """The prompts of the examples of each task."""
+        is_bundled, has_template = name_of(self.llm) in BUNDLED, has_chat_template(self.llm.tokenizer)
+        return {
+            task.name: [
+                task.prompt_of(one, is_bundled=is_bundled, has_chat_template=has_template) for one in task.examples
+            ]
+            for task in self.plan.tasks
+        }
 
     def _measure(
         self, task: Task, units: Sequence[_Unit], names: Sequence[str], number: int
@@ -323,33 +306,32 @@ class _Bench:
                 turn += 1
                 for name in [*names[first:], *names[:first]]:
                     self.progress(self.num_done, self.num_calls, f"{task.name}, seed {seed}, {name}")
-                    for place, one in zip(unit.numbers, self._decode(task, unit, name, seed), strict=True):
+                    for place, one in zip(unit[0], self._decode(task, unit, name, seed), strict=True):
                         measured[name][place].append(one)
                     self.num_done += 1
         return measured
 
     def _decode(self, task: Task, unit: _Unit, name: str, seed: int) -> list[Measurement]:
+        numbers, constraint = unit
         is_measured = "log-z" in (task.metrics or ())  # what masks leave is recorded where all are made
         return decode(
             self.llm,
             self.meter,
-            unit.prompts,
+            [self.prompts[task.name][number] for number in numbers],
             strategy=self.plan.strategies[name],
-            constraint=unit.constraint if task.is_constrained else None,
+            constraint=constraint if task.is_constrained else None,
             max_new_tokens=task.max_new_tokens,
             logprobs=is_measured,
             masks="always" if is_measured and task.is_constrained else "asked",
-            seed=[seed_of(seed, number) for number in unit.numbers],
+            seed=[seed_of(seed, number) for number in numbers],
             batch_size=self.plan.batch_size,
         )
 
-    def _row(
-        self, task: Task, prompts: Sequence[Prompt], name: str, seed: int, measured: Sequence[Sequence[Measurement]]
-    ) -> Row:
+    def _row(self, task: Task, name: str, seed: int, measured: Sequence[Sequence[Measurement]]) -> Row:
         metrics = self.plan.measures[task.name]
         answers = [
             JudgedText(example, prompt, task.constraint_of(example), repeats[0].text, repeats[0].stats)
-            for example, prompt, repeats in zip(task.examples, prompts, measured, strict=True)
+            for example, prompt, repeats in zip(task.examples, self.prompts[task.name], measured, strict=True)
         ]
         values = {one.name: [one.of_example and one.of_example(answer) for answer in answers] for one in metrics}
         outcomes = tuple(
@@ -373,15 +355,14 @@ class _Bench:
         )
 
 
-def _units(task: Task, prompts: Sequence[Prompt], batch_size: int) -> Iterator[_Unit]:
+def _units(task: Task, batch_size: int) -> Iterator[_Unit]:
     """Examples under one constraint, at most `batch_size` at a time."""
     by_constraint: dict[Any, list[int]] = {}
     for number, example in enumerate(task.examples):
         by_constraint.setdefault(task.constraint_of(example), []).append(number)
     for constraint, numbers in by_constraint.items():
         for first in range(0, len(numbers), batch_size):
-            some = tuple(numbers[first : first + batch_size])
-            yield _Unit(some, [prompts[number] for number in some], constraint)
+            yield tuple(numbers[first : first + batch_size]), constraint
 
 
 def _check_numbers(
@@ -420,7 +401,9 @@ def name_of(llm: LLM) -> str:
     return folder.name if is_bundled else name
 
 
-def _notes(rows: Sequence[Row], plan: _BenchPlan, shown: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def _notes(
+    rows: Sequence[Row], plan: _BenchPlan, shown: Mapping[str, tuple[str, ...]], origin: Mapping[str, Any]
+) -> Iterator[str]:
     """Notes on the figures for a reader."""
     seeds, repeats = plan.seeds, plan.repeats
     if len(seeds) < MIN_SAMPLES:
@@ -445,14 +428,10 @@ def _notes(rows: Sequence[Row], plan: _BenchPlan, shown: Mapping[str, tuple[str,
     failed = sum(outcome.error is not None for outcome in pooled(rows))
     if failed:
         yield f"{failed} of {len(pooled(rows))} texts have an error; quality counts what is missing as wrong"
-
-
-def _notes_on_origin(rows: Sequence[Row], origin: Mapping[str, Any]) -> Iterator[str]:
-    """Rows of an earlier run that was another one in more than its time."""
     now = json.loads(json.dumps(origin))  # as it is read
     others = [row.provenance for row in rows if row.provenance not in (origin, now)]
     changes = ["; ".join(differences(one, now)) for one in others]
-    for change in dict.fromkeys(changes):
+    for change in dict.fromkeys(changes):  # of an earlier run that was another one in more than its time
         yield f"{changes.count(change)} of {len(rows)} rows were measured by an earlier run: {change}"
 
 
@@ -466,17 +445,12 @@ def _is_settled(rows: Sequence[Row]) -> bool:
 
 
 def named_strategies(strategies: Strategies | StrategyLike) -> dict[str, Strategy]:
-    """Strategies by the names that tables show.
+    """Strategies by the names that tables show; what is wrong with them is raised together.
 
     Those of a list have the text that spells them as their name; a value has its `repr`.
-
-    Raises:
-        UnknownNameError, OptionError: a strategy is none; one has a seed of its own, or a name stands for two; all of
-            them together.
     """
-    listed: list[tuple[str, Any]]
     if isinstance(strategies, Mapping):
-        listed = list(strategies.items())
+        listed: list[tuple[str, Any]] = list(strategies.items())
     else:
         several = strategies if isinstance(strategies, list | tuple) else [strategies]
         listed = [(one if isinstance(one, str) else repr(one), one) for one in several]

@@ -56,11 +56,7 @@ class HarnessResults:
 
     def record(self) -> dict[str, Any]:
         """The results as a JSON value."""
-        from lm_eval.utils import handle_non_serializable
-
-        facts = {**self.results, "errors": self.errors, "num_shortened": self.num_shortened}
-        found: dict[str, Any] = json.loads(json.dumps(facts, default=handle_non_serializable))
-        return found
+        return _as_json({**self.results, "errors": self.errors, "num_shortened": self.num_shortened})
 
     def write(self, folder: str | Path) -> None:
         """Write ``results.json``, and ``samples.jsonl`` with a line for each document.
@@ -68,16 +64,17 @@ class HarnessResults:
         Raises:
             OutputError: a file cannot be written.
         """
-        from lm_eval.utils import handle_non_serializable
-
-        lines = [
-            json.loads(json.dumps({"task": task, **sample}, default=handle_non_serializable))
-            for task, samples in self.samples.items()
-            for sample in samples
-        ]
+        lines = [_as_json({"task": task, **one}) for task, samples in self.samples.items() for one in samples]
         text = json.dumps(self.record(), indent=2, ensure_ascii=False) + "\n"
         write_file(Path(folder) / RESULTS, text.encode())
         write_file(Path(folder) / SAMPLES, b"".join(map(encode_line, lines)))
+
+
+def _as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
+    from lm_eval.utils import handle_non_serializable
+
+    found: dict[str, Any] = json.loads(json.dumps(facts, default=handle_non_serializable))
+    return found
 
 
 def evaluate_tasks(
@@ -182,10 +179,8 @@ def _manager(names: Sequence[str], include_path: str | Path | None) -> Any:
     """The index of tasks: those of the folder, with lm-eval's own (thousands of files) where they are needed."""
     from lm_eval.tasks import TaskManager
 
-    for include_defaults in (False, True):
-        if include_path is None and not include_defaults:
-            continue
-        folder = None if include_path is None else str(include_path)
+    folder = None if include_path is None else str(include_path)
+    for include_defaults in (True,) if folder is None else (False, True):
         manager = TaskManager(include_path=folder, include_defaults=include_defaults)
         missing = [name for name in names if not manager.match_tasks([name]) and not Path(name).is_file()]
         if not missing:

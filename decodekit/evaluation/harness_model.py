@@ -28,18 +28,7 @@ _OF_SAMPLING = ("temperature", "top_p", "top_k", "min_p")  # what tasks say besi
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]
-    """Answers the requests of lm-eval.
-
-    Args:
-        llm: the model.
-        strategy: of generated texts; None is what each request asks for.
-        seed: of their noise.
-        max_new_tokens: of all texts, in place of what requests ask for.
-        options: further options of `LLM.generate`.
-
-    Attributes:
-        progress: show a bar on stderr that counts the texts.
-    """
+    """Answers the requests of lm-eval; its options are those of `evaluate_tasks`."""
 
     def __init__(
         self,
@@ -102,11 +91,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return str(getattr(self.tokenizer, "chat_template", None) or "")
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Messages as a text.
-
-        Raises:
-            ChatTemplateError: the tokenizer has no template.
-        """
+        """Messages as a text."""
         if not self.chat_template():
             raise ChatTemplateError("the tokenizer has no chat template", at="is_chat", hint="plain prompts")
         return str(
@@ -124,9 +109,6 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         """The log-likelihood of each continuation, and whether greedy decoding would write it.
 
         A context that does not fit loses its first tokens.
-
-        Raises:
-            ContextLengthError: a continuation alone is too long.
         """
         texts = []
         for _, context, continuation in requests:
@@ -178,11 +160,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return texts
 
     def _fitting(self, text: str, room: int) -> list[int]:
-        """The token ids of a prompt; one that does not fit loses its first tokens.
-
-        Raises:
-            ContextLengthError: nothing fits beside the text that may be generated.
-        """
+        """The token ids of a prompt; one that does not fit loses its first tokens."""
         if room < 1:
             cause = f"texts of {self.max_length - room:,} tokens leave no room in a context of {self.max_length:,}"
             raise ContextLengthError(cause, at="max_new_tokens", hint="a smaller max_new_tokens")

@@ -21,7 +21,7 @@ class Outcome:
 
     Args:
         example: its id.
-        seed: key of the noise it was decoded with; see `comparing.seed_of`.
+        seed: key of the noise it was decoded with; see `comparison_run.seed_of`.
         quality: its figures by metric; those that do not apply are left out.
         repeats: one measurement per repeat.
     """
@@ -79,13 +79,8 @@ class Row:
 def record_of(row: Row, strategy: Any, baseline: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """A row as a JSON value with all that is needed to read it alone; `row_of` reads it back.
 
-    Numbers that JSON does not have are texts: ``"-inf"``, ``"inf"``, ``"nan"``.
-
-    Args:
-        row: the row.
-        strategy: what its name stands for.
-        baseline: name of the strategy that others are compared with.
-        facts: what else to say: settings, and provenance where the row has none of its own.
+    Numbers that JSON does not have are texts: ``"-inf"``, ``"inf"``, ``"nan"``. `facts` are what else to say: settings,
+    and provenance where the row has none of its own.
     """
     record = {
         "strategy": row.strategy,

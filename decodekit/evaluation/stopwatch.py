@@ -121,16 +121,10 @@ def metered(llm: LLM) -> tuple[LLM, Meter]:
 
 
 def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) -> list[Measurement]:
-    """Decode prompts together and measure each.
+    """Decode prompts together, by an LLM of `metered` and options of `LLM.stream`, and measure each.
 
     What a strategy raises is the error of the prompts that were not done by then, whatever it is: one that fails must
     not end a comparison.
-
-    Args:
-        llm: decodes; `metered` gives it.
-        meter: its watch.
-        prompts: decoded in one call.
-        options: of `LLM.stream`.
     """
     pieces: list[list[tuple[float, int]]] = [[] for _ in prompts]
     completions: list[Any] = [None] * len(prompts)
@@ -143,10 +137,8 @@ def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) ->
                 pieces[chunk.index].append((time.perf_counter(), len(chunk.token_ids)))
             if chunk.completion is not None:
                 completions[chunk.index] = chunk.completion
-    except DecodekitError as error:
-        failure = str(error)
     except Exception as error:
-        failure = f"{type(error).__name__}: {error}"
+        failure = str(error) if isinstance(error, DecodekitError) else f"{type(error).__name__}: {error}"
     wall_s = (time.perf_counter() - begin) / len(prompts)
     cpu_s = (time.process_time() - cpu_begin) / len(prompts)
     call = (wall_s, meter.peak_bytes, cpu_s, gpu_utilisation(meter.device))

@@ -125,10 +125,7 @@ class Task:
     def prompt_of(self, example: Example, *, is_bundled: bool, has_chat_template: bool) -> Prompt:
         """The prompt of an example as a model reads it: after the instruction, unless the model is a bundled one.
 
-        Args:
-            example: of this task.
-            is_bundled: whether the model is one of those that were trained on bare documents.
-            has_chat_template: whether the tokenizer has one, so that the instruction is a user's message.
+        Those were trained on bare documents. With a chat template the instruction is a user's message.
         """
         if self.instruction is None or is_bundled or not isinstance(example.prompt, str):
             return example.prompt
@@ -155,7 +152,16 @@ def load_task(source: str | Path | Task, constraint: Any = None) -> Task:
     elif isinstance(source, str) and source in _SHIPPED:
         task = _SHIPPED[source]()
     else:
-        task = read_task(Path(source))
+        path = Path(source)
+        if not path.is_file():
+            near = did_you_mean(str(path), _SHIPPED)
+            cause = f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}."
+            raise UnknownNameError(cause, at="tasks")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"the file cannot be read: {error}", at=str(path)) from error
+        task = _TaskReader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
     if constraint is None:
         return task
     if task.constraint is not None or any(example.constraint is not None for example in task.examples):
@@ -169,27 +175,8 @@ def shipped_tasks() -> dict[str, str]:
     return {name: load_task(name).description for name in _SHIPPED}
 
 
-def read_task(path: Path) -> Task:
-    """Read a JSONL file; see the module for its fields, `load_task` for errors."""
-    if not path.is_file():
-        near = did_you_mean(str(path), _SHIPPED)
-        cause = f"no task {str(path)!r}: neither a shipped one nor a file.{near} Shipped: {', '.join(_SHIPPED)}."
-        raise UnknownNameError(cause, at="tasks")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"the file cannot be read: {error}", at=str(path)) from error
-    return _TaskReader(path.name.removesuffix(".jsonl"), str(path), path.parent).task(text)
-
-
 class _TaskReader:
-    """Reads a file and collects what is wrong with it.
-
-    Args:
-        name: of the task, unless the file gives one.
-        at: the file as errors name it.
-        folder: where the schemas are that it names; None where there is no folder.
-    """
+    """Reads a file, which errors name `at`, and collects what is wrong with it; schemas are in the folder, if any."""
 
     def __init__(self, name: str, at: str, folder: Path | None) -> None:
         self._name, self._at, self._folder = name, at, folder
@@ -269,8 +256,9 @@ class _TaskReader:
             raise OptionError('an example has either "prompt" or "messages"')
         prompt = line["prompt"] if "prompt" in line else line["messages"]
         if not (isinstance(prompt, str) and prompt if "prompt" in line else is_messages(prompt)):
-            cause = '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
-            raise OptionError(cause)
+            raise OptionError(
+                '"prompt" is a text that is not empty, "messages" a list of objects with role and content'
+            )
         constraint = self._schema(line["schema"]) if "schema" in line else None
         return Example(str(line.get("id", number)), prompt, line.get("reference"), constraint)
 
@@ -299,18 +287,12 @@ def _packaged(name: str) -> Task:
     return _TaskReader(name, f"the shipped task {name}", None).task(source.read_text(encoding="utf-8"))
 
 
-def _free_extraction() -> Task:
-    return replace(
-        _packaged("extraction"),
-        name="extraction-free",
-        is_constrained=False,
-        description="The documents of extraction, decoded without the schema and checked against it.",
-    )
-
-
+_FREE = "The documents of extraction, decoded without the schema and checked against it."
 _SHIPPED: dict[str, Callable[[], Task]] = {
     "extraction": partial(_packaged, "extraction"),
-    "extraction-free": _free_extraction,
+    "extraction-free": lambda: replace(
+        _packaged("extraction"), name="extraction-free", is_constrained=False, description=_FREE
+    ),
     **{name: partial(_packaged, name) for name in ("copying", "summarising", "open-ended")},
 }
 
@@ -322,11 +304,7 @@ def _listed(given: Any) -> tuple[Any, ...]:
 
 
 def named_tasks(tasks: Sequence[str | Path | Task] | str | Path | Task) -> list[Task]:
-    """Tasks as `compare` takes them: one, or several.
-
-    Raises:
-        OptionError, UnknownNameError: as `load_task`; all faults together, two tasks of one name among them.
-    """
+    """Tasks as `compare` takes them: one, or several; all faults are raised together."""
     listed = list(_listed(tasks))
     faults: list[DecodekitError] = []
     found: list[Task] = []

@@ -21,11 +21,7 @@ FOLDER: Final = Path(__file__).parent / "hub"
 
 
 def generate_with(model: Any, arguments: Mapping[str, Any]) -> Any:
-    """`model.generate` by decodekit.
-
-    Args:
-        model: of transformers.
-        arguments: of the call. What both have, such as ``temperature``, is an option of `generate`.
+    """`model.generate` by decodekit. What both have, such as ``temperature``, is an option of `generate`.
 
     Raises:
         UselessOptionError: ``synced_gpus``, which belongs to a loop of transformers.

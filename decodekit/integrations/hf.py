@@ -26,8 +26,13 @@ from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import DecodekitError, LengthError, OptionError, raise_faults, warn
 from decodekit.integrations.inside_transformers.call import TheirCall
 from decodekit.integrations.inside_transformers.option_translation import Translation
-from decodekit.integrations.inside_transformers.outputs import ReturnedText, TokenStreamer, output_of
-from decodekit.integrations.inside_transformers.score_recorder import Taps, WatchedBeams
+from decodekit.integrations.inside_transformers.outputs import (
+    ReturnedText,
+    Taps,
+    TokenStreamer,
+    WatchedBeams,
+    output_of,
+)
 from decodekit.llm.completions import completed, length_error
 from decodekit.llm.plans.option_rules import seeds_fit
 from decodekit.llm.plans.plan import Plan

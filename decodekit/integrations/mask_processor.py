@@ -57,18 +57,13 @@ def words_for(
 ) -> Int32Array:
     """The masks of rows of scores with `width` columns, int32 [N, ceil(width / 32)]; see `PrefixMatchers.masks`."""
     vocabulary = matchers.grammar.vocabulary
-    if width < vocabulary.size and _last_used(vocabulary) >= width:
+    used = (token for token, data in enumerate(vocabulary.token_bytes[width:], width) if data is not None)
+    if width < vocabulary.size and any(end >= width for end in (*used, *vocabulary.eos_token_ids)):
         cause = f"the tokenizer has {vocabulary.size:,} ids, the logits {width:,} columns: they are not a pair"
         raise VocabularyMismatchError(cause, hint="load model and tokenizer from the same folder")
     num_words = -(-width // 32)
     words = np.zeros((len(rows), max(num_words, matchers.num_words)), np.int32)
     return matchers.masks(rows, prompt_lengths, words)[:, :num_words]
-
-
-def _last_used(vocabulary: Vocabulary) -> int:
-    """The largest id that a text may have."""
-    used = (token for token, data in enumerate(vocabulary.token_bytes) if data is not None)
-    return max([*used, *vocabulary.eos_token_ids], default=-1)
 
 
 class RowProcessor:
@@ -79,7 +74,9 @@ class RowProcessor:
     ``generate`` after another. Where a prompt is the prompt of the call before and one token more, `reset` says that a
     new text begins.
 
-    A row whose text has ended may have end-of-sequence tokens alone, so that its scores stay a distribution.
+    A row whose text has ended may have end-of-sequence tokens alone, so that its scores stay a distribution. Raises the
+    `VocabularyMismatchError` of scores that are narrower than the tokenizer, and the `DeadEndError` of a text that may
+    not end where no token is allowed.
     """
 
     def __init__(self, grammar: CompiledGrammar) -> None:
@@ -108,10 +105,6 @@ class ConstraintProcessor(RowProcessor):
             input_ids: int64 [N, S], prompts included. A list is the text alone, without its prompt, as vLLM's
                 processors of one request are given it.
             scores: [N, V]; V is the width of the model's logits, at least the size of the tokenizer. [V] with a list.
-
-        Raises:
-            VocabularyMismatchError: the scores are narrower than the tokenizer.
-            DeadEndError: a text may not end, and no token is allowed.
         """
         if isinstance(input_ids, Tensor):
             words = words_for(self.matchers, input_ids.cpu().numpy(), scores.shape[-1])
@@ -128,12 +121,7 @@ class NumpyProcessor(RowProcessor):
 
         Args:
             input_ids: integers [S] or [N, S], prompts included.
-            scores: floats [V] or [N, V], as many rows; V is at least the size of the tokenizer.
-
-        Raises:
-            OptionError: other shapes.
-            VocabularyMismatchError: the scores are narrower than the tokenizer.
-            DeadEndError: a text may not end, and no token is allowed.
+            scores: floats [V] or [N, V], as many rows, else an OptionError; V is at least the size of the tokenizer.
         """
         masked = np.where(self._allowed(np.asarray(input_ids), scores.shape), scores, -np.inf)
         return masked.astype(scores.dtype, copy=False)
@@ -160,12 +148,7 @@ class MlxProcessor(NumpyProcessor):
 
         Args:
             input_ids: ``mx.array`` of integers [S]; its first call's are the end of the prompt.
-            scores: ``mx.array`` [1, V] or [V].
-
-        Raises:
-            OptionError: mlx is not installed, or other shapes.
-            VocabularyMismatchError: the logits are narrower than the tokenizer.
-            DeadEndError: a text may not end, and no token is allowed.
+            scores: ``mx.array`` [1, V] or [V], else an OptionError, as where mlx is not installed.
         """
         try:
             mx = importlib.import_module("mlx.core")

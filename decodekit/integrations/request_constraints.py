@@ -90,16 +90,10 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
 
 
 class EngineRequest:
-    """One request: its constraint, and the tokens of its text, which the engine extends.
+    """One request: its constraint, and the tokens of its text without the prompt, which the engine extends.
 
-    Args:
-        arguments: the extra arguments of the request.
-        default: the constraint of requests that name none; as `LLM.generate` takes it.
-        tokenizer: of the model, or a `Vocabulary`.
-        text: the list that the engine appends to, without the prompt.
-
-    Attributes:
-        error: why the text had to end: the constraint cannot be used, has outgrown a bound, or allows nothing more.
+    `default` is the constraint of requests that name none. `error` is why the text had to end: the constraint cannot
+    be used, has outgrown a bound, or allows nothing more.
     """
 
     __slots__ = ("_matchers", "_vocabulary", "error", "text")
@@ -114,15 +108,7 @@ class EngineRequest:
             self._end(error)
 
     def mask(self, row: Tensor) -> None:
-        """Set the logits of what may not follow to -inf, in place: all but the end of the text after an `error`.
-
-        Args:
-            row: [V], on any device.
-
-        Raises:
-            OptionError: the engine has tokens in the text that it does not know yet.
-            VocabularyMismatchError: the logits are narrower than the tokenizer.
-        """
+        """Set the logits [V] of what may not follow to -inf, in place: all but the end of the text after an `error`."""
         if self._matchers is not None:
             if any(token < 0 for token in self.text[-8:]):
                 cause = "the text of the request has places that are not filled yet"

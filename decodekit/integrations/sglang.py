@@ -63,9 +63,8 @@ class SglangProcessor:
         theirs = parameters.get("__req__")
         if theirs is None:
             raise OptionError("the parameters of a request do not hold it", at="__req__", hint="SGLang 0.4.10 or newer")
-        known = self._requests.get(theirs)
-        if known is None:
+        if theirs not in self._requests:
             tokenizer = self.tokenizer if self.tokenizer is not None else theirs.tokenizer
-            known = self._requests[theirs] = EngineRequest(parameters, None, tokenizer, theirs.output_ids)
-        known.text = theirs.output_ids
-        return known
+            self._requests[theirs] = EngineRequest(parameters, None, tokenizer, theirs.output_ids)
+        self._requests[theirs].text = theirs.output_ids
+        return self._requests[theirs]

@@ -118,17 +118,13 @@ class VllmProcessor:
             logits: [requests, V]; [rows, V] with a context.
             ctx: vLLM's ``LogitsContext`` of the second interface.
         """
-        if ctx is not None:
-            self._apply_rows(logits, ctx)
-        else:
-            for place, request in self._requests.items():
-                request.mask(logits[place])
-        return logits
-
-    def _apply_rows(self, logits: Tensor, ctx: Any) -> None:
-        """Mask rows that stand in any order of requests, and those of one request in the order of its drafts."""
+        if ctx is None:
+            for place, one in self._requests.items():
+                one.mask(logits[place])
+            return logits
+        # Rows stand in any order of requests, and those of one request in the order of its drafts.
         if not any(slot in self._requests for slot in ctx.idx_mapping_np.tolist()):
-            return  # before anything is copied from the device
+            return logits  # before anything is copied from the device
         slots, inputs = ctx.expanded_idx_mapping.tolist(), ctx.input_ids.tolist()
         places, numbers = ctx.pos.tolist(), ctx.expanded_local_pos.tolist()
         texts: dict[int, list[int]] = {}
@@ -143,6 +139,7 @@ class VllmProcessor:
                 texts[slot] = [*texts[slot], inputs[row]]
             request.text = texts[slot]
             request.mask(logits[row])
+        return logits
 
 
 def register(kind: type) -> bool:

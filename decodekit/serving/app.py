@@ -25,7 +25,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -38,7 +38,7 @@ from decodekit.serving.gate import Gate
 from decodekit.serving.requests.bodies import SHORT_BYTES, Bodies, fields_of
 from decodekit.serving.requests.engine_requests import Asked
 from decodekit.serving.requests.fair_turns import Client, client_of
-from decodekit.serving.requests.fields import ErrorReply, ReplyModel
+from decodekit.serving.requests.fields import ErrorReply
 from decodekit.serving.requests.refusals import CLIENT_CLOSED, ERROR_TABLE, body_of, refused
 from decodekit.serving.routes.chat import ChatRoute
 from decodekit.serving.routes.client_answers import EventStream, JsonPieces, pieces_of, size_of, told, unless_gone
@@ -53,7 +53,7 @@ SEED_HEADER: Final = "X-Decodekit-Seed"
 DOCS: Final = "docs/serve.md of decodekit, and `decodekit serve --help`"
 
 
-class IndexReply(ReplyModel):
+class IndexReply(BaseModel):
     """The description of the endpoint."""
 
     about: str
@@ -67,7 +67,7 @@ ROUTES: Final[tuple[type[Route[Any]], ...]] = (ChatRoute, CompletionsRoute, Resp
 """Those that the model runs for."""
 
 
-class ModelReply(ReplyModel):
+class ModelReply(BaseModel):
     """A model that is served."""
 
     id: str
@@ -77,14 +77,14 @@ class ModelReply(ReplyModel):
     max_model_len: int | None = Field(description="Tokens of its context; null without a bound.")
 
 
-class ModelsReply(ReplyModel):
+class ModelsReply(BaseModel):
     """The models that are served."""
 
     object: str = "list"
     data: list[ModelReply]
 
 
-class HealthReply(ReplyModel):
+class HealthReply(BaseModel):
     """Whether requests are taken."""
 
     status: str
@@ -106,7 +106,18 @@ def make_app(
     for kind in ROUTES:
         _add_writing_route(app, kind(service), service, bodies)
     _add_reading_routes(app, service, has_key=api_key is not None)
-    _add_error_handlers(app, service)
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        at = "method" if error.status_code == 405 else "path"
+        fault = NotServedError(f"{request.method} {request.url.path[:200]}: {error.detail}", at=at)
+        return JSONResponse(body_of(fault), error.status_code, error.headers)
+
+    async def of_own(request: Request, error: Exception) -> Response:
+        return refused(told(error), service.limits.retry_s)
+
+    app.add_exception_handler(HTTPException, of_http)
+    app.add_exception_handler(NotServedError, of_own)
     app.add_middleware(Gate, service=service, bodies=bodies, api_key=api_key, origins=cors, hosts=hosts)
     if cors:
         app.add_middleware(
@@ -192,11 +203,10 @@ def _add_reading_routes(app: FastAPI, service: Service, *, has_key: bool) -> Non
 
     async def index() -> IndexReply:
         """The description of the endpoint, for whoever opens it in a browser."""
-        every = ((route, next(iter(route.methods or ("GET",)))) for route in app.routes if isinstance(route, APIRoute))
-        routes = {
-            f"{method} {route.path_format}": (route.summary or route.description).partition(":")[0]
-            for route, method in every
-        }
+        every = [one for one in app.routes if isinstance(one, APIRoute)]
+        named = [f"{next(iter(one.methods or ('GET',)))} {one.path_format}" for one in every]
+        says = [(one.summary or one.description).partition(":")[0] for one in every]
+        routes = dict(zip(named, says, strict=True))
         about = "decodekit: OpenAI's API over one model, for OpenAI's clients with the base URL that ends in /v1"
         return IndexReply(about=about, routes=routes, fields="/openapi.json", docs=DOCS, key=has_key)
 
@@ -236,29 +246,11 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorReply, "description": ERROR_TABLE[status]} for status in statuses}
 
 
-def _add_error_handlers(app: FastAPI, service: Service) -> None:
-    async def of_http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        at = "method" if error.status_code == 405 else "path"
-        fault = NotServedError(f"{request.method} {request.url.path[:200]}: {error.detail}", at=at)
-        return JSONResponse(body_of(fault), error.status_code, error.headers)
-
-    async def of_own(request: Request, error: Exception) -> Response:
-        return refused(told(error), service.limits.retry_s)
-
-    app.add_exception_handler(HTTPException, of_http)
-    app.add_exception_handler(NotServedError, of_own)
-
-
 def _description(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI description, with the fields of requests, which the routes read by themselves."""
     if app.openapi_schema is None:
-        found = get_openapi(
-            title=app.title,
-            version=app.version,
-            routes=app.routes,
-            description="OpenAI's protocol over a decodekit engine.",
-        )
+        says = "OpenAI's protocol over a decodekit engine."
+        found = get_openapi(title=app.title, version=app.version, routes=app.routes, description=says)
         kinds: list[Any] = [(kind.body, "validation") for kind in ROUTES]
         _, definitions = models_json_schema(kinds, ref_template="#/components/schemas/{model}")
         found.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])

@@ -12,7 +12,10 @@ What takes long is done where nobody waits for it but who asked for it, and othe
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -35,15 +38,15 @@ from decodekit.errors import (
     ShutdownError,
 )
 from decodekit.llm import LLM, Chunk, Completion, Engine, Handle
-from decodekit.serving.limits import MAX_TEXTS, Limits
+from decodekit.serving.limits import MAX_TEXTS, Limits, SharedPrefixes
 from decodekit.serving.prometheus import Metrics
 from decodekit.serving.requests.engine_requests import Asked
 from decodekit.serving.requests.fair_turns import Client, Turns
 from decodekit.serving.requests.prompt_reader import Prompts
 from decodekit.serving.requests.sandbox import Compiler
 from decodekit.serving.requests.structure import Structure
-from decodekit.serving.watchdog import Watchdog
 
+LOGGER = logging.getLogger("decodekit.serving")
 LONG: Final = 1 << 15
 """Characters of a prompt, or of an answer, about which others do not wait."""
 
@@ -54,6 +57,8 @@ _CLOSE_S: Final = 2.0
 """So long the end waits for the step under way."""
 _LATE_S: Final = 1.0
 """So long after its time a request ends by itself, where the engine does not end it."""
+_MOST_NAMED: Final = 16  # of the requests in a step that does not end
+_LOOKS: Final = 4  # while a step becomes too long
 T = TypeVar("T")
 
 
@@ -148,7 +153,7 @@ class Service:
         try:
             async with asyncio.timeout(running.seconds_left):
                 prompts = await self._prompts(asked, client)
-                submit = partial(running.submit, self.engine, prompts, self._speculate)
+                submit = partial(running.submit, prompts, self._speculate)
                 if asked.structure is None:
                     await self.in_thread(submit)
                 else:
@@ -198,12 +203,6 @@ class Service:
             waiting.pop()
             if not waiting:
                 task.cancel()
-
-    def salt_of(self, client: Client) -> Hashable:
-        """Requests of equal salts share what they begin with."""
-        if self.limits.shared_prefixes == "client":
-            return client.key or client.address
-        return None if self.limits.shared_prefixes == "all" else object()
 
     def close(self, *, drain: bool = False) -> None:
         """End the engine, with the texts or at once, and all threads and processes.
@@ -276,7 +275,7 @@ class Running:
         """Of the time of the request."""
         return max(0.001, self._service.limits.timeout_s - (monotonic() - self.asked.arrived))
 
-    def submit(self, engine: Engine, prompts: list[list[int]], speculate: tuple[str, ...]) -> None:
+    def submit(self, prompts: list[list[int]], speculate: tuple[str, ...]) -> None:
         """Hand everything over, or nothing."""
         asked, service = self.asked, self._service
         options = dict(asked.options)
@@ -287,8 +286,9 @@ class Running:
                     return
                 service.constraints.hold(asked.structure.key, self.constraint.num_bytes)
                 self._is_counted = True
-        else:
-            speculate = tuple(filter(None, map(_without_grammar, speculate)))
+        else:  # proposers without a grammar, `prompt-lookup` for `grammar+prompt-lookup`; maybe none
+            each_part = ([one for one in name.split("+") if one.partition(":")[0] != "grammar"] for name in speculate)
+            speculate = tuple("+".join(parts) for parts in each_part if parts)
         if asked.questions:
             speculate = ()
         elif options["strategy"] != "greedy":
@@ -296,11 +296,15 @@ class Running:
         if speculate:
             options["speculate"] = list(speculate)
         owner = None if len(prompts) * asked.num_samples == 1 else object()
-        options |= {"timeout": self.seconds_left, "owner": owner, "salt": service.salt_of(self.client)}
+        sharing: dict[SharedPrefixes, object] = {
+            "all": None, "client": self.client.key or self.client.address, "none": object()
+        }  # fmt: skip
+        # Requests of equal salts share what they begin with.
+        options |= {"timeout": self.seconds_left, "owner": owner, "salt": sharing[service.limits.shared_prefixes]}
         each = [question.options for question in asked.questions] or [{}] * len(prompts)
         for prompt, own in zip(prompts, each, strict=True):
             for sample in range(asked.num_samples):
-                handle = engine.submit(prompt, sample=sample, **options, **own)
+                handle = service.engine.submit(prompt, sample=sample, **options, **own)
                 with self._lock:
                     self.handles.append(handle)
                     if self._is_cancelled:
@@ -402,6 +406,41 @@ def overdue() -> RequestTimeoutError:
     return RequestTimeoutError("the time of the request is over", hint="a smaller request, or a larger --timeout")
 
 
-def _without_grammar(proposer: str) -> str:
-    """A proposer for texts without a constraint, ``prompt-lookup`` for ``grammar+prompt-lookup``; maybe none."""
-    return "+".join(one for one in proposer.split("+") if one.partition(":")[0] != "grammar")
+class Watchdog:
+    """Looks at the step under way, in a thread of its own; after `stall_s` seconds it is too long.
+
+    A step that does not come to its end is told once, with the requests that it may be about.
+    """
+
+    def __init__(self, engine: Engine, stall_s: float) -> None:
+        self._engine, self._stall_s = engine, stall_s
+        self._ends = threading.Event()
+        threading.Thread(target=self._run, name="decodekit-watchdog", daemon=True).start()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the step under way takes too long."""
+        return self._long_step() is not None
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._ends.set()
+
+    def _long_step(self) -> Any:
+        step = self._engine.step_under_way()
+        return step if step is not None and step.seconds > self._stall_s else None
+
+    def _run(self) -> None:
+        was_stalled = False
+        while not self._ends.wait(min(1.0, self._stall_s / _LOOKS)):
+            step = self._long_step()
+            if step is not None and not was_stalled:
+                named = ", ".join(map(str, step.requests[:_MOST_NAMED])) or "none that has a row"
+                more = f" and {len(step.requests) - _MOST_NAMED} more" if len(step.requests) > _MOST_NAMED else ""
+                frame = sys._current_frames().get(step.thread or 0)
+                where = "" if frame is None else "".join(traceback.format_stack(frame))
+                says = "a step of the engine takes more than %g s; requests in it: %s%s\n%s"
+                LOGGER.error(says, self._stall_s, named, more, where)
+            elif was_stalled and step is None:
+                LOGGER.warning("the engine goes on")
+            was_stalled = step is not None

@@ -471,7 +471,7 @@ def test_the_rule_of_a_table_is_as_wide_as_the_table(comparison: Comparison) -> 
 def test_intervals_are_missed_below_the_least_number_of_samples_alone() -> None:
     def notes(num_seeds: int, repeats: int) -> list[str]:
         plan: Any = SimpleNamespace(seeds=range(num_seeds), repeats=repeats, tasks=[], measures={}, strategies=[])
-        return [note.partition(":")[0] for note in module._notes([], plan, {})]
+        return [note.partition(":")[0] for note in module._notes([], plan, {}, {})]
 
     least = module.MIN_SAMPLES
     assert notes(least - 1, 1) == ["no intervals over seeds", "no intervals of times"]

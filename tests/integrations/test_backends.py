@@ -167,7 +167,7 @@ def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_forms_that_a_peer_would_read_otherwise_are_refused() -> None:
-    from decodekit.integrations.backends.forms import form_of
+    from decodekit.integrations.backends.peer import form_of
 
     def message(constraint: object, *kinds: str) -> str:
         with pytest.raises(UnsupportedSchemaError) as raised:

@@ -13,11 +13,7 @@ from decodekit.records.strict_json import is_equal, leaves, read_json, validator
 
 
 def json_value(text: str) -> Any:
-    """The JSON value of a text.
-
-    Raises:
-        ValueError: it is not JSON; NaN and infinities are not.
-    """
+    """The JSON value of a text; ValueError if it is not JSON, as NaN and infinities are not."""
     try:
         return read_json(text)
     except RecursionError as error:
@@ -54,10 +50,7 @@ def is_valid(text: str, constraint: Any) -> bool:
 
     Under a JSON Schema the value counts, not how it is laid out: the text is read as JSON and validated by the package
     `jsonschema`, which has no part in decoding. Formats are annotations there. Under any other constraint the text must
-    be one of its own.
-
-    Raises:
-        ConstraintError: the constraint cannot be used.
+    be one of its own. Raises the `ConstraintError` of one that cannot be used.
     """
     rule = as_constraint(constraint)
     schema = getattr(rule, "schema", None)

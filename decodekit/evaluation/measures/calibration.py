@@ -123,13 +123,10 @@ class Calibration:
         return page_html("Calibration", ["<h1>Calibration</h1>", self._repr_html_()], "decodekit.evaluation")
 
     def _repr_html_(self) -> str:
+        fields = {"accuracy": "accuracy", "expected calibration error": "expected_error", "-log p(label)": "log_loss"}
         rows = [
             [name, f"{getattr(self.before, field):.4f}", f"{getattr(self.after, field):.4f}"]
-            for name, field in (
-                ("accuracy", "accuracy"),
-                ("expected calibration error", "expected_error"),
-                ("-log p(label)", "log_loss"),
-            )
+            for name, field in fields.items()
         ]
         heading = ("", "as they are", f"at temperature {self.temperature:.3g}")
         pictures = figure_html(heading[1], self.before.to_svg()) + figure_html(heading[2], self.after.to_svg())
@@ -173,15 +170,9 @@ def calibrate(
 
 
 def calibration_of(decisions: Sequence[Decision], labels: Sequence[Any], *, num_bins: int = 10) -> Calibration:
-    """Compare decisions with what is right.
+    """Compare decisions with what is right, the labels.
 
-    Args:
-        decisions: made without a temperature, or with the one that the new one is to be multiplied with.
-        labels: the right choice of each.
-        num_bins: of the diagrams.
-
-    Raises:
-        OptionError: there are none, as many labels are missing, or a label is not a choice or cannot come.
+    They are made without a temperature, or with the one that the new one is to be multiplied with.
     """
     COUNT.require("num_bins", num_bins)
     if not decisions or len(decisions) != len(labels):
@@ -202,10 +193,7 @@ def fitted_temperature(logprobs: Sequence[Mapping[Any, float]], labels: Sequence
     low, high = -math.log(MOST_EXTREME), math.log(MOST_EXTREME)  # of log(1 / T)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if _slope(logprobs, labels, math.exp(middle)) > 0:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if _slope(logprobs, labels, math.exp(middle)) > 0 else (middle, high)
     return math.exp(-(low + high) / 2)
 
 

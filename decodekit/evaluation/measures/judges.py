@@ -10,18 +10,12 @@ from typing import Any
 from decodekit.chat.conversation import has_chat_template
 from decodekit.decoding.request.prompt import Messages, Prompt, encode, encode_plain, is_messages
 from decodekit.decoding.search.text_scores import token_logprobs
-from decodekit.errors import DecodekitError, OptionError
+from decodekit.errors import OptionError
 from decodekit.llm import LLM
 
 
 class JudgeModel:
-    """A model that says how likely texts are after their prompts.
-
-    Every pair of prompt and text is read once, however often it comes.
-
-    Args:
-        llm: the model.
-    """
+    """A model that says how likely texts are after their prompts; every pair is read once, however often it comes."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -32,20 +26,17 @@ class JudgeModel:
 
         The text is divided into tokens apart from the prompt, so that only tokens of its own count; neither an end of
         text nor a special token is added to it. A text without tokens, or that does not fit into the model's context
-        with its prompt, is (0.0, 0).
-
-        Raises:
-            DecodekitError: a prompt cannot be read by the judge's tokenizer.
+        with its prompt, is (0.0, 0). Messages are plain text for a judge without a chat template.
         """
         keys = [(_key(prompt), text) for prompt, text in pairs]
         new = {key: prompt for key, (prompt, _) in zip(keys, pairs, strict=True) if key not in self._known}
         readable: list[tuple[tuple[str, str], list[int], int]] = []
+        tokenizer, limit = self.llm.tokenizer, self.llm.model.context_length
+        has_template = has_chat_template(tokenizer)
         for key, prompt in new.items():
-            before = encode(
-                self.llm.tokenizer, self._readable(prompt), "prompt for the judge", self.llm.vocabulary.size
-            )
-            own = encode_plain(self.llm.tokenizer, key[1])
-            limit = self.llm.model.context_length
+            read = _plain(prompt) if is_messages(prompt) and not has_template else prompt
+            before = encode(tokenizer, read, "prompt for the judge", self.llm.vocabulary.size)
+            own = encode_plain(tokenizer, key[1])
             self._known[key] = (0.0, 0)
             if own and before and (limit is None or len(before) + len(own) <= limit):
                 readable.append((key, [*before, *own], len(own)))
@@ -64,11 +55,6 @@ class JudgeModel:
         if num_tokens == 0:
             return None
         return math.exp(math.fsum(nats for nats, _ in found) / num_tokens)
-
-    def _readable(self, prompt: Prompt) -> Prompt:
-        """Messages as they are for a judge with a chat template, as plain text for another one."""
-        has_template = has_chat_template(self.llm.tokenizer)
-        return _plain(prompt) if is_messages(prompt) and not has_template else prompt
 
 
 def _plain(messages: Messages) -> str:
@@ -99,8 +85,6 @@ def mauve(texts: Sequence[str], references: Sequence[str]) -> float:
 
     try:
         result: Any = package.compute_mauve(p_text=list(references), q_text=list(texts), verbose=False)
-    except DecodekitError:
-        raise
     except Exception as error:  # it loads a model, clusters, and raises what these raise
         raise OptionError(f"MAUVE could not be computed: {type(error).__name__}: {error}") from error
     return float(result.mauve)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import UnionType
 from typing import Any, TypeAlias
 
 from decodekit.decoding.request.prompt import Prompt
@@ -18,25 +19,19 @@ from decodekit.decoding.request.stats import Stats
 from decodekit.errors import OptionError, UnknownNameError
 from decodekit.evaluation.measures.accuracy import exact_match, field_f1, is_valid
 from decodekit.evaluation.measures.judges import JudgeModel, has_mauve, mauve
-from decodekit.evaluation.measures.repetition import distinct, repetition, self_bleu, words_of
+from decodekit.evaluation.measures.repetition import Words, distinct, repetition, self_bleu, words_of
 from decodekit.evaluation.task import Example, Task
 from decodekit.plugins import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """The text that is judged.
-
-    Args:
-        prompt: what the model read for the example.
-        constraint: what the text should be; None for free text.
-        text, stats: what was decoded, and its counts; None if decoding failed without a text.
-    """
+    """The text that is judged."""
 
     example: Example
-    prompt: Prompt
-    constraint: Any
-    text: str | None
+    prompt: Prompt  # what the model read for the example
+    constraint: Any  # what the text should be; None for free text
+    text: str | None  # None if decoding failed without a text
     stats: Stats | None
 
 
@@ -46,19 +41,12 @@ OfTexts: TypeAlias = Callable[[Sequence[JudgedText], JudgeModel], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measure of quality.
-
-    Args:
-        name: by which it is asked for and shown.
-        is_higher_better: which way is better; None if neither is, as for variety.
-        of_example: the figure of one example, from which that of a run is the mean.
-        of_texts: the figure of all answers of a run, where there is none of a single one.
-    """
+    """A measure of quality."""
 
     name: str
-    is_higher_better: bool | None
-    of_example: OfExample | None = None
-    of_texts: OfTexts | None = None
+    is_higher_better: bool | None  # None if neither way is better, as for variety
+    of_example: OfExample | None = None  # from which the figure of a run is the mean
+    of_texts: OfTexts | None = None  # of all answers of a run, where there is no figure of a single one
 
 
 def fitting_metrics(task: Task) -> tuple[str, ...]:
@@ -77,11 +65,7 @@ def fitting_metrics(task: Task) -> tuple[str, ...]:
 
 
 def metrics_of(task: Task) -> list[Metric]:
-    """The measures of a task in order, and those that come by themselves with strategies that record them.
-
-    Raises:
-        UnknownNameError: the task names one that does not exist.
-    """
+    """The measures of a task in order, and those that come by themselves with strategies that record them."""
     names = task.metrics or fitting_metrics(task)
     for name in names:
         if name not in METRICS:
@@ -95,11 +79,7 @@ OwnMetric: TypeAlias = Callable[[str, Any], float | bool | None]
 
 
 def own_metrics(given: Mapping[str, OwnMetric] | Sequence[OwnMetric]) -> list[Metric]:
-    """Functions as measures of every task, by the names of a mapping or their own.
-
-    Raises:
-        OptionError: one cannot be called, or has the name of another measure.
-    """
+    """Functions as measures of every task, by the names of a mapping or their own."""
     named = given if isinstance(given, Mapping) else {getattr(one, "__name__", repr(one)): one for one in given}
     for name, function in named.items():
         if not callable(function):
@@ -137,16 +117,11 @@ def measure_run(
     return math.fsum(known) / len(known) if known else None
 
 
-def _exact_match(answer: JudgedText) -> float | None:
-    if answer.example.reference is None:
+def _beside(figure: Callable[[str, Any], float], kinds: type | UnionType, answer: JudgedText) -> float | None:
+    """The figure of a text beside its reference, where that is of these kinds; 0 without a text."""
+    if answer.example.reference is None or not isinstance(answer.example.reference, kinds):
         return None
-    return float(answer.text is not None and exact_match(answer.text, answer.example.reference))
-
-
-def _field_f1(answer: JudgedText) -> float | None:
-    if not isinstance(answer.example.reference, dict | list):
-        return None
-    return 0.0 if answer.text is None else field_f1(answer.text, answer.example.reference)
+    return 0.0 if answer.text is None else float(figure(answer.text, answer.example.reference))
 
 
 def _valid(answer: JudgedText) -> float | None:
@@ -169,8 +144,10 @@ def _log_evidence(answer: JudgedText) -> float | None:
     return None if particles is None else particles.log_evidence
 
 
-def _distinct(n: int, answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
-    return distinct([words_of(answer.text or "") for answer in answers], n)
+def _of_words(
+    figure: Callable[[Sequence[Words]], float | None], answers: Sequence[JudgedText], judge: JudgeModel
+) -> float | None:
+    return figure([words_of(answer.text or "") for answer in answers])
 
 
 def _mauve(answers: Sequence[JudgedText], judge: JudgeModel) -> float | None:
@@ -188,19 +165,17 @@ its metrics has it recorded by every strategy; that costs time, of all alike."""
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("exact-match", True, of_example=_exact_match),
-        Metric("field-f1", True, of_example=_field_f1),
+        Metric("exact-match", True, of_example=partial(_beside, exact_match, object)),
+        Metric("field-f1", True, of_example=partial(_beside, field_f1, dict | list)),
         Metric("valid", True, of_example=_valid),
         Metric(
             "perplexity",
             False,
             of_texts=lambda answers, judge: judge.perplexity([(one.prompt, one.text or "") for one in answers]),
         ),
-        *(Metric(f"distinct-{n}", True, of_texts=partial(_distinct, n)) for n in (1, 2, 3)),
+        *(Metric(f"distinct-{n}", True, of_texts=partial(_of_words, partial(distinct, n=n))) for n in (1, 2, 3)),
         *(Metric(f"rep-{n}", False, of_example=partial(_repetition, n)) for n in (1, 2, 3, 4)),
-        Metric(
-            "self-bleu", False, of_texts=lambda answers, judge: self_bleu([words_of(one.text or "") for one in answers])
-        ),
+        Metric("self-bleu", False, of_texts=partial(_of_words, self_bleu)),
         Metric("mauve", True, of_texts=_mauve),
         Metric("log-z", None, of_example=_log_z),
         Metric("log-evidence", None, of_example=_log_evidence),

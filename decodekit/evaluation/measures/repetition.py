@@ -10,13 +10,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeAlias
 
 Words: TypeAlias = Sequence[str]
 NGram: TypeAlias = tuple[str, ...]
-Limit: TypeAlias = Callable[[NGram], int]
-"""How often an n-gram counts at most."""
 
 MAX_ORDER = 4
 """Longest n-grams of BLEU."""
@@ -59,58 +56,40 @@ def self_bleu(texts: Sequence[Words]) -> float | None:
     """
     if len(texts) < 2:
         return None
-    counts = [[Counter(ngrams(words, n)) for words in texts] for n in range(1, MAX_ORDER + 1)]
-    peaks = [_Peaks(order) for order in counts]
+    # Of every n-gram the two largest counts in a text, and whose they are: so the largest one among all texts but one
+    # is at hand for each of them, and N texts cost N passes.
+    peaks: dict[NGram, list[tuple[int, int]]] = {}
+    for number, words in enumerate(texts):
+        for n in range(1, MAX_ORDER + 1):
+            for gram, count in Counter(ngrams(words, n)).items():
+                peaks[gram] = sorted([*peaks.get(gram, ()), (count, number)], reverse=True)[:2]
     lengths = [len(words) for words in texts]
-    scores = [
-        _bleu(words, [partial(peak.without, number) for peak in peaks], lengths[:number] + lengths[number + 1 :])
-        for number, words in enumerate(texts)
-    ]
-    return math.fsum(scores) / len(scores)
+
+    def score(number: int, words: Words) -> float:
+        def limit(gram: NGram) -> int:
+            return next((count for count, owner in peaks[gram] if owner != number), 0)
+
+        return _bleu(words, limit, lengths[:number] + lengths[number + 1 :])
+
+    return math.fsum(score(*one) for one in enumerate(texts)) / len(texts)
 
 
-class _Peaks:
-    """Of every n-gram the largest count in one text, whose it is, and the largest count in another text.
-
-    So the largest count among all texts but one is at hand for each of them, and self-BLEU of N texts costs N passes.
-    """
-
-    def __init__(self, texts: Sequence[Counter[NGram]]) -> None:
-        self._first: dict[NGram, tuple[int, int]] = {}  # count, number of the text
-        self._second: dict[NGram, int] = {}
-        for number, counts in enumerate(texts):
-            for gram, count in counts.items():
-                best, _ = self._first.get(gram, (0, -1))
-                if count > best:
-                    self._first[gram], count = (count, number), best
-                self._second[gram] = max(self._second.get(gram, 0), count)
-
-    def without(self, number: int, gram: NGram) -> int:
-        """The largest count among all texts but this one."""
-        count, owner = self._first.get(gram, (0, -1))
-        return self._second[gram] if owner == number else count
-
-
-def _bleu(hypothesis: Words, limits: Sequence[Limit], lengths: Sequence[int]) -> float:
+def _bleu(hypothesis: Words, limit: Callable[[NGram], int], lengths: Sequence[int]) -> float:
     """BLEU of one text, from 0 to 1: brevity penalty times the geometric mean of the smoothed precisions.
 
     The precision of order n is the share of n-grams that a reference has, each counted at most as often as in the
     reference that has it most (Papineni et al. 2002). Orders above 1 have one added to both counts, so that one missing
     order does not make all zero (Lin and Och 2004; method 2 of Chen and Cherry 2014). Orders go up to `MAX_ORDER`, or
     to the length of the hypothesis if that is less. The brevity penalty, exp(1 - r / c), takes for r the length of the
-    reference nearest to c, the shorter of two.
-
-    Args:
-        hypothesis: the text.
-        limits: of each order, how often an n-gram counts.
-        lengths: of the references.
+    reference nearest to c, the shorter of two; `lengths` are those of the references, `limit` says how often an n-gram
+    counts at most.
     """
     if not hypothesis:
         return 0.0
     logs = []
     for n in range(1, min(MAX_ORDER, len(hypothesis)) + 1):
         counts = Counter(ngrams(hypothesis, n))
-        matched = sum(min(count, limits[n - 1](gram)) for gram, count in counts.items())
+        matched = sum(min(count, limit(gram)) for gram, count in counts.items())
         added = int(n > 1)
         precision = (matched + added) / (counts.total() + added)
         if precision == 0:

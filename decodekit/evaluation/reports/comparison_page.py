@@ -27,7 +27,7 @@ def report_html(comparison: Results) -> str:
     parts += [f'<p class="fault">{escape(line)}</p>' for line in failures(comparison)]
     parts += [f'<p class="soft">{escape(note)}</p>' for note in comparison.notes]
     for task in comparison.tasks:
-        parts += _task(comparison, task)
+        parts += [*_figures(comparison, task), _texts(comparison, task)]
     strategies = table_html((name, repr(value)) for name, value in comparison.strategies.items())
     facts = json.dumps({**comparison.settings, **comparison.provenance}, indent=2, ensure_ascii=False)
     parts.append(f"<details><summary><b>Settings</b></summary>{strategies}<pre>{escape(facts)}</pre></details>")
@@ -39,16 +39,14 @@ def report_piece(comparison: Results) -> str:
     parts = [f"<p>{escape(_about(comparison))}</p>"]
     parts += [f"<p>{escape(line[:500])}</p>" for line in (*failures(comparison), *comparison.notes)][:50]
     num_left = MAX_PIECE - sum(map(len, parts))
-    num_shown = 0
-    for task in comparison.tasks:
+    for number, task in enumerate(comparison.tasks):
         piece = "".join(_figures(comparison, task))
         num_left -= len(piece)
         if num_left < 0:
+            num_more = len(comparison.tasks) - number
+            parts.append(f"<p>{num_more} more tasks: <code>comparison.to_html(path)</code></p>")
             break
         parts.append(piece)
-        num_shown += 1
-    if num_shown < len(comparison.tasks):
-        parts.append(f"<p>{len(comparison.tasks) - num_shown} more tasks: <code>comparison.to_html(path)</code></p>")
     return f'<div style="max-width: 60rem">{"".join(parts)}</div>'
 
 
@@ -59,13 +57,10 @@ def points(comparison: Results, task: str) -> list[Point]:
     for one in comparison.summaries_of(task):
         cost = one.speed.get("s_per_token")
         if metric in one.quality and cost is not None:
-            found.append(Point(one.strategy, _scaled(cost, 1e3), one.quality[metric]))
+            low, high = (None if end is None else end * 1e3 for end in (cost.low, cost.high))
+            scaled = IntervalEstimate(cost.value * 1e3, low, high, cost.num_samples)
+            found.append(Point(one.strategy, scaled, one.quality[metric]))
     return found
-
-
-def _task(comparison: Results, task: Task) -> Iterator[str]:
-    yield from _figures(comparison, task)
-    yield _texts(comparison, task)
 
 
 def _figures(comparison: Results, task: Task) -> Iterator[str]:
@@ -136,8 +131,3 @@ def _about(comparison: Results) -> str:
 
 def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _scaled(estimate: IntervalEstimate, scale: float) -> IntervalEstimate:
-    low, high = (None if end is None else end * scale for end in (estimate.low, estimate.high))
-    return IntervalEstimate(estimate.value * scale, low, high, estimate.num_samples)

@@ -11,13 +11,7 @@ from decodekit.evaluation.reports.summary import Results, Summary
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table.
-
-    Args:
-        title: above it.
-        heading: names of the columns, the first one that of the rows.
-        rows: as many cells each; an empty one where there is nothing to say.
-    """
+    """A table: names of columns, the first one that of the rows, and cells, empty where there is nothing to say."""
 
     title: str
     heading: tuple[str, ...]
@@ -36,7 +30,7 @@ def grids(comparison: Results, task: str) -> Iterator[Grid]:
                 "failed": f"{one.num_failed}/{one.num_texts}",
                 **{name: shown(one.quality.get(name)) for name in metrics},
                 **{f"{name} - {base}": _signed(one.difference.get(name)) for name in metrics[:1]},
-                "same text as": same_text(one),
+                "same text as": _same_text(one),
             }
             for one in summaries
         ],
@@ -50,13 +44,7 @@ def grids(comparison: Results, task: str) -> Iterator[Grid]:
                 f"times faster than {base}": shown(one.times_faster, 1, 2),
                 "TTFT ms": shown(one.speed.get("ttft_s"), 1e3, 2),
                 "TPOT ms": shown(one.speed.get("tpot_s"), 1e3, 2),
-                "p50": _value(one, "token_p50_s", 1e3, 2),
-                "p95": _value(one, "token_p95_s", 1e3, 2),
-                "p99": _value(one, "token_p99_s", 1e3, 2),
-                "ITL ms": _value(one, "itl_mean_s", 1e3, 2),
-                "ITL p50": _value(one, "itl_p50_s", 1e3, 2),
-                "p95 ": _value(one, "itl_p95_s", 1e3, 2),
-                "p99 ": _value(one, "itl_p99_s", 1e3, 2),
+                **{column: _value(one, name, 1e3, 2) for column, name in _LATENCIES.items()},
             }
             for one in summaries
         ],
@@ -83,12 +71,18 @@ def grids(comparison: Results, task: str) -> Iterator[Grid]:
     )
 
 
+_LATENCIES = {
+    "p50": "token_p50_s", "p95": "token_p95_s", "p99": "token_p99_s",
+    "ITL ms": "itl_mean_s", "ITL p50": "itl_p50_s", "p95 ": "itl_p95_s", "p99 ": "itl_p99_s",
+}  # fmt: skip
+
+
 def shown(estimate: IntervalEstimate | None, scale: float = 1.0, digits: int = 3) -> str:
     """A figure with its interval; nothing where there is none."""
     return "" if estimate is None else estimate.text(scale, digits)
 
 
-def same_text(summary: Summary) -> str:
+def _same_text(summary: Summary) -> str:
     """``greedy: 36/36``, or nothing if no other strategy should write the same."""
     same = summary.same_text
     return "" if same is None else f"{same.strategy}: {same.num_same}/{same.num_texts}"

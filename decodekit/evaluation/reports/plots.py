@@ -29,19 +29,7 @@ def require_matplotlib() -> None:
 
 
 def plot(comparison: Results, path: str | Path | None = None) -> Any:
-    """Quality against milliseconds per token, with 95 % intervals and the Pareto front dashed.
-
-    Args:
-        comparison: what is shown.
-        path: where the picture goes; its ending says the format (png, pdf, svg).
-
-    Returns:
-        The `matplotlib.figure.Figure`.
-
-    Raises:
-        OptionError: matplotlib is not installed, or no strategy has both a quality and a time.
-        OutputError: the file cannot be written.
-    """
+    """Quality against milliseconds per token, with intervals and the Pareto front dashed; see `Comparison.plot`."""
     require_matplotlib()
     from matplotlib.figure import Figure
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -26,17 +26,11 @@ SPEED_FIGURES = tuple(field.name for field in fields(Speed) if field.name != "ac
 
 @dataclass(frozen=True, slots=True)
 class SameText:
-    """Whether a strategy writes what another one writes that differs from it by speed options alone.
+    """Whether a strategy writes what another one writes that differs from it by speed options alone."""
 
-    Args:
-        strategy: the other one.
-        num_same: examples at seeds with the same tokens.
-        num_texts: of how many that both decoded.
-    """
-
-    strategy: str
-    num_same: int
-    num_texts: int
+    strategy: str  # the other one
+    num_same: int  # examples at seeds with the same tokens
+    num_texts: int  # of how many that both decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +74,9 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
     is_baseline = strategy == results.baseline
     metrics = results.metrics[task]
     outcomes = pooled(rows)
-    speeds = _speeds(rows)
-    own, others = _mean_of(speeds, "forwards_per_token"), _mean_of(_speeds(base), "forwards_per_token")
+    speeds, passes = _speeds(rows), "forwards_per_token"
+    own, others = plain_mean(_figures(speeds, passes)), plain_mean(_figures(_speeds(base), passes))
+    histograms = [speed.acceptance for speed in speeds if speed.mean_acceptance_length is not None]
     return Summary(
         strategy=strategy,
         task=task,
@@ -96,7 +91,7 @@ def summarise(results: Results, strategy: str, task: str) -> Summary:
         difference={} if is_baseline else _known((name, _difference(rows, base, name)) for name in metrics),
         speed=_known((name, mean_interval(_figures(speeds, name), least=0.0)) for name in SPEED_FIGURES),
         times_faster=None if is_baseline else _times_faster(rows, base),
-        acceptance=_acceptance(speeds),
+        acceptance=tuple(sum(each) / len(histograms) for each in zip_longest(*histograms, fillvalue=0.0)),
         forwards_saved=None if is_baseline or own is None or others is None else 1 - own / others,
         same_text=_same_text(results, strategy, rows, task),
     )
@@ -185,12 +180,13 @@ def _same_text(results: Results, strategy: str, rows: Sequence[Row], task: str) 
     twins.sort(key=lambda name: getattr(results.strategies[name], "speculate", None) is not None)
     if twins[0] == strategy:
         return None
-    theirs = pooled(results.rows_of(twins[0], task))
-    pairs = list(zip(pooled(rows), theirs, strict=True))
-    whole = [(one.repeats[0], other.repeats[0]) for one, other in pairs if None not in (one.text, other.text)]
-    if not whole:
-        return None
-    return SameText(twins[0], sum(one.token_ids == other.token_ids for one, other in whole), len(whole))
+    pairs = zip(pooled(rows), pooled(results.rows_of(twins[0], task)), strict=True)
+    same = [
+        one.repeats[0].token_ids == other.repeats[0].token_ids
+        for one, other in pairs
+        if None not in (one.text, other.text)
+    ]
+    return SameText(twins[0], sum(same), len(same)) if same else None
 
 
 def _of_examples(rows: Sequence[Row], metric: str) -> list[float]:
@@ -204,8 +200,8 @@ def _difference(rows: Sequence[Row], base: Sequence[Row], metric: str) -> Interv
     ours, theirs = _by_pair(rows, metric), _by_pair(base, metric)
     if ours or theirs:
         return paired_difference(ours, theirs)
-    by_seed = [{row.seed: row.quality[metric] for row in side if metric in row.quality} for side in (rows, base)]
-    return mean_interval([by_seed[0][seed] - by_seed[1][seed] for seed in by_seed[0] if seed in by_seed[1]])
+    own, other = ({row.seed: row.quality[metric] for row in side if metric in row.quality} for side in (rows, base))
+    return mean_interval([own[seed] - other[seed] for seed in own if seed in other])
 
 
 def _by_pair(rows: Sequence[Row], metric: str) -> dict[tuple[str, int], float]:
@@ -237,14 +233,10 @@ def _figures(speeds: Sequence[Speed], name: str) -> list[float]:
     return [float(value) for speed in speeds if (value := getattr(speed, name)) is not None]
 
 
-def _mean_of(speeds: Sequence[Speed], name: str) -> float | None:
-    values = _figures(speeds, name)
-    return sum(values) / len(values) if values else None
-
-
-def _acceptance(speeds: Sequence[Speed]) -> tuple[float, ...]:
-    histograms = [speed.acceptance for speed in speeds if speed.mean_acceptance_length is not None]
-    return tuple(sum(shares) / len(histograms) for shares in zip_longest(*histograms, fillvalue=0.0))
+def plain_mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are there, added one after the other; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _least(metric: str) -> float:

@@ -22,13 +22,7 @@ CAP = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A strategy in the picture of quality against time.
-
-    Args:
-        name: of the strategy.
-        cost: how long a token takes; less is better.
-        quality: how good the texts are.
-    """
+    """A strategy in the picture of quality against time: how good its texts are, and how long a token takes."""
 
     name: str
     cost: IntervalEstimate
@@ -40,11 +34,7 @@ class Point:
 
 
 def front(points: Sequence[Point], is_higher_better: bool) -> list[Point]:
-    """The points that no other one beats: at least as fast and as good, and better in one of them (the Pareto front).
-
-    Returns:
-        The points in the order of their cost.
-    """
+    """The Pareto front by cost: points that no other one beats, as fast and as good and better in one of the two."""
     sign = 1 if is_higher_better else -1
 
     def beats(one: Point, other: Point) -> bool:
@@ -66,14 +56,9 @@ def point_list(points: Sequence[Point], *, cost: str, quality: str, anchor: str)
 
 
 def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better: bool | None, anchor: str = "") -> str:
-    """Quality against cost as SVG, with error bars and the front as a line.
+    """Quality against cost, the names of the axes, as SVG, with error bars and, if one way is better, the front.
 
-    Args:
-        points: numbered from 1 in this order.
-        cost: name and unit of the horizontal axis.
-        quality: name of the vertical axis.
-        is_higher_better: which way is better; None draws no front.
-        anchor: begins the names of the points as ends of links, as in `point_list`.
+    Points have numbers from 1 on; `anchor` begins their names as ends of links, as in `point_list`.
     """
     if not points:
         return '<p class="none">nothing to show</p>'
@@ -90,10 +75,14 @@ def pareto(points: Sequence[Point], *, cost: str, quality: str, is_higher_better
     parts += [_error_bars(point, across, up) for point in points]
     places = [(across.at(point.cost.value), up.at(point.quality.value)) for point in points]
     lifts = _lifts(places)
-    for number, (point, place, lift) in enumerate(zip(points, places, lifts, strict=True), 1):
+    for number, (point, (x, y), lift) in enumerate(zip(points, places, lifts, strict=True), 1):
         told = f"{point.name}: {point.told(cost, quality)}"
-        link = f'<a id="{anchor}p{number}" href="#{anchor}n{number}">'
-        parts.append(f"{link}{_point(number, place, lift, told)}</a>")
+        parts.append(
+            f'<a id="{anchor}p{number}" href="#{anchor}n{number}">'
+            f'<g class="point"><circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{BAR}"><title>{escape(told)}</title>'
+            f'</circle><text x="{x + 6:.1f}" y="{y - _above(lift):.1f}" font-size="11" fill="{INK}">{number}</text></g>'
+            "</a>"
+        )
     label = f"{quality} against {cost}"
     highest = min(y - _above(lift) - LABEL_SIZE for (_, y), lift in zip(places, lifts, strict=True))
     top = min(0, math.floor(highest))  # many points in one place have their numbers above each other
@@ -126,11 +115,7 @@ def accepted_shares(values: Sequence[float]) -> str:
 
 
 def saved(rows: Sequence[tuple[str, float]]) -> str:
-    """Shares saved as bars from a middle line: to the right what was saved, to the left what came on top.
-
-    Args:
-        rows: names, and shares of at most 1.
-    """
+    """Shares saved, by name, as bars from a middle line: to the right what was saved, to the left what came on top."""
     width, line, widest = 560, 26, 240
     left = 10 + min(widest, max(label_width(name) for name, _ in rows))
     most = max(0.05, *(abs(share) for _, share in rows))
@@ -158,15 +143,10 @@ def saved(rows: Sequence[tuple[str, float]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A scale from values to places, with round numbers marked.
+    """A scale from values to places, with round numbers marked."""
 
-    Args:
-        marks: the round values, the first and last ones being its ends.
-        begin, end: where these ends are.
-    """
-
-    marks: tuple[float, ...]
-    begin: float
+    marks: tuple[float, ...]  # round values, the first and last ones being the ends of the scale
+    begin: float  # where these ends are
     end: float
 
     @classmethod
@@ -218,27 +198,17 @@ def _stairs(best: Sequence[Point], across: _Axis, up: _Axis, is_higher_better: b
 def _error_bars(point: Point, across: _Axis, up: _Axis) -> str:
     """The intervals of a point, drawn below all points; times below zero are not drawn."""
     x, y = across.at(point.cost.value), up.at(point.quality.value)
-    bars = ""
+    lines: list[tuple[float, float, float, float]] = []
     if point.cost.low is not None and point.cost.high is not None:
         low, high = across.at(max(point.cost.low, 0.0)), across.at(point.cost.high)
-        bars += _line(low, y, high, y) + _line(low, y - CAP, low, y + CAP) + _line(high, y - CAP, high, y + CAP)
+        lines += [(low, y, high, y), *((end, y - CAP, end, y + CAP) for end in (low, high))]
     if point.quality.low is not None and point.quality.high is not None:
         low, high = up.at(point.quality.low), up.at(point.quality.high)
-        bars += _line(x, low, x, high) + _line(x - CAP, low, x + CAP, low) + _line(x - CAP, high, x + CAP, high)
-    return f'<g class="spread">{bars}</g>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{SOFT}"/>'
-
-
-def _point(number: int, place: tuple[float, float], lift: int, told: str) -> str:
-    x, y = place
-    right, above = x + 6, y - _above(lift)
-    return (
-        f'<g class="point"><circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{BAR}"><title>{escape(told)}</title>'
-        f'</circle><text x="{right:.1f}" y="{above:.1f}" font-size="11" fill="{INK}">{number}</text></g>'
+        lines += [(x, low, x, high), *((x - CAP, end, x + CAP, end) for end in (low, high))]
+    bars = "".join(
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{SOFT}"/>' for x1, y1, x2, y2 in lines
     )
+    return f'<g class="spread">{bars}</g>'
 
 
 def _above(lift: int) -> int:
@@ -258,10 +228,9 @@ def _lifts(places: Sequence[tuple[float, float]]) -> list[int]:
     return lifts
 
 
-def _ends(estimate: IntervalEstimate) -> tuple[float, ...]:
+def _ends(estimate: IntervalEstimate) -> list[float]:
     """The figure and the ends of its interval."""
-    known = (estimate.low, estimate.high)
-    return (estimate.value, *(end for end in known if end is not None))
+    return [end for end in (estimate.value, estimate.low, estimate.high) if end is not None]
 
 
 def _marked(mark: float) -> str:

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
-from decodekit.integrations.backends.forms import form_of
-from decodekit.integrations.backends.peer import load, refused, token_ids_by_bytes
+from decodekit.integrations.backends.peer import MatcherText, form_of, load, refused, token_ids_by_bytes
 from decodekit.vocabulary import Vocabulary
 
 
@@ -88,13 +87,10 @@ def tokenizer_of(vocabulary: Vocabulary) -> Any:
     return lib.LLTokenizer(lib.TokenizerWrapper(tokens), n_vocab=vocabulary.size, eos_token=eos)
 
 
-class LLGuidanceText:
-    """A text in llguidance; `matcher` is its own object."""
+class LLGuidanceText(MatcherText):
+    """A text in llguidance."""
 
-    __slots__ = ("matcher",)
-
-    def __init__(self, matcher: Any) -> None:
-        self.matcher = matcher
+    __slots__ = ()
 
     @property
     def is_accepting(self) -> bool:
@@ -108,11 +104,6 @@ class LLGuidanceText:
     def accept(self, token: int) -> bool:
         """Go on with a token; a refusal leaves no error behind, as `consume_token` would."""
         return bool(self.matcher.try_consume_tokens([token]))
-
-    def rollback(self, num_tokens: int) -> None:
-        """Forget the last tokens."""
-        if num_tokens:
-            self.matcher.rollback(num_tokens)
 
     def fork(self) -> LLGuidanceText:
         """A copy."""

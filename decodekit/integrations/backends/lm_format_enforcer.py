@@ -8,6 +8,7 @@ goes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +17,7 @@ from typing import Any, ClassVar
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
-from decodekit.integrations.backends.forms import form_of
-from decodekit.integrations.backends.peer import PeerText, load, refused
+from decodekit.integrations.backends.peer import PeerText, form_of, load, refused
 from decodekit.vocabulary import Vocabulary
 
 
@@ -34,7 +34,8 @@ class LMFormatEnforcer:
         data = tokens_of(vocabulary)
 
         def enforcer() -> Any:
-            parser = lib.JsonSchemaParser(form.schema) if form.kind == "schema" else lib.RegexParser(form.text)
+            is_schema = form.kind == "schema"
+            parser = lib.JsonSchemaParser(json.loads(form.text)) if is_schema else lib.RegexParser(form.text)
             return lib.TokenEnforcer(data, parser)
 
         try:
@@ -87,9 +88,8 @@ class EnforcerText(PeerText):
 
     def fill(self, words: Int32Array) -> None:
         """The allowed tokens."""
-        words |= bitmask_from_ids(
-            [one for one in self._allowed() if one < self._vocabulary.size], self._vocabulary.size
-        )
+        size = self._vocabulary.size
+        words |= bitmask_from_ids([one for one in self._allowed() if one < size], size)
 
     def accept(self, token: int) -> bool:
         """Go on with a token of the mask: it has no other answer."""

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
-from decodekit.integrations.backends.forms import form_of
-from decodekit.integrations.backends.peer import PeerText, load, refused, token_ids_by_bytes
+from decodekit.integrations.backends.peer import PeerText, form_of, load, refused, token_ids_by_bytes
 from decodekit.vocabulary import Vocabulary
 
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.engine.automaton import Int32Array
-from decodekit.integrations.backends.forms import form_of
-from decodekit.integrations.backends.peer import load, refused
+from decodekit.integrations.backends.peer import MatcherText, form_of, load, refused
 from decodekit.vocabulary import Vocabulary
 
 
@@ -37,8 +36,8 @@ class XGrammar:
             if form.kind == "schema":
                 grammar = compiler.compile_json_schema(form.text, **asdict(self))
             else:
-                compile = {"pattern": "compile_regex", "lark": "compile_lark", "gbnf": "compile_grammar"}[form.kind]
-                grammar = getattr(compiler, compile)(form.text)
+                method = {"pattern": "compile_regex", "lark": "compile_lark", "gbnf": "compile_grammar"}[form.kind]
+                grammar = getattr(compiler, method)(form.text)
         except Exception as error:  # it has errors of its own for each front end, and RuntimeError for all else
             raise refused(self.name, error) from error
         return lambda: XGrammarText(lib.GrammarMatcher(grammar))
@@ -53,13 +52,10 @@ def tokenizer_of(vocabulary: Vocabulary) -> Any:
     return lib.TokenizerInfo(rows, lib.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=eos)
 
 
-class XGrammarText:
-    """A text in XGrammar; `matcher` is its own object."""
+class XGrammarText(MatcherText):
+    """A text in XGrammar."""
 
-    __slots__ = ("matcher",)
-
-    def __init__(self, matcher: Any) -> None:
-        self.matcher = matcher
+    __slots__ = ()
 
     @property
     def is_accepting(self) -> bool:
@@ -76,11 +72,6 @@ class XGrammarText:
     def accept(self, token: int) -> bool:
         """Go on with a token."""
         return bool(self.matcher.accept_token(token))
-
-    def rollback(self, num_tokens: int) -> None:
-        """Forget the last tokens."""
-        if num_tokens:
-            self.matcher.rollback(num_tokens)
 
     def fork(self) -> XGrammarText:
         """A copy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from decodekit.errors import InvalidRequestError
+from decodekit.errors import ConstraintError, InvalidRequestError
 from decodekit.serving.limits import Limits
 from decodekit.serving.requests.fields import (
     AnyObjectFormat,
@@ -19,7 +20,7 @@ from decodekit.serving.requests.fields import (
     StructuredOutputs,
     TextFields,
 )
-from decodekit.serving.requests.structure import Structure, StructureKind, read_json
+from decodekit.serving.requests.structure import Structure, StructureKind
 
 if TYPE_CHECKING:
     from decodekit.llm.decisions import Question
@@ -169,7 +170,11 @@ def _guided(fields: TextFields | StructuredOutputs, prefix: str) -> list[Structu
     found = []
     for name, kind in _GUIDED.items():
         value, at = values.get(name), f"{prefix}{name}"
+        if isinstance(value, str) and name in ("json", "structural_tag"):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError) as error:
+                raise ConstraintError(f"the text is no JSON: {error}", at=at, code="DK203") from error
         if value is not None:
-            is_text = isinstance(value, str) and name in ("json", "structural_tag")
-            found.append(Structure(kind, read_json(value, at) if is_text else value, at))
+            found.append(Structure(kind, value, at))
     return found

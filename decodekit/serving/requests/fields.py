@@ -267,23 +267,19 @@ class ToolMessage(WireModel):
 ChatMessage: TypeAlias = Annotated[SpokenMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
-class ReplyModel(BaseModel):
-    """A part of an answer."""
-
-
-class CachedTokens(ReplyModel):
+class CachedTokens(BaseModel):
     """Tokens of prompts that were not read again."""
 
     cached_tokens: int
 
 
-class ReasoningTokens(ReplyModel):
+class ReasoningTokens(BaseModel):
     """Tokens of thoughts."""
 
     reasoning_tokens: int
 
 
-class UsageReply(ReplyModel):
+class UsageReply(BaseModel):
     """`usage` of chats and completions."""
 
     prompt_tokens: int
@@ -293,7 +289,7 @@ class UsageReply(ReplyModel):
     completion_tokens_details: ReasoningTokens
 
 
-class ErrorFields(ReplyModel):
+class ErrorFields(BaseModel):
     """The body of an error."""
 
     message: str
@@ -302,7 +298,7 @@ class ErrorFields(ReplyModel):
     code: str
 
 
-class ErrorReply(ReplyModel):
+class ErrorReply(BaseModel):
     """An error in OpenAI's form."""
 
     error: ErrorFields

@@ -10,41 +10,24 @@ from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
 
-from decodekit.errors import (
-    AccessError,
-    BodyLimitError,
-    CacheFullError,
-    ConstraintError,
-    DeadEndError,
-    DecodekitError,
-    EngineClosedError,
-    GuardError,
-    InvalidRequestError,
-    LengthError,
-    ModelError,
-    NotServedError,
-    OptionError,
-    QueueFullError,
-    RequestTimeoutError,
-    ServerBusyError,
-    ShutdownError,
-    UnknownNameError,
-)
+from decodekit import errors
+from decodekit.errors import DecodekitError
 
 CLIENT_CLOSED: Final = 499
 """The status in logs and metrics of a request whose client has gone; nobody receives it."""
 
 # The first class that fits decides.
 _STATUSES: Final = (
-    ((AccessError,), 401, "authentication_error"),
-    ((NotServedError,), 404, "not_found_error"),
-    ((BodyLimitError,), 413, "invalid_request_error"),
-    ((GuardError, DeadEndError), 422, "unprocessable_error"),
-    ((QueueFullError, ServerBusyError), 429, "rate_limit_error"),
-    ((ShutdownError, EngineClosedError), 503, "service_unavailable_error"),
-    ((RequestTimeoutError,), 504, "timeout_error"),
-    ((InvalidRequestError, OptionError, ConstraintError, ModelError), 400, "invalid_request_error"),
-    ((UnknownNameError, LengthError, CacheFullError), 400, "invalid_request_error"),
+    ((errors.AccessError,), 401, "authentication_error"),
+    ((errors.NotServedError,), 404, "not_found_error"),
+    ((errors.BodyLimitError,), 413, "invalid_request_error"),
+    ((errors.GuardError, errors.DeadEndError), 422, "unprocessable_error"),
+    ((errors.QueueFullError, errors.ServerBusyError), 429, "rate_limit_error"),
+    ((errors.ShutdownError, errors.EngineClosedError), 503, "service_unavailable_error"),
+    ((errors.RequestTimeoutError,), 504, "timeout_error"),
+    ((errors.InvalidRequestError, errors.OptionError, errors.UnknownNameError), 400, "invalid_request_error"),
+    ((errors.ConstraintError, errors.ModelError), 400, "invalid_request_error"),
+    ((errors.LengthError, errors.CacheFullError), 400, "invalid_request_error"),
 )
 
 ERROR_TABLE: Final[Mapping[int, str]] = {
@@ -75,11 +58,11 @@ def status_of(error: DecodekitError) -> int:
 
 
 def _kind_of(error: DecodekitError) -> tuple[int, str]:
-    if isinstance(error, BodyLimitError) and error.at == "time":
+    if isinstance(error, errors.BodyLimitError) and error.at == "time":
         return 408, "timeout_error"
-    if isinstance(error, AccessError) and error.at in ("Host", "Origin"):
+    if isinstance(error, errors.AccessError) and error.at in ("Host", "Origin"):
         return 403, "permission_error"
-    if isinstance(error, NotServedError) and error.at == "method":
+    if isinstance(error, errors.NotServedError) and error.at == "method":
         return 405, "invalid_request_error"
     fitting = ((status, kind) for classes, status, kind in _STATUSES if isinstance(error, classes))
     return next(fitting, (500, "server_error"))
@@ -93,7 +76,7 @@ def body_of(error: DecodekitError, limit_field: str = LIMIT_FIELD) -> dict[str, 
         message += f" (at {error.at})"
     if error.hint is not None:
         message += f" Try {error.hint}."
-    param = limit_field if isinstance(error, LengthError) or error.at == "max_new_tokens" else error.at
+    param = limit_field if isinstance(error, errors.LengthError) or error.at == "max_new_tokens" else error.at
     if status >= 500 or (param is not None and " " in param):  # "request 3" is a number of the engine's
         param = None
     param = _FIELDS.get(param or "", param)

@@ -51,10 +51,9 @@ sys.path[:] = own + [one for one in json.loads(sys.argv[1]) if one not in own]
 from decodekit.serving.requests.sandbox import main
 main(int(sys.argv[2]), float(sys.argv[3]))
 """
-_NEEDED: Final = frozenset(
-    ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
-     "XDG_CACHE_HOME", "DECODEKIT_CACHE")
-)  # fmt: skip
+_NEEDED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+     "XDG_CACHE_HOME", "DECODEKIT_CACHE")  # fmt: skip
+"""The variables that Python, its libraries and their caches need."""
 _NICE: Final = 10
 _MANY_KNOWN: Final = 4096
 _START_S: Final = 60.0
@@ -155,6 +154,8 @@ class _Process:
     """A process that reads constraints, one after the other."""
 
     def __init__(self, limits: Limits) -> None:
+        every = os.environ.items()
+        needed = {name: value for name, value in every if name in _NEEDED or name.startswith(("NUMBA_", "LC_"))}
         self._limits = limits
         self.num_asked = 0
         self.is_late = False
@@ -164,7 +165,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=_environment(),
+            env={**needed, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # an interrupt from the keyboard is the endpoint's
         )  # fmt: skip
         if self._line(_START_S) != {"ready": True}:
@@ -260,13 +261,6 @@ def _import_path() -> list[str]:
     with contextlib.suppress(OSError):  # a folder that is gone
         here = Path.cwd().resolve()
     return [one for one in sys.path if one and (Path(one).resolve() != here or own == here)]
-
-
-def _environment() -> dict[str, str]:
-    """The variables that Python, its libraries and their caches need."""
-    every = os.environ.items()
-    needed = {name: value for name, value in every if name in _NEEDED or name.startswith(("NUMBA_", "LC_"))}
-    return {**needed, "OMP_NUM_THREADS": "1"}
 
 
 def main(num_bytes: int, seconds: float) -> None:

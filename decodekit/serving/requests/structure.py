@@ -25,7 +25,7 @@ from decodekit.constraints.grammar import Grammar
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.regex.regex import Regex
 from decodekit.constraints.tool_calls import FORMATS, ToolFormat, tools
-from decodekit.errors import BodyLimitError, ConstraintError, DecodekitError, InvalidConstraintError, OptionError
+from decodekit.errors import BodyLimitError, DecodekitError, InvalidConstraintError, OptionError
 
 StructureKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 
@@ -112,11 +112,3 @@ _MAKERS: Final[Mapping[str, Callable[[Any], Constraint]]] = {
     "structural_tag": Tagged.from_mapping,
     "tools": _tools,
 }
-
-
-def read_json(text: str, field: str) -> Any:
-    """A value that is given as a text of JSON; raises the `ConstraintError` of a text that is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConstraintError(f"the text is no JSON: {error}", at=field, code="DK203") from error

@@ -73,7 +73,9 @@ class CallSplitter:
     """Divides one text, as it grows, into content and calls, if its constraint has any."""
 
     def __init__(self, constraint: Constraint | None) -> None:
-        self._tools, self._with_schema = _tools_in(constraint), constraint if isinstance(constraint, OneOf) else None
+        self._with_schema = constraint if isinstance(constraint, OneOf) else None  # JSON of a schema instead of calls
+        parts = (constraint,) if self._with_schema is None else self._with_schema.options
+        self._tools = next((one for one in parts if isinstance(one, Tools) and one.choice != "none"), None)
         self._content: ContentSplit | None = None
         if self._tools is not None:
             has_content, is_json = self._tools.choice == "auto", self._with_schema is not None
@@ -166,10 +168,3 @@ class CallSplitter:
             for number, one in enumerate(value.calls)
         ]
         return TextEnd(value.content[self._num_content :], calls, reason)
-
-
-def _tools_in(constraint: Constraint | None) -> Tools | None:
-    """The tools that a text may call, if it may call some; it may be JSON of a schema instead."""
-    options = constraint.options if isinstance(constraint, OneOf) else (constraint,)
-    found = (one for one in options if isinstance(one, Tools) and one.choice != "none")
-    return next(found, None)

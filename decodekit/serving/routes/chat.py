@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from decodekit.decoding.loop.text_row import TokenLogprob
 from decodekit.errors import InvalidRequestError
@@ -19,7 +19,6 @@ from decodekit.serving.requests.fields import (
     Listed,
     Messages,
     NamedToolChoice,
-    ReplyModel,
     TextFields,
     ToolFields,
     UsageReply,
@@ -54,7 +53,7 @@ class ChatBody(TextFields):
     modalities: Listed[Literal["text"]] | None = Field(None, description="Text alone.")
 
 
-class ChatMessageReply(ReplyModel):
+class ChatMessageReply(BaseModel):
     """The message of the assistant."""
 
     role: Literal["assistant"]
@@ -64,7 +63,7 @@ class ChatMessageReply(ReplyModel):
     tool_calls: list[CallFields] | None = None
 
 
-class AlternativeReply(ReplyModel):
+class AlternativeReply(BaseModel):
     """A token that might have come."""
 
     token: str
@@ -78,14 +77,14 @@ class TokenReply(AlternativeReply):
     top_logprobs: list[AlternativeReply]
 
 
-class ChatLogprobsReply(ReplyModel):
+class ChatLogprobsReply(BaseModel):
     """Log-probabilities of a message."""
 
     content: list[TokenReply]
     refusal: None = None
 
 
-class ChatChoiceReply(ReplyModel):
+class ChatChoiceReply(BaseModel):
     """One of the texts."""
 
     index: int
@@ -94,7 +93,7 @@ class ChatChoiceReply(ReplyModel):
     finish_reason: Literal["stop", "length", "tool_calls"]
 
 
-class ChatReply(ReplyModel):
+class ChatReply(BaseModel):
     """The answer to a request for a message."""
 
     id: str

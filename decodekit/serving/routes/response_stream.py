@@ -10,13 +10,11 @@ One item is open at a time: what begins another one ends it.
 from __future__ import annotations
 
 import uuid
-from typing import Any, Final
+from typing import Any
 
 from decodekit.serving.routes.call_stream import CallPiece, TextEnd, WrittenCall
 from decodekit.serving.routes.token_logprobs import as_event
 from decodekit.serving.service import Running
-
-_TEXTS: Final = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 class ResponseStream:
@@ -54,10 +52,11 @@ class ResponseStream:
             events.append(self.event("response.output_item.added", output_index=len(self._output), item=begun))
             self._item = item
             events.append(self._of_part("response.content_part.added", part={**item["content"][0]}))
-        self._item["content"][0]["text"] += text
+        [part] = self._item["content"]
+        part["text"] += text
         if text:
             logprobs: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
-            events.append(self._of_part(f"response.{_TEXTS[item['type']]}.delta", delta=text, **logprobs))
+            events.append(self._of_part(f"response.{part['type']}.delta", delta=text, **logprobs))
         return events
 
     def _of_item(self, type: str, **fields: Any) -> bytes:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from decodekit.errors import DecodekitError, InvalidRequestError
 from decodekit.llm import Completion
@@ -24,7 +24,6 @@ from decodekit.serving.requests.fields import (
     Listed,
     Messages,
     NamedSchema,
-    ReplyModel,
     SamplingFields,
     SpokenMessage,
     TextFormat,
@@ -173,7 +172,7 @@ class ResponseBody(SamplingFields):
     previous_response_id: None = Field(None, description="Nothing is stored.")
 
 
-class OutputTextReply(ReplyModel):
+class OutputTextReply(BaseModel):
     """The text of a message."""
 
     type: Literal["output_text"]
@@ -182,7 +181,7 @@ class OutputTextReply(ReplyModel):
     logprobs: list[Any]
 
 
-class OutputMessageReply(ReplyModel):
+class OutputMessageReply(BaseModel):
     """A message."""
 
     type: Literal["message"]
@@ -192,7 +191,7 @@ class OutputMessageReply(ReplyModel):
     content: list[OutputTextReply]
 
 
-class OutputCallReply(ReplyModel):
+class OutputCallReply(BaseModel):
     """A call of a tool."""
 
     type: Literal["function_call"]
@@ -203,14 +202,14 @@ class OutputCallReply(ReplyModel):
     status: ItemStatus
 
 
-class ReasoningPartReply(ReplyModel):
+class ReasoningPartReply(BaseModel):
     """A part of the reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class OutputReasoningReply(ReplyModel):
+class OutputReasoningReply(BaseModel):
     """The reasoning before an answer."""
 
     type: Literal["reasoning"]
@@ -220,7 +219,7 @@ class OutputReasoningReply(ReplyModel):
     status: ItemStatus
 
 
-class ResponseUsageReply(ReplyModel):
+class ResponseUsageReply(BaseModel):
     """`usage`."""
 
     input_tokens: int
@@ -230,7 +229,7 @@ class ResponseUsageReply(ReplyModel):
     total_tokens: int
 
 
-class ResponseReply(ReplyModel):
+class ResponseReply(BaseModel):
     """A response."""
 
     id: str
@@ -257,7 +256,11 @@ class ResponsesRoute(Route[ResponseBody]):
         """See `Route`."""
         limits = self.service.limits
         options = sampling_options(body, body.max_output_tokens, limits, "max_output_tokens")
-        structure = _structure_of(body.text)
+        structure, form = None, None if body.text is None else body.text.format
+        if isinstance(form, ResponseSchemaFormat):
+            structure = Structure("json_schema", form.schema_, "text.format.schema")
+        elif isinstance(form, AnyObjectFormat):
+            structure = Structure("json_schema", {"type": "object"}, "text.format")
         choice = body.tool_choice
         tools = [
             {"type": "function", "function": one.model_dump(exclude={"type"}, exclude_none=True)}
@@ -278,6 +281,9 @@ class ResponsesRoute(Route[ResponseBody]):
         return Asked(lambda: [read(messages, told, variables, "input")], size, 1, options, structure, seed_of(body))
 
     def _head(self, body: ResponseBody) -> dict[str, Any]:
+        choice, text = body.tool_choice, {"format": {"type": "text"}}
+        if body.text is not None and body.text.format is not None:
+            text = body.text.model_dump(by_alias=True, exclude_none=True)
         return {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
@@ -296,12 +302,8 @@ class ResponsesRoute(Route[ResponseBody]):
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}}
-            if body.text is None or body.text.format is None
-            else body.text.model_dump(by_alias=True, exclude_none=True),
-            "tool_choice": body.tool_choice.model_dump()
-            if isinstance(body.tool_choice, ResponseToolChoice)
-            else body.tool_choice or "auto",
+            "text": text,
+            "tool_choice": choice.model_dump() if isinstance(choice, ResponseToolChoice) else choice or "auto",
             "tools": [one.model_dump() for one in body.tools or ()],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
@@ -348,13 +350,6 @@ class ResponsesRoute(Route[ResponseBody]):
             yield stream.event("response.failed", response={**stream.head, "status": "failed", "error": failed})
 
 
-def _structure_of(text: ResponseText | None) -> Structure | None:
-    given = None if text is None else text.format
-    if isinstance(given, ResponseSchemaFormat):
-        return Structure("json_schema", given.schema_, "text.format.schema")
-    return Structure("json_schema", {"type": "object"}, "text.format") if isinstance(given, AnyObjectFormat) else None
-
-
 def _messages(body: ResponseBody) -> list[ChatMessage]:
     """The conversation as chats have it.
 
@@ -376,7 +371,11 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
             continue
         if isinstance(item, InputReasoning) and not item.content:
             continue
-        if not isinstance(last, AssistantMessage) or not _goes_on(last, item):
+        # A call goes on with any turn, a message with one that has said and called nothing.
+        is_new = not isinstance(item, InputCall)
+        if isinstance(last, AssistantMessage) and isinstance(item, InputMessage):
+            is_new = last.content is not None or last.tool_calls is not None
+        if is_new or not isinstance(last, AssistantMessage):
             last = AssistantMessage(role="assistant")
             found.append(last)
         if isinstance(item, InputReasoning):
@@ -389,12 +388,6 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
             call = CallFields(id=item.call_id, type="function", function=function)
             last.tool_calls = [*(last.tool_calls or ()), call]
     return found
-
-
-def _goes_on(message: AssistantMessage, item: InputItem) -> bool:
-    """Whether an item is of the same turn as the message before it."""
-    has_spoken = message.content is not None or message.tool_calls is not None
-    return isinstance(item, InputCall) or (isinstance(item, InputMessage) and not has_spoken)
 
 
 def _plain_text(content: str | list[InputPart]) -> str:

@@ -12,11 +12,11 @@ import string
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from decodekit.llm import Completion
 from decodekit.serving.requests.engine_requests import Asked
-from decodekit.serving.requests.fields import JsonObject, Listed, ReplyModel, SpokenMessage, WireModel
+from decodekit.serving.requests.fields import JsonObject, Listed, SpokenMessage, WireModel
 from decodekit.serving.routes.route import Route
 from decodekit.serving.service import Running
 
@@ -68,14 +68,14 @@ class DecisionBody(WireModel):
     assets: JsonObject | None = Field(None, max_length=0, description="Images are not read.")
 
 
-class NoulReply(ReplyModel):
+class NoulReply(BaseModel):
     """The probability of yes."""
 
     type: Literal["noul"]
     noul: float
 
 
-class ChoiceReply(ReplyModel):
+class ChoiceReply(BaseModel):
     """The likeliest option."""
 
     type: Literal["choice"]
@@ -84,7 +84,7 @@ class ChoiceReply(ReplyModel):
     probabilities: dict[str, float]
 
 
-class ScoreReply(ReplyModel):
+class ScoreReply(BaseModel):
     """The mean of the levels."""
 
     type: Literal["score"]
@@ -94,14 +94,14 @@ class ScoreReply(ReplyModel):
     probabilities: dict[str, float]
 
 
-class DecisionUsageReply(ReplyModel):
+class DecisionUsageReply(BaseModel):
     """The counts of tokens read for a decision."""
 
     input_tokens: int
     output_tokens: int
 
 
-class DecisionReply(ReplyModel):
+class DecisionReply(BaseModel):
     """The answer to a request for decisions."""
 
     model: str

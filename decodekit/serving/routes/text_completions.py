@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from decodekit.llm import Completion
 from decodekit.serving.requests.engine_requests import Asked, check_ids, seed_of, structure_of, text_options
-from decodekit.serving.requests.fields import Listed, ReplyModel, TextFields, TokenId, UsageReply
+from decodekit.serving.requests.fields import Listed, TextFields, TokenId, UsageReply
 from decodekit.serving.routes.route import Route
 from decodekit.serving.routes.token_logprobs import as_event
 from decodekit.serving.service import Running
@@ -33,7 +33,7 @@ class CompletionBody(TextFields):
     suffix: None = Field(None, description="Texts are continued at their end.")
 
 
-class CompletionLogprobsReply(ReplyModel):
+class CompletionLogprobsReply(BaseModel):
     """Log-probabilities of a text."""
 
     tokens: list[str]
@@ -42,7 +42,7 @@ class CompletionLogprobsReply(ReplyModel):
     text_offset: list[int]
 
 
-class CompletionChoiceReply(ReplyModel):
+class CompletionChoiceReply(BaseModel):
     """One of the texts."""
 
     index: int
@@ -51,7 +51,7 @@ class CompletionChoiceReply(ReplyModel):
     finish_reason: Literal["stop", "length"]
 
 
-class CompletionReply(ReplyModel):
+class CompletionReply(BaseModel):
     """The answer to a request for texts."""
 
     id: str

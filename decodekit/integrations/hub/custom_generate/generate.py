@@ -8,10 +8,5 @@ from decodekit.integrations.folder import generate_with
 
 
 def generate(model: Any, **arguments: Any) -> Any:
-    """The texts of `model.generate`, decoded by decodekit.
-
-    Args:
-        model: of transformers.
-        arguments: of the call; those that decodekit alone has, such as ``strategy`` and ``constraint``, among them.
-    """
+    """The texts of `model.generate`, decoded by decodekit, whose options may be among the arguments."""
     return generate_with(model, arguments)
