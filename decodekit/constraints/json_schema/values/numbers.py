@@ -336,13 +336,9 @@ def _magnitude(bound: Fraction, is_above: bool, *, strict: bool) -> Node:
 
 def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
     """(k, d, f) with ``value == d.f * 10**k``, one digit d that is not zero, no closing zeros in f."""
-    whole, fraction = _split(value)
-    if whole != "0":
-        digits, exponent = whole + fraction, len(whole) - 1
-    else:
-        digits = fraction.lstrip("0")
-        exponent = len(digits) - len(fraction) - 1
-    return exponent, digits[0], digits[1:].rstrip("0")
+    num_fraction_digits = _num_fraction_digits(value)
+    digits = str(int(value * 10**num_fraction_digits))
+    return len(digits) - num_fraction_digits - 1, digits[0], digits[1:].rstrip("0")
 
 
 @lru_cache(maxsize=2048)
@@ -573,8 +569,7 @@ _MAX_CANDIDATES: Final = 10_000  # of so many numbers, what a schema refuses one
 def _least_common_multiple(first: Fraction | None, second: Fraction | None) -> Fraction | None:
     if first is None or second is None:
         return first if second is None else second
-    denominator = math.lcm(first.denominator, second.denominator)
-    return Fraction(math.lcm(int(first * denominator), int(second * denominator)), denominator)
+    return Fraction(math.lcm(first.numerator, second.numerator), math.gcd(first.denominator, second.denominator))
 
 
 def _multiples(spec: NumberSpec) -> Node:
