@@ -42,12 +42,11 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
-from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, Transitions
+from decodekit.constraints.language.words import words
 from decodekit.constraints.memory_account import united
 from decodekit.errors import ResourceLimitError
 
@@ -355,18 +354,17 @@ def _beyond(bound: Fraction, is_above: bool, strict: bool) -> Node:
 
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
-    entries = sorted((entry for value in values for entry in _spellings(value)), key=itemgetter(0))
-
-    def end(index: int) -> Node:
-        _, has_fraction, exponent = entries[index]
-        return ir.concat(_ZEROS if has_fraction else _NO_FRACTION, exponent)
-
-    return WordTable([word for word, *_ in entries], end, _spell_ascii).node()
+    lists: dict[Node, dict[bytes, None]] = {}  # by what may follow
+    for value in values:
+        for word, has_fraction, exponent in _spellings(value):
+            end = ir.concat(_ZEROS if has_fraction else _NO_FRACTION, exponent)
+            lists.setdefault(end, {})[word.encode()] = None
+    return ir.choice(*(ir.concat(words(listed), end) for end, listed in lists.items()))
 
 
 def digits(values: Iterable[Fraction]) -> Node:
     """Exactly these integers, as digits alone."""
-    return WordTable(sorted(str(value.numerator) for value in values), spelling=_spell_ascii).node()
+    return words({str(value.numerator).encode(): None for value in values})
 
 
 @lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
@@ -387,10 +385,6 @@ def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
     """The length of the shortest spelling of a number; `is_fixed`: of those without an exponent."""
     spellings = _spellings(value)[: 1 if is_fixed else None]
     return min(len(word) + (exponent.bounds() or (0, 0))[0] for word, _, exponent in spellings)
-
-
-def _spell_ascii(character: str) -> Node:
-    return ir.literal(character.encode())
 
 
 @dataclass(frozen=True)
