@@ -139,11 +139,10 @@ class _ReadGroup(NamedTuple):
 
 
 class _LookAround(NamedTuple):
-    """The first way from `inner`, or that there is none; `moves`: the text goes on where that one ends."""
+    """The first way from `inner`, or that there is none."""
 
     inner: int
     is_negative: bool
-    moves: bool
     then: int
 
 
@@ -207,11 +206,11 @@ class PatternProgram:
                 return self._add(_ReadGroup(groups, fold, is_forward, progress, then))
             case Lookahead(item, is_negative) | Lookbehind(item, is_negative):
                 inner = self._read(item, self._add(None), is_forward=isinstance(tree, Lookahead), progress=())
-                return self._add(_LookAround(inner, is_negative, False, then))
-            case Atomic(item):
-                return self._add(_LookAround(read(item, self._add(None)), False, True, then))
+                return self._add(_LookAround(inner, is_negative, then))
             case Assertion():
                 return self._add(_Assert(tree, then))
+            case Atomic():
+                raise TypeError("ECMA-262 has no atomic groups")
 
     def _repeat(self, tree: Quantified, then: int, *, is_forward: bool, progress: tuple[int, ...]) -> int:
         """A round begins with its groups empty. Beyond the least number, one that reads nothing is none."""
@@ -339,7 +338,7 @@ class PatternSearch:
             )
 
     def _look(self, step: _LookAround, place: int, registers: _Registers) -> Work[_Way]:
-        """The way through a lookaround or an atomic group."""
+        """The way through a lookaround."""
         key = step.inner, place, registers
         if key not in self._looked:
             tried = set[_State]()
@@ -349,7 +348,7 @@ class PatternSearch:
         way = self._looked[key]
         if (way is None) != step.is_negative:
             return None
-        return (place, registers) if way is None else (way[0] if step.moves else place, way[1])
+        return place, (registers if way is None else way[1])
 
     def _again(self, step: _ReadGroup, place: int, registers: _Registers) -> int | None:
         """Behind the text of a group once more, or of nothing if it holds none; None if something else is there."""

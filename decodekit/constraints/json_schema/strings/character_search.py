@@ -125,9 +125,7 @@ def _start(operands: list[Node]) -> tuple[_State | None, int, int | None]:
             if operand.max is not None:
                 most = operand.max if most is None else min(most, operand.max)
             conditions.append((text.BODY, True))
-        elif isinstance(operand, ir.Complement):
-            conditions.append((operand.operand, False))
-        elif (counted := _counted(operand)) is not None:
+        elif not isinstance(operand, ir.Complement) and (counted := _counted(operand)) is not None:
             body, low, high = counted
             least, most = max(least, low), high if most is None else min(most, high)
             conditions.append((ir.repeat(body), True))

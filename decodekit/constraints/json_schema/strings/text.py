@@ -235,13 +235,11 @@ class WordTable:
     Attributes:
         words: ascending, without surrogates; a word may occur twice, each with its own end.
         end: what follows the word with an index (a label, a closing part); never an empty language. Nothing by default.
-        spelling: the bytes of one character; JSON escapes by default.
         are_labelled: whether each end holds the index of its word as the label.
     """
 
     words: Sequence[str]
     end: Callable[[int], Node] | None = None
-    spelling: Callable[[str], Node] = spell
     are_labelled: bool = False
 
     @cached_property
@@ -256,7 +254,7 @@ class WordTable:
 
     def block(self) -> Block[Node] | None:
         """The states of all words at once; None if there are too many, or some need an escape or a surrogate pair."""
-        if self.end is None or self.spelling is not spell or not self.is_basic:
+        if self.end is None or not self.is_basic:
             return None
         if sum(map(len, self.words)) > MAX_BYTES or any(c < " " or c in '"\\' for word in self.words for c in word):
             return None
@@ -364,8 +362,8 @@ class _Words(Node):
     def _derive(self) -> Transitions:
         rows: list[tuple[ByteMask, Node]] = [row for end in self._ends() for row in end.transitions()]
         children = list(self._children())
-        if self.table.spelling is not spell or any(character > "\uffff" for character, _ in children):
-            rows += ir.choice(*(ir.concat(self.table.spelling(c), rest) for c, rest in children)).transitions()
+        if any(character > "\uffff" for character, _ in children):
+            rows += ir.choice(*(ir.concat(spell(character), rest) for character, rest in children)).transitions()
             return ir.merge(rows)
         is_plain = not rows  # every byte leads to one child
         for character, rest in children:
@@ -428,6 +426,6 @@ def _few_words(spelled: tuple[str, ...]) -> Node:
 
 def first_characters(node: Node) -> Sequence[tuple[str, Node]] | None:
     """The characters that a list of words begins with, each with the rest of its words; None for other nodes."""
-    if isinstance(node, _Words) and not node.begun and node.table.spelling is spell and node.table.end is None:
+    if isinstance(node, _Words) and not node.begun and node.table.end is None:
         return list(node._children())
     return None

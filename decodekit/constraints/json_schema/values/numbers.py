@@ -42,12 +42,11 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
-from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node, Transitions
+from decodekit.constraints.language.words import words
 from decodekit.constraints.memory_account import united
 from decodekit.errors import ResourceLimitError
 
@@ -336,13 +335,9 @@ def _magnitude(bound: Fraction, is_above: bool, *, strict: bool) -> Node:
 
 def _scientific_parts(value: Fraction) -> tuple[int, str, str]:
     """(k, d, f) with ``value == d.f * 10**k``, one digit d that is not zero, no closing zeros in f."""
-    whole, fraction = _split(value)
-    if whole != "0":
-        digits, exponent = whole + fraction, len(whole) - 1
-    else:
-        digits = fraction.lstrip("0")
-        exponent = len(digits) - len(fraction) - 1
-    return exponent, digits[0], digits[1:].rstrip("0")
+    num_fraction_digits = _num_fraction_digits(value)
+    digits = str(int(value * 10**num_fraction_digits))
+    return len(digits) - num_fraction_digits - 1, digits[0], digits[1:].rstrip("0")
 
 
 @lru_cache(maxsize=2048)
@@ -359,18 +354,17 @@ def _beyond(bound: Fraction, is_above: bool, strict: bool) -> Node:
 
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
-    entries = sorted((entry for value in values for entry in _spellings(value)), key=itemgetter(0))
-
-    def end(index: int) -> Node:
-        _, has_fraction, exponent = entries[index]
-        return ir.concat(_ZEROS if has_fraction else _NO_FRACTION, exponent)
-
-    return WordTable([word for word, *_ in entries], end, _spell_ascii).node()
+    lists: dict[Node, dict[bytes, None]] = {}  # by what may follow
+    for value in values:
+        for word, has_fraction, exponent in _spellings(value):
+            end = ir.concat(_ZEROS if has_fraction else _NO_FRACTION, exponent)
+            lists.setdefault(end, {})[word.encode()] = None
+    return ir.choice(*(ir.concat(words(listed), end) for end, listed in lists.items()))
 
 
 def digits(values: Iterable[Fraction]) -> Node:
     """Exactly these integers, as digits alone."""
-    return WordTable(sorted(str(value.numerator) for value in values), spelling=_spell_ascii).node()
+    return words({str(value.numerator).encode(): None for value in values})
 
 
 @lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
@@ -391,10 +385,6 @@ def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
     """The length of the shortest spelling of a number; `is_fixed`: of those without an exponent."""
     spellings = _spellings(value)[: 1 if is_fixed else None]
     return min(len(word) + (exponent.bounds() or (0, 0))[0] for word, _, exponent in spellings)
-
-
-def _spell_ascii(character: str) -> Node:
-    return ir.literal(character.encode())
 
 
 @dataclass(frozen=True)
@@ -573,8 +563,7 @@ _MAX_CANDIDATES: Final = 10_000  # of so many numbers, what a schema refuses one
 def _least_common_multiple(first: Fraction | None, second: Fraction | None) -> Fraction | None:
     if first is None or second is None:
         return first if second is None else second
-    denominator = math.lcm(first.denominator, second.denominator)
-    return Fraction(math.lcm(int(first * denominator), int(second * denominator)), denominator)
+    return Fraction(math.lcm(first.numerator, second.numerator), math.gcd(first.denominator, second.denominator))
 
 
 def _multiples(spec: NumberSpec) -> Node:

@@ -468,24 +468,19 @@ def _present_or_absent(specs: list[ObjectSpec]) -> list[ObjectSpec]:
 
     A denied schema with properties and `required` is full of such pairs, and alternatives multiply.
     """
-    absent = {name for spec in specs if (name := _absent_name(spec)) is not None}
+    absent = {name for spec in specs if len(spec.declared) == 1 for name in spec.declared if spec == without(name)}
     if not absent:
         return specs
-    joined, found = [], set()
+    joined: list[ObjectSpec] = []
+    needless: set[ObjectSpec] = set()
     for spec in specs:
-        name = spec.required[0] if len(spec.required) == len(spec.parts) == 1 else None
-        if name in absent and spec == ObjectSpec((single(name, spec.parts[0].names.get(name, TRUE)),), (name,)):
+        name = next(iter(spec.declared), None)
+        if name in absent and spec == ObjectSpec((single(name, spec.goal(name)),), (name,)):
             joined.append(ObjectSpec(spec.parts))
-            found.add(name)
+            needless.add(without(name))
         else:
             joined.append(spec)
-    return [spec for spec in joined if _absent_name(spec) not in found]
-
-
-def _absent_name(spec: ObjectSpec) -> str | None:
-    """The name if all that a spec asks is that a property does not occur."""
-    name = next(iter(spec.parts[0].names), None) if len(spec.parts) == 1 else None
-    return None if name is None or spec != without(name) else name
+    return [spec for spec in joined if spec not in needless]
 
 
 _S = TypeVar("_S", NumberSpec, ObjectSpec, ArraySpec)
