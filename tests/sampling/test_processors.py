@@ -265,3 +265,15 @@ def test_half_precision_logits_are_processed_in_float32() -> None:
     got = (Temperature(3.0) | TopK(3))(LOGITS.to(torch.bfloat16))
     assert got.dtype == torch.float32
     assert torch.equal(got, (Temperature(3.0) | TopK(3))(LOGITS))
+
+
+def test_biases_that_only_together_leave_float32_can_forbid() -> None:
+    processor = sampling.SequenceBias({(3,): -6e29, (4, 3): -6e29})
+    assert processor.can_forbid and list(processor.may_forbid(8)) == [3]
+    assert not sampling.SequenceBias({(3,): -6e29, (4, 2): -6e29}).can_forbid
+
+
+def test_a_bad_word_beyond_the_row_is_refused_by_its_own_name() -> None:
+    with pytest.raises(OptionError, match="token id 9 is outside the 4 logits") as caught:
+        sampling.BadWords([[9]])(torch.zeros(1, 4), History.from_lists([[1]], [[2]]))
+    assert caught.value.at == "bad_words"
