@@ -97,7 +97,7 @@ def weights_of(distances: Tensor) -> Tensor:
 
 def sampled(
     logits: Tensor, rule: Rule, seeds: Tensor, sequences: Tensor, positions: Tensor,
-    masks: Tensor | None = None, mask_ids: Tensor | None = None, certifies: bool = False,
+    masks: Tensor | None = None, mask_ids: Tensor | None = None,
 ) -> Chosen:  # fmt: skip
     """The operation in torch, of rows with settings, keys int64 [N] and masks by their numbers, [N]."""
     rows = logits.to(torch.float32)
@@ -114,14 +114,12 @@ def sampled(
     tokens = torch.where(is_kept, noisy, -torch.inf).argmax(dim=-1)
     likeliest = rows.argmax(dim=-1)
     tokens = torch.where(rule.are_greedy, likeliest, tokens)
-    are_certified, given = torch.zeros_like(rule.are_greedy), tokens
-    if certifies:
-        above_floor = torch.where(relative >= _floors(peaks, rule) - peaks, noisy, -torch.inf)
-        are_certified = _is_certain(rows, above_floor, tokens, rule) & (status == 0)
-        own = rows.gather(1, tokens[:, None])
-        is_given_another = (rule.distances < torch.inf) & ~rule.are_greedy & (own < peaks)[:, 0]
-        given = torch.where(is_given_another, likeliest, tokens)
     has_token = status == 0
+    above_floor = torch.where(relative >= _floors(peaks, rule) - peaks, noisy, -torch.inf)
+    are_certified = _is_certain(rows, above_floor, tokens, rule) & has_token
+    own = rows.gather(1, tokens[:, None])
+    is_given_another = (rule.distances < torch.inf) & ~rule.are_greedy & (own < peaks)[:, 0]
+    given = torch.where(is_given_another, likeliest, tokens)
     return Chosen(torch.where(has_token, tokens, 0), are_certified, torch.where(has_token, given, 0), status)
 
 
@@ -186,7 +184,7 @@ def chosen(
 ) -> Tensor:
     """The operation in torch; arguments as of `sample_rows`."""
     rule, seeds, sequences, positions, mask_ids, are_asked = _unpacked(values, num_positions)
-    found = sampled(logits, rule, seeds, sequences, positions, masks, mask_ids, certifies=True)
+    found = sampled(logits, rule, seeds, sequences, positions, masks, mask_ids)
     given, are_certified = torch.where(are_asked, found.given, found.tokens), found.are_certified & are_asked
     return torch.stack([found.tokens, given, are_certified, found.status], dim=1).to(torch.int32)
 

@@ -89,13 +89,13 @@ def compiled(function: Any) -> Any:
 class Callback:
     """A function of int64, without a result, that compiled code calls by its address and is not compiled with."""
 
-    def __init__(self, function: Any, num_arguments: int) -> None:
-        self._function, self._num_arguments = function, num_arguments
+    def __init__(self, function: Any) -> None:
+        self._function = function
 
     @cached_property
     def address(self) -> int:
         """Compiled when it is first wanted, and kept on disk where one can write."""
-        signature = types.void(*[types.int64] * self._num_arguments)
+        signature = types.void(*[types.int64] * self._function.__code__.co_argcount)
         found: Any = CFunc(
             self._function, (signature.args, signature.return_type), {}, {"nopython": True, "error_model": "numpy"}
         )

@@ -134,7 +134,7 @@ def _maker(mark: Any, result: Any) -> Callback:
     ) -> None:  # fmt: skip
         outputs(mark, result, size, packed, weight, bias, out, totals, rows, outs, width, first, last)
 
-    return Callback(make, 10)
+    return Callback(make)
 
 
 MAKERS: Final = (*(_maker(mark, mark) for mark in MARKS.values()), _maker(np.int8(0), SINGLE))

@@ -120,7 +120,7 @@ def test_what_is_clear_is_clear_on_the_host(num_batches: int) -> None:
     num_clear = num_unclear = 0
     for _ in range(num_batches):
         logits, settings, keys, _, _ = drawn_rows(draw, are_sound=True)
-        found = sampled(logits, rule_of(settings), *keys, certifies=True)
+        found = sampled(logits, rule_of(settings), *keys)
         for row, setting in enumerate(settings):
             token, is_certified = certificates_on_host(logits[row].float(), setting, tuple(keys[:, row].tolist()))
             if (setting[3] == 0 and logits.shape[1] > 1) or is_certified:
@@ -139,7 +139,7 @@ def test_a_clear_token_is_taken_under_every_mask_that_allows_it(num_batches: int
     for _ in range(num_batches):
         logits, settings, keys, _, _ = drawn_rows(draw, are_sound=True)
         rule, vocab_size = rule_of(settings), logits.shape[1]
-        found = sampled(logits, rule, *keys, certifies=True)
+        found = sampled(logits, rule, *keys)
         for _ in range(4):
             generator = torch.Generator().manual_seed(draw.randrange(2**31))
             is_allowed = torch.rand(logits.shape, generator=generator) < draw.choice((0.1, 0.5, 0.9))
@@ -158,7 +158,7 @@ def test_a_token_that_is_not_clear_may_change() -> None:
     rule = rule_of([(1.0, 0, 0.65, 0.0, False)])
     for seed in range(100):
         keys = torch.tensor([[seed], [0], [0]])
-        found = sampled(logits, rule, *keys, certifies=True)
+        found = sampled(logits, rule, *keys)
         if found.tokens[0] == 1:
             assert not found.are_certified[0]
             masked = torch.where(torch.tensor([[True, True, False, False]]), logits, -math.inf)
@@ -173,7 +173,7 @@ def test_one_call_is_traced_for_other_rows() -> None:
     batches = [drawn_rows(draw, num_rows=3, vocab_size=40, has_masks=True) for _ in range(3)]
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(sampled(tensors[0], Rule(*tensors[1:6]), *tensors[6:11], certifies=True))
+        return tuple(sampled(tensors[0], Rule(*tensors[1:6]), *tensors[6:11]))
 
     def inputs(batch: Any) -> tuple[Tensor, ...]:
         logits, settings, keys, masks, ids = batch
@@ -197,7 +197,7 @@ def test_rows_of_one_text_have_its_numbers_and_their_own_places(is_asked: bool) 
     for row, (text, place) in enumerate(itertools.product(range(2), range(3))):
         seed, sequence, index = keys[:, [text]]
         rule = rule_of([settings[text]])
-        own = sampled(logits[[text]], rule, seed, sequence, index + place, masks, ids[place, [text]], True)
+        own = sampled(logits[[text]], rule, seed, sequence, index + place, masks, ids[place, [text]])
         given, is_certified = (own.given, own.are_certified) if is_asked else (own.tokens, own.are_certified & False)
         assert found[row].tolist() == [int(one) for one in (own.tokens, given, is_certified, own.status)]
 
