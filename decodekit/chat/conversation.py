@@ -7,7 +7,7 @@ around mistral-common, and those of mistral-common itself, by a program. **What 
 reads**: they write the beginning-of-sequence token themselves, and none is added.
 
 **What is said arrives, or it is an error.** Messages are given in the form that the template reads, which is found by
-rendering (`outline`), and a content that is not in what was written is refused by name.
+rendering (`prompt_outline`), and a content that is not in what was written is refused by name.
 
 What a message spells is text, also where it spells ``<|im_end|>``: the template is given the message with a mark behind
 the first character of the spelling, and whatever it does to the message, the mark shows the place in what it writes

@@ -72,7 +72,7 @@ def test_every_file_is_a_grammar_or_the_examples_of_one() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_with_and_without_suffix(name: str) -> None:
     path = library.path_of(name)
-    assert path.is_file() and path.name.endswith(library.SUFFIXES)
+    assert path.is_file() and path.name.endswith(tuple(library.SUFFIXES))
     assert library.path_of(path.name) == path
     assert Grammar(name) == Grammar(path.name) == Grammar(path)
 

@@ -5,7 +5,7 @@
     {..., "tool_calls": [{..., "function": {"arguments": {"a": 1}}}]}       most templates; others want '{"a": 1}'
 
 Messages are brought into one form whoever wrote them (`plain`), and from there into that of the template. Which it is,
-the module `outline` finds out.
+the module `prompt_outline` finds out.
 """
 
 from __future__ import annotations

@@ -42,25 +42,6 @@ class Calls:
         """The opening before the calls, the first call, the others with their separators, and the closing."""
         return _pieces(self, is_behind_content)
 
-    def _pieces(self, is_behind_content: bool) -> tuple[Expression, Expression, Expression, Expression]:
-        form = self.format
-        joint = form.joint if is_behind_content or form.has_joint_alone else ""
-        first, last = form.edges(form.call[0])[0], form.edges(form.call[-1])[1]
-        opening = self.literal(joint + form.opening, after=first)
-        if joint and not (form.is_framed or form.has_joint_alone):  # no content may stand before it
-            opening = Alternatives((opening, self.literal(form.opening, after=first)))
-        if form.lead:
-            opening = row(Alternatives((self.literal(form.lead), EMPTY_TEXT)), opening)
-        call = self._call()
-        most = None if self.max_calls is None else self.max_calls - 1
-        others = rounds(row(self.literal(form.separator, last, first), call), 0, most)
-        closing = self.literal(form.closing, last)
-        if form.is_closing_optional:
-            closing = Alternatives((closing, EMPTY_TEXT))
-        if form.end:
-            closing = row(closing, Alternatives((self.literal(form.end), EMPTY_TEXT)))
-        return opening, call, others, closing
-
     def expression(self) -> Expression:
         """One call or several."""
         return row(*self.pieces())
@@ -118,7 +99,23 @@ class Calls:
 
 @lru_cache(maxsize=64)
 def _pieces(calls: Calls, is_behind_content: bool) -> tuple[Expression, Expression, Expression, Expression]:
-    return calls._pieces(is_behind_content)
+    form = calls.format
+    joint = form.joint if is_behind_content or form.has_joint_alone else ""
+    first, last = form.edges(form.call[0])[0], form.edges(form.call[-1])[1]
+    opening = calls.literal(joint + form.opening, after=first)
+    if joint and not (form.is_framed or form.has_joint_alone):  # no content may stand before it
+        opening = Alternatives((opening, calls.literal(form.opening, after=first)))
+    if form.lead:
+        opening = row(Alternatives((calls.literal(form.lead), EMPTY_TEXT)), opening)
+    call = calls._call()
+    most = None if calls.max_calls is None else calls.max_calls - 1
+    others = rounds(row(calls.literal(form.separator, last, first), call), 0, most)
+    closing = calls.literal(form.closing, last)
+    if form.is_closing_optional:
+        closing = Alternatives((closing, EMPTY_TEXT))
+    if form.end:
+        closing = row(closing, Alternatives((calls.literal(form.end), EMPTY_TEXT)))
+    return opening, call, others, closing
 
 
 def arguments_of(tool: Tool, format: ToolFormat, are_special: bool | None = None) -> Constraint:

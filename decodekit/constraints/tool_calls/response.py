@@ -1,4 +1,4 @@
-"""Responses that may call tools, as a constraint."""
+"""Responses that may call tools, as a constraint; and their content, as it grows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from decodekit.constraints.composition.split import Split
 from decodekit.constraints.grammar.rules import EMPTY_TEXT, Alternatives, Expression, Terminal
 from decodekit.constraints.language import ir
 from decodekit.constraints.tool_calls.calls import Calls, arguments_of
-from decodekit.constraints.tool_calls.content import ContentSplit
 from decodekit.constraints.tool_calls.format import ToolFormat
 from decodekit.constraints.tool_calls.formats import AUTO, FORMATS
-from decodekit.constraints.tool_calls.literals import BLANKS, TEXT
+from decodekit.constraints.tool_calls.literals import BLANKS, TEXT, num_held, read
 from decodekit.constraints.tool_calls.tool import Tool, ToolCall, read_tool
 from decodekit.errors import (
     ConstraintError,
@@ -30,6 +29,8 @@ from decodekit.errors import (
 
 Choice: TypeAlias = Literal["auto", "required", "none"]
 _CHOICES: Final = ("auto", "required", "none")
+_State: TypeAlias = Literal["open", "content", "calls"]
+"""What a text is in: nothing that is certain, its content, or its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +190,19 @@ def tools(
         ConstraintError: a schema of arguments cannot be used; the place begins with the name of the tool.
     """
     faults: list[DecodekitError] = []
-    read = _read_tools(tools, faults)
+    found = _read_tools(tools, faults)
     spec = format if isinstance(format, ToolFormat) else AUTO if format == "auto" else FORMATS.get(format)
     if spec is None:
         faults.append(_unknown("format of tool calls", format, ["auto", *FORMATS], "format"))
-    choice, only = _read_choice(tool_choice, [tool.name for tool in read], faults)
-    for tool in read:
+    choice, only = _read_choice(tool_choice, [tool.name for tool in found], faults)
+    for tool in found:
         faults += _faults_of(tool, None if spec == AUTO else spec)
     if special_tokens not in (None, True, False):
         faults.append(OptionError(f"{special_tokens!r} is neither True nor False", at="special_tokens"))
     max_calls = _read_parallel(parallel, spec, choice, only, faults)
     raise_faults(faults, "things about the tools")
     assert spec is not None
-    return Tools(tuple(read), spec, choice, only, max_calls, special_tokens, parallel)
+    return Tools(tuple(found), spec, choice, only, max_calls, special_tokens, parallel)
 
 
 def tools_of_request(request: Mapping[str, object], format: str | ToolFormat = "auto") -> Tools:
@@ -216,7 +217,7 @@ def _read_tools(values: Iterable[object], faults: list[DecodekitError]) -> list[
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         faults.append(InvalidConstraintError(f"a {type(values).__name__} is no list of tools", at="tools"))
         return []
-    read: list[Tool] = []
+    found: list[Tool] = []
     number = -1
     for number, value in enumerate(values):
         try:
@@ -224,12 +225,12 @@ def _read_tools(values: Iterable[object], faults: list[DecodekitError]) -> list[
         except ConstraintError as error:
             faults.append(_placed(error, f"tools/{number}, {error.at}" if error.at else f"tools/{number}"))
             continue
-        if tool.name in [other.name for other in read]:
+        if tool.name in [other.name for other in found]:
             faults.append(InvalidConstraintError(f"two tools have the name {tool.name!r:.60}", at=f"tools/{number}"))
-        read.append(tool)
+        found.append(tool)
     if number < 0:
         faults.append(InvalidConstraintError("there are no tools", at="tools", hint="one at least"))
-    return read
+    return found
 
 
 def _faults_of(tool: Tool, spec: ToolFormat | None) -> Iterator[ConstraintError]:
@@ -290,3 +291,53 @@ def _unknown(what: str, name: object, known: list[str], at: str) -> UnknownNameE
 
 def _placed(error: ConstraintError, at: str) -> ConstraintError:
     return type(error)(error.cause, at=at, hint=error.hint, code=error.code)
+
+
+class ContentSplit:
+    r"""One text, as it grows, up to where its calls begin.
+
+        <-   "I look it up.<tool_", "call>\n{"
+        ->   "I look it up."                        what may be the beginning of a call waits
+
+    Args:
+        has_content: whether content may come; otherwise all is calls.
+        is_json: whether the text may be JSON of a schema in place of calls: all that begins no call is content then.
+    """
+
+    def __init__(self, format: ToolFormat, has_content: bool = True, is_json: bool = False) -> None:
+        self._format = format
+        self._ends = format.starts if is_json else format.triggers  # the first of them ends the content
+        self._gap = "" if is_json else format.gap  # blanks before it, which are not the content's
+        self._state: _State = "content" if is_json else "open" if has_content else "calls"
+        self.text = ""
+        self.num_read = 0  # where in it the content goes on that was not handed out
+        self.calls_at = 0 if self._state == "calls" else None  # from where on it has calls, when that is certain
+
+    def push(self, text: str, is_last: bool = False) -> str:
+        """Take what is new; the content that is certain now and was not before."""
+        self.text += text
+        if self._state == "open":
+            self._open(is_last)
+        if self._state != "content":
+            return ""
+        begin = self.num_read
+        found = [place for one in self._ends if (place := self.text.find(one, begin)) >= 0]
+        end = min(found, default=len(self.text))
+        if found:
+            self._state, self.calls_at = "calls", end
+        elif not is_last:
+            end -= max((num_held(self.text, one) for one in self._ends), default=0)
+        if found or not is_last:
+            for blank in reversed(self._gap):  # each of them may be missing
+                end -= end > begin and self.text[end - 1] == blank
+        self.num_read = max(begin, end)
+        return self.text[begin : self.num_read]
+
+    def _open(self, is_last: bool) -> None:
+        """Find out whether content begins, if that is certain now."""
+        opener, begun = self._format.opener, read(self.text, self._format.content_begin)
+        rest = "" if begun is None else self.text[begun[0] :].lstrip(BLANKS)
+        if begun is None or (opener and rest.startswith(opener)):
+            self._state, self.calls_at = "calls", 0
+        elif begun[1] and (is_last or not (opener and opener.startswith(rest))):
+            self._state, self.num_read = "content", begun[0]

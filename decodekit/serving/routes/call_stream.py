@@ -27,7 +27,7 @@ from decodekit.constraints.growing import Document, GrowingSplit
 from decodekit.constraints.language.ir import matches
 from decodekit.constraints.regex.regex import Regex, full_match
 from decodekit.constraints.tool_calls import ToolResponse, Tools
-from decodekit.constraints.tool_calls.content import ContentSplit
+from decodekit.constraints.tool_calls.response import ContentSplit
 from decodekit.llm import Completion
 
 

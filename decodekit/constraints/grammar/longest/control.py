@@ -1,8 +1,9 @@
 """The control states of a grammar over terminals, and which shadows may be there when one of them returns.
 
-The rules over terminals, one letter each, are a network of frames already (see `frames`); its frames are numbered here,
-as *states*. A state with the shadow at hand (see `lexer`) knows which shadows it may leave behind when it returns: the
-least solution of equations that go through reads, calls and returns. So nothing is begun that cannot be completed.
+The rules over terminals, one letter each, are a network of frames already (see `rule_frames`); its frames are numbered
+here, as *states*. A state with the shadow at hand (see `lexer`) knows which shadows it may leave behind when it
+returns: the least solution of equations that go through reads, calls and returns. So nothing is begun that cannot be
+completed.
 
 Source: Y. Bar-Hillel, M. Perles, E. Shamir, On formal properties of simple phrase structure grammars (1961): the
 intersection of a context-free language with a regular one, which is here that of lexemes in good order.
