@@ -127,11 +127,7 @@ def asking(location: Location) -> str:
 
 
 class Library:
-    """The documents of one schema and their locations.
-
-    Args:
-        schema: the JSON value of the schema.
-        registry: documents that references may name, by absolute URI.
+    """The documents of one schema and their locations; `registry` has those that references may name, by absolute URI.
 
     Raises:
         InvalidConstraintError: a keyword's value has not the form that its draft asks for.

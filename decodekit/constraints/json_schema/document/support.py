@@ -30,11 +30,7 @@ nothing about what is valid; ``"refused"``: an error."""
 
 @dataclass(frozen=True)
 class Finding:
-    """One keyword at its place.
-
-    Attributes:
-        location: the schema it stands in. `error`: why it is refused, or left to a guard.
-    """
+    """One keyword at its place, with the reason if it is refused or left to a guard."""
 
     location: Location
     keyword: str
