@@ -209,9 +209,6 @@ class Library:
 
         The meta-schema of a meta-schema names its draft; without ``$schema``, or if that names nothing that is here, it
         is the draft of `default`.
-
-        Raises:
-            UnsupportedSchemaError: it requires a vocabulary that is not known.
         """
         ignored: frozenset[str] | None = None
         for _ in range(_MAX_META_SCHEMAS):

@@ -110,11 +110,7 @@ def excess(location: Location, name: str, value: Any) -> ResourceLimitError | No
 
 
 def _troubles(library: Library, mode: Formats) -> list[Finding]:
-    """The refused and guarded ones of `findings`; looks at those keywords only that can be: most schemas have none.
-
-    Raises:
-        UnresolvableReferenceError: a reference names nothing.
-    """
+    """The refused and guarded ones of `findings`; looks at those keywords only that can be: most schemas have none."""
     among = _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())  # only Python itself can tell some
 
     def is_worth_a_walk(location: Location) -> bool:
