@@ -285,35 +285,24 @@ _NOT_IN_MARKS: Final = frozenset('-0123456789[]{},:"tfnTFN \t\r\n')
 
 
 def _check_names(network: SchemaNetwork, notation: Notation) -> None:
-    """Refuse the names and constants of a schema that cannot be written with bare keys and marks.
-
-    Raises:
-        UnsupportedSchemaError: there is one.
-    """
+    """Refuse the names and constants of a schema that cannot be written with bare keys and marks."""
     mark = "" if notation.strings in ("json", "python") else notation.strings
     for location in support.reachable(network.library) if notation.has_bare_keys else ():
         keywords = location.keywords()
-        named = [keywords.get("properties"), keywords.get("required"), keywords.get("dependentRequired")]
-        for name in (name for names in named for name in (names if isinstance(names, list | dict) else ())):
-            _check_key(str(name), notation, location.pointer)
-        for constant in (keywords.get("enum"), keywords.get("const")):
-            for part in _parts_of(constant):
-                if isinstance(part, dict):
-                    for name in part:
-                        _check_key(name, notation, location.pointer)
-                elif isinstance(part, str) and mark and mark in part:
+        required = dict.fromkeys(keywords.get("required", ()))
+        named = keywords.get("properties"), required, keywords.get("dependentRequired")
+        for part in (*named, *_parts_of(keywords.get("enum")), *_parts_of(keywords.get("const"))):
+            for name in part if isinstance(part, dict) else ():
+                if not notation.can_be_key(name):
                     raise UnsupportedSchemaError(
-                        f"the string {part!r:.60} holds {mark!r}, which ends strings here", at=location.pointer
+                        f"the key {name!r:.60} cannot be written without quotation marks",
+                        at=location.pointer,
+                        hint="names without blanks around them, brackets, braces, commas, colons and quotation marks",
                     )
-
-
-def _check_key(name: str, notation: Notation, pointer: str) -> None:
-    if not notation.can_be_key(name):
-        raise UnsupportedSchemaError(
-            f"the key {name!r:.60} cannot be written without quotation marks",
-            at=pointer,
-            hint="names without blanks around them, brackets, braces, commas, colons and quotation marks",
-        )
+            if isinstance(part, str) and mark and mark in part:
+                raise UnsupportedSchemaError(
+                    f"the string {part!r:.60} holds {mark!r}, which ends strings here", at=location.pointer
+                )
 
 
 def _parts_of(value: Any) -> Iterator[Any]:

@@ -88,11 +88,7 @@ def translated(data: bytes, outer: Notation, nested: Notation) -> tuple[bytes, l
 
 
 class GrowingTranslation:
-    """A text of another notation while it grows, as JSON.
-
-    Args:
-        outer, nested: as of `translated`.
-    """
+    """A text of another notation while it grows, as JSON; the notations as of `translated`."""
 
     def __init__(self, outer: Notation, nested: Notation) -> None:
         self._outer, self._nested = outer, nested

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import SchemaError, SchemaValidator
@@ -59,11 +59,20 @@ def _shape_of(python_type: object) -> _Shape:
     return _Shapes().of(core_schema_of(python_type), {})
 
 
-class _Shape(Protocol):
-    """A reader of the JSON of a type."""
+class _Shape:
+    """A reader of the JSON of a type.
+
+    Attributes:
+        grows: whether a value is there before it is whole, which is then that of JSON.
+        is_from_text: whether it may be written as a string.
+    """
+
+    grows: bool = False
+    is_from_text: bool = False
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
         """As `partial_of`."""
+        raise NotImplementedError
 
 
 def _read(shape: _Shape, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
@@ -76,15 +85,8 @@ def _read(shape: _Shape, value: Any, num_open: int, known: dict[Any, Any]) -> An
 
 
 @dataclass(eq=False)
-class _Whole:
-    """A reader of values that are there as they are, or when they are whole.
-
-    Args:
-        schema, config, definitions: of the type.
-        grows: whether a value is there before it is whole, which is then that of JSON.
-        is_from_text: whether it may be written as a string.
-        is_choice: whether it is one of a few values.
-    """
+class _Whole(_Shape):
+    """A reader of values that are there as they are, or when they are whole: of a type, or one of a few values."""
 
     schema: _Core
     config: _Core
@@ -103,7 +105,6 @@ class _Whole:
             return SchemaValidator(schema, config)
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
-        """See `_Shape`."""
         if self.grows:
             return value
         if num_open:
@@ -120,12 +121,11 @@ class _Whole:
         return made
 
     def accepts(self, value: Any) -> bool:
-        """Whether it is one of the values of a choice."""
         return self._validator.isinstance_python(value)
 
 
 @dataclass(eq=False)
-class _Items:
+class _Items(_Shape):
     """An array: the first items, each with its own shape, then others; and what is made of it."""
 
     first: list[_Shape]
@@ -133,7 +133,6 @@ class _Items:
     make: Callable[[Iterable[Any]], Any]
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
-        """See `_Shape`."""
         if not isinstance(value, list):
             return value
         if num_open > 1 and self.make in (set, frozenset):  # which an item that grows would change
@@ -151,14 +150,13 @@ class _Items:
 
 
 @dataclass(eq=False)
-class _Values:
+class _Values(_Shape):
     """An object with keys and values of some shape."""
 
     keys: _Shape
     values: _Shape
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
-        """See `_Shape`."""
         if not isinstance(value, dict):
             return value
         made, last = {}, len(value) - 1
@@ -170,7 +168,7 @@ class _Values:
 
 
 @dataclass(eq=False)
-class _Fields:
+class _Fields(_Shape):
     """An object with fields.
 
     Args:
@@ -188,7 +186,6 @@ class _Fields:
     has_others: bool
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
-        """See `_Shape`."""
         if not isinstance(value, dict):
             return value
         made: dict[str, Any] = {}
@@ -216,7 +213,7 @@ class _Fields:
 
 
 @dataclass(eq=False)
-class _Union:
+class _Union(_Shape):
     """One of several.
 
     Args:
@@ -230,8 +227,11 @@ class _Union:
     tag: str | None = None
     tagged: Mapping[Any, _Shape] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.is_from_text = any(one.is_from_text for one in self.members)
+        self.grows = all(one.grows for one in self.members if one.is_from_text)
+
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
-        """See `_Shape`."""
         if value is None:
             return None
         members = [one.shape if isinstance(one, _Later) else one for one in self.members]
@@ -242,18 +242,7 @@ class _Union:
             return _read(members[0], value, num_open, known)
         if not num_open:
             return self.scalar.read(value, 0, known)
-        of_texts = [one for one in members if isinstance(one, _Whole | _Union) and one.is_from_text]
-        return value if all(one.grows for one in of_texts) else ABSENT
-
-    @property
-    def grows(self) -> bool:
-        """Whether a string of it grows."""
-        return all(one.grows for one in self.members if isinstance(one, _Whole | _Union) and one.is_from_text)
-
-    @property
-    def is_from_text(self) -> bool:
-        """Whether it may be a string."""
-        return any(one.is_from_text for one in self.members if isinstance(one, _Whole | _Union))
+        return value if all(one.grows for one in members if one.is_from_text) else ABSENT
 
     def _member(self, members: list[_Shape], value: dict[str, Any] | list[Any], num_open: int) -> _Shape | None:
         """The only one that an object or array may be; of a whole object, the one of which it has most."""
@@ -273,13 +262,12 @@ class _Union:
 
 
 @dataclass(eq=False)
-class _Later:
+class _Later(_Shape):
     """A shape that is known by its name while it is made: that of a type that holds itself."""
 
     shape: Any = None
 
     def read(self, value: Any, num_open: int, known: dict[Any, Any]) -> Any:
-        """See `_Shape`."""
         return _read(self.shape, value, num_open, known)
 
 
@@ -413,12 +401,7 @@ def _partial_dataclass(cls: type[Any], names: tuple[str, ...]) -> type[Any]:
 
 def _without_open_text(value: dict[str, Any] | list[Any], num_open: int) -> dict[str, Any] | list[Any]:
     """A value of which nobody knows the type yet: a string in it that is open may be read as something else."""
-    if isinstance(value, dict):
-        return (
-            {key: value[key] for key in [*value][:-1]} if num_open == 2 and _ends_in_text([*value.values()]) else value
-        )
-    return value[:-1] if num_open == 2 and _ends_in_text(value) else value
-
-
-def _ends_in_text(values: list[Any]) -> bool:
-    return isinstance(values[-1], str)
+    parts: list[Any] = [*value.values()] if isinstance(value, dict) else value
+    if num_open != 2 or not isinstance(parts[-1], str):
+        return value
+    return {key: value[key] for key in [*value][:-1]} if isinstance(value, dict) else value[:-1]

@@ -112,11 +112,7 @@ def is_type(value: object) -> bool:
 
 
 def _check_type(value: object) -> None:
-    """Refuse what is not a type before Pydantic sees it: it would evaluate a str as an expression.
-
-    Raises:
-        InvalidConstraintError: it is none, or a name in quotes is part of it.
-    """
+    """Refuse what is not a type before Pydantic sees it: it would evaluate a str as an expression."""
     if not is_type(value) and not is_adapter(value):
         raise InvalidConstraintError(f"{value!r:.60} is no schema and no type", hint=_meant(value))
     quoted = _quoted(value)

@@ -98,14 +98,6 @@ def _encoded(found: Json, function: Any) -> Json:
     return with_patterns(found, [_base64_text(letters) if is_text else base64(BASE64[letters == "-_"])])
 
 
-def _byte_size(found: Json, function: Any) -> Json:
-    return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _BYTE_SIZE}]}
-
-
-def _card(found: Json, function: Any) -> Json:
-    return marked(with_patterns(found, [_CARD]), "guard", "PaymentCardNumber.validate")
-
-
 _PREDICATES: Final = {
     "str.isdigit": "^[0-9]+$",
     "not str.isdigit": "^[^0-9]+$",
@@ -127,8 +119,12 @@ _TOLD: Final[dict[str, Callable[[Json, Any], Json]]] = {
         lambda found, function: found,
     ),
     **dict.fromkeys(("EncodedBytes.decode", "EncodedStr.decode_str"), _encoded),
-    "ByteSize._validate": _byte_size,
-    "PaymentCardNumber.validate": _card,
+    "ByteSize._validate": lambda found, function: {
+        "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _BYTE_SIZE}]
+    },
+    "PaymentCardNumber.validate": lambda found, function: marked(
+        with_patterns(found, [_CARD]), "guard", "PaymentCardNumber.validate"
+    ),
 }  # fmt: skip
 """Validators of Pydantic of which a schema says all, by name, with what it says."""
 _REFUSED: Final = {
@@ -140,25 +136,20 @@ _REFUSED: Final = {
 """Validators whose types are refused, with the reason."""
 
 
-def name_of(function: Any) -> str:
-    """The qualified name of a validator, or of its type."""
-    if isinstance(function, functools.partial):
-        return name_of(function.func)
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+def name_of(function: Any, kind: str = "__qualname__") -> str:
+    """The qualified name of a validator, or of its type; of a partial function that of the whole one."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, kind, getattr(type(function), kind)))
 
 
 def module_of(function: Any) -> str:
     """Where a validator comes from."""
-    if isinstance(function, functools.partial):
-        return module_of(function.func)
-    return str(getattr(function, "__module__", type(function).__module__))
+    return name_of(function, "__module__")
 
 
 def asked_about(found: Json, schema: Any) -> Json:
-    """The schema of the values that a validator is asked about: what it says of them, and a mark for the rest.
-
-    Args:
-        found: the schema. `schema`: that of Pydantic's core, with the validator.
+    """The schema of the values that a validator of Pydantic's core schema is asked about, with a mark for the rest.
 
     Raises:
         PydanticInvalidForJsonSchema: a type that is refused.

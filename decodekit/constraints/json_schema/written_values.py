@@ -110,7 +110,8 @@ class WrittenValues(GenerateJsonSchema):
         for name, _, field in named_required_fields:
             alias = field.get("validation_alias")
             paths = alias if isinstance(alias, list) else []
-            if paths and self._config.validate_by_alias is not False and not any(map(_is_a_key, paths)):
+            is_key = any(isinstance(path, list) and len(path) == 1 and isinstance(path[0], str) for path in paths)
+            if paths and self._config.validate_by_alias is not False and not is_key:
                 raise PydanticInvalidForJsonSchema(
                     f"the field {name!r} is read from a path, {alias}, and not from a key"
                 )
@@ -379,10 +380,6 @@ def _json_string(content: Json) -> Json:
 def _closed(schema: Json) -> Json:
     is_object = schema.get("type") == "object"
     return {**schema, "additionalProperties": False} if is_object and "additionalProperties" not in schema else schema
-
-
-def _is_a_key(path: Any) -> bool:
-    return isinstance(path, list) and len(path) == 1 and isinstance(path[0], str)
 
 
 def _is_read(schema: Any, value: Any) -> bool:

@@ -8,13 +8,14 @@ from typing import Final
 import pytest
 
 from decodekit.constraints.json_schema import schema
+from decodekit.constraints.json_schema.document import support
 from decodekit.constraints.json_schema.frames import arrays, objects
 from decodekit.constraints.json_schema.frames import schema_frames as frames
 from decodekit.constraints.json_schema.meaning import keywords, limit_estimate, semantics
 from decodekit.constraints.json_schema.values import inhabited, over_approximation, shape
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    arrays, frames, over_approximation, inhabited, keywords, limit_estimate, objects, semantics, shape,
+    arrays, frames, over_approximation, inhabited, keywords, limit_estimate, objects, semantics, shape, support,
 )  # fmt: skip
 LIMITS: Final[dict[str, dict[str, int]]] = {
     "one alternative": {"MAX_ALTERNATIVES": 1},

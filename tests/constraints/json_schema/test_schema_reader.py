@@ -140,11 +140,12 @@ def test_a_guard_that_refuses_too_early_is_found(monkeypatch: pytest.MonkeyPatch
     """It takes each value for wrong of which the mask cannot tell."""
     lower(monkeypatch, LIMITS["one alternative"])
 
-    def refusing(self: Judgements, place: Place, instance: Instance) -> Work[bool]:
+    def refusing(self: Judgements, place: Place, instance: Instance, raw: bytes) -> Work[bool]:
         yield 0
+        self._recent[place, raw] = False
         return False
 
-    monkeypatch.setattr(Judgements, "_validity", refusing)
+    monkeypatch.setattr(Judgements, "_verdict", refusing)
     with pytest.raises(AssertionError, match="and accepted"):
         check_small(9, 0)
     assert any(faults_behind(schema, world, 0)[0] for schema, world in small(9))

@@ -10,7 +10,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
 JsonValue: TypeAlias = object
@@ -101,10 +101,7 @@ def _is_a(*types: type) -> Check:
 
 
 _is_schema, _is_map, _is_text, _is_boolean = _is_a(dict, bool), _is_a(dict), _is_a(str), _is_a(bool)
-
-
-def _is_anything(value: JsonValue) -> bool:
-    return True
+_is_anything = _is_a(object)
 
 
 def _is_full_list(value: JsonValue) -> bool:
@@ -129,75 +126,68 @@ def _is_type(value: JsonValue) -> bool:
 
 
 _D4, _D6, _D7, _D19, _D20 = SchemaDraft
-_COUNT: Final = "an integer that is not negative"
 _SCHEMA: Final = "a schema: an object or a boolean"
-_SCHEMAS: Final = "a list of schemas that is not empty"
-_SCHEMA_MAP: Final = "an object of schemas"
 _DEPENDENT: Final = '"dependentRequired" or "dependentSchemas"'
 
 
-def _annotation(first: SchemaDraft) -> Keyword:
-    return Keyword("a value", _is_anything, first=first, is_assertion=False)
-
+_text = partial(Keyword, "a string", _is_text)
+_anything = partial(Keyword, "a value", _is_anything)
+_count = partial(Keyword, "an integer that is not negative", _is_count)
+_schema = partial(Keyword, _SCHEMA, _is_schema, Inner.SELF)
+_schemas = partial(Keyword, "a list of schemas that is not empty", _is_full_list, Inner.LIST)
+_schema_map = partial(Keyword, "an object of schemas", _is_map, Inner.MAP)
 
 # A keyword may have several readings, each for its own drafts.
 KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
-    "$schema": (Keyword("a string", _is_text, is_assertion=False),),
-    "$ref": (Keyword("a string", _is_text),),
-    "$id": (Keyword("a string", _is_text, first=_D6, is_assertion=False, before='"id"'),),
+    "$schema": (_text(is_assertion=False),),
+    "$ref": (_text(),),
+    "$id": (_text(first=_D6, is_assertion=False, before='"id"'),),
     # Other values are taken as what they are meant to be: a property "id" that its author did not put below properties.
     "id": (Keyword("a string", _is_anything, last=_D4, is_assertion=False, after='"$id"'),),
-    "$anchor": (Keyword("a string", _is_text, first=_D19, is_assertion=False, before='an id such as "#name"'),),
-    "$dynamicAnchor": (Keyword("a string", _is_text, first=_D20, is_assertion=False),),
+    "$anchor": (_text(first=_D19, is_assertion=False, before='an id such as "#name"'),),
+    "$dynamicAnchor": (_text(first=_D20, is_assertion=False),),
     "$recursiveAnchor": (
         Keyword("a boolean", _is_boolean, first=_D19, last=_D19, is_assertion=False, after='"$dynamicAnchor"'),
     ),
-    "$dynamicRef": (Keyword("a string", _is_text, first=_D20),),
-    "$recursiveRef": (Keyword("a string", _is_text, first=_D19, last=_D19, after='"$dynamicRef"'),),
+    "$dynamicRef": (_text(first=_D20),),
+    "$recursiveRef": (_text(first=_D19, last=_D19, after='"$dynamicRef"'),),
     "$vocabulary": (Keyword("an object of booleans", _is_map, first=_D19, is_assertion=False),),
-    **dict.fromkeys(
-        ("contentEncoding", "contentMediaType"), (Keyword("a string", _is_text, first=_D7, is_assertion=False),)
-    ),
-    "contentSchema": (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19, is_assertion=False),),
-    "$defs": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, before='"definitions"'),),
+    **dict.fromkeys(("contentEncoding", "contentMediaType"), (_text(first=_D7, is_assertion=False),)),
+    "contentSchema": (_schema(first=_D19, is_assertion=False),),
+    "$defs": (_schema_map(first=_D19, is_assertion=False, before='"definitions"'),),
     "definitions": (
-        Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, last=_D7, is_assertion=False, after='"$defs"'),
-        Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, is_assertion=False, is_former=True),
+        _schema_map(last=_D7, is_assertion=False, after='"$defs"'),
+        _schema_map(first=_D19, is_assertion=False, is_former=True),
     ),
     # The meta-data limit nothing, so whatever they hold is taken: their form is no reason to refuse a schema.
-    **dict.fromkeys(("title", "description", "default"), (_annotation(_D4),)),
-    "examples": (_annotation(_D6),),
-    **dict.fromkeys(("$comment", "readOnly", "writeOnly"), (_annotation(_D7),)),
-    "deprecated": (_annotation(_D19),),
+    **dict.fromkeys(("title", "description", "default"), (_anything(is_assertion=False),)),
+    "examples": (_anything(first=_D6, is_assertion=False),),
+    **dict.fromkeys(("$comment", "readOnly", "writeOnly"), (_anything(first=_D7, is_assertion=False),)),
+    "deprecated": (_anything(first=_D19, is_assertion=False),),
     "type": (Keyword(f"one or several of {', '.join(TYPES)}", _is_type),),
     "enum": (Keyword("a list", _is_a(list)),),
-    "const": (Keyword("a value", _is_anything, first=_D6, before='"enum" with one value'),),
+    "const": (_anything(first=_D6, before='"enum" with one value'),),
     "multipleOf": (Keyword("a number above 0", lambda value: is_number(value) and value > 0),),  # type: ignore[operator]
     **dict.fromkeys(("minimum", "maximum"), (Keyword("a number", is_number),)),
     **dict.fromkeys(
         ("exclusiveMinimum", "exclusiveMaximum"),
         (Keyword("a boolean (in draft 4)", _is_boolean, last=_D4), Keyword("a number", is_number, first=_D6)),
     ),
-    **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
-        (Keyword(_COUNT, _is_count),),
-    ),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), (_count(),)),
     "pattern": (Keyword("a regular expression", _is_text),),
-    "format": (Keyword("a string", _is_text),),
+    "format": (_text(),),
     "items": (
         Keyword("a schema or a list of schemas", _is_a(dict, bool, list), Inner.SELF_OR_LIST, last=_D19),
         Keyword(f"{_SCHEMA} (a list of schemas is prefixItems)", _is_schema, Inner.SELF, first=_D20),
     ),
-    "additionalItems": (Keyword(_SCHEMA, _is_schema, Inner.SELF, last=_D19, after='"items" beside "prefixItems"'),),
-    "prefixItems": (Keyword(_SCHEMAS, _is_full_list, Inner.LIST, first=_D20, before='"items" with a list of schemas'),),
+    "additionalItems": (_schema(last=_D19, after='"items" beside "prefixItems"'),),
+    "prefixItems": (_schemas(first=_D20, before='"items" with a list of schemas'),),
     "uniqueItems": (Keyword("a boolean", _is_boolean),),
-    **dict.fromkeys(("contains", "propertyNames"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D6),)),
-    **dict.fromkeys(("minContains", "maxContains"), (Keyword(_COUNT, _is_count, first=_D19),)),
-    **dict.fromkeys(
-        ("unevaluatedItems", "unevaluatedProperties"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D19),)
-    ),
-    **dict.fromkeys(("properties", "patternProperties"), (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP),)),
-    **dict.fromkeys(("additionalProperties", "not"), (Keyword(_SCHEMA, _is_schema, Inner.SELF),)),
+    **dict.fromkeys(("contains", "propertyNames"), (_schema(first=_D6),)),
+    **dict.fromkeys(("minContains", "maxContains"), (_count(first=_D19),)),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), (_schema(first=_D19),)),
+    **dict.fromkeys(("properties", "patternProperties"), (_schema_map(),)),
+    **dict.fromkeys(("additionalProperties", "not"), (_schema(),)),
     "required": (Keyword("a list of strings", is_names),),
     "dependencies": (
         Keyword("an object of schemas or lists of strings", _is_map, Inner.MAP_OR_NAMES, last=_D7, after=_DEPENDENT),
@@ -206,9 +196,9 @@ KEYWORDS: Final[dict[str, tuple[Keyword, ...]]] = {
     "dependentRequired": (
         Keyword("an object of lists of strings", _is_names_map, first=_D19, before='"dependencies"'),
     ),
-    "dependentSchemas": (Keyword(_SCHEMA_MAP, _is_map, Inner.MAP, first=_D19, before='"dependencies"'),),
-    **dict.fromkeys(("allOf", "anyOf", "oneOf"), (Keyword(_SCHEMAS, _is_full_list, Inner.LIST),)),
-    **dict.fromkeys(("if", "then", "else"), (Keyword(_SCHEMA, _is_schema, Inner.SELF, first=_D7),)),
+    "dependentSchemas": (_schema_map(first=_D19, before='"dependencies"'),),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf"), (_schemas(),)),
+    **dict.fromkeys(("if", "then", "else"), (_schema(first=_D7),)),
 }
 
 

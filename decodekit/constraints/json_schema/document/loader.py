@@ -127,11 +127,7 @@ def asking(location: Location) -> str:
 
 
 class Library:
-    """The documents of one schema and their locations.
-
-    Args:
-        schema: the JSON value of the schema.
-        registry: documents that references may name, by absolute URI.
+    """The documents of one schema and their locations; `registry` has those that references may name, by absolute URI.
 
     Raises:
         InvalidConstraintError: a keyword's value has not the form that its draft asks for.
@@ -213,9 +209,6 @@ class Library:
 
         The meta-schema of a meta-schema names its draft; without ``$schema``, or if that names nothing that is here, it
         is the draft of `default`.
-
-        Raises:
-            UnsupportedSchemaError: it requires a vocabulary that is not known.
         """
         ignored: frozenset[str] | None = None
         for _ in range(_MAX_META_SCHEMAS):

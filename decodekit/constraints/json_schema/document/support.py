@@ -30,11 +30,7 @@ nothing about what is valid; ``"refused"``: an error."""
 
 @dataclass(frozen=True)
 class Finding:
-    """One keyword at its place.
-
-    Attributes:
-        location: the schema it stands in. `error`: why it is refused, or left to a guard.
-    """
+    """One keyword at its place, with the reason if it is refused or left to a guard."""
 
     location: Location
     keyword: str
@@ -114,11 +110,7 @@ def excess(location: Location, name: str, value: Any) -> ResourceLimitError | No
 
 
 def _troubles(library: Library, mode: Formats) -> list[Finding]:
-    """The refused and guarded ones of `findings`; looks at those keywords only that can be: most schemas have none.
-
-    Raises:
-        UnresolvableReferenceError: a reference names nothing.
-    """
+    """The refused and guarded ones of `findings`; looks at those keywords only that can be: most schemas have none."""
     among = _NUMBERS | _PATTERNS | ({"format"} if mode == "python" else set())  # only Python itself can tell some
 
     def is_worth_a_walk(location: Location) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Final, Literal
+from typing import Final
 
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
@@ -19,7 +19,7 @@ from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, have_representatives
 from decodekit.constraints.json_schema.values.scalars import Scalar
-from decodekit.constraints.json_schema.values.shape import TRUE, ArraySpec, Contains, Goal, conjunction
+from decodekit.constraints.json_schema.values.shape import TRUE, ArraySpec, Goal, conjunction
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -47,14 +47,13 @@ class ArrayState:
         num_items, counted: the number of items and, for each `contains`, how many of them counted. Both stop growing
             where more makes no difference.
         used: the scalars that no later item may equal.
-        owed: what is still to come of two equal items, if there must be two: both ("pair") or the second ("twin"),
-            which equals `twin`.
+        is_owing: whether two equal items are still to come, or of two the second, which equals `twin`.
     """
 
     num_items: int = 0
     counted: tuple[int, ...] = ()
     used: frozenset[Scalar] = frozenset()
-    owed: Literal["", "pair", "twin"] = ""
+    is_owing: bool = False
     twin: Scalar | None = None
 
 
@@ -88,23 +87,17 @@ def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
 
 
 class ArrayPlan:
-    """The transitions of the arrays of one spec. An item counts for a `contains` or does not; both ways are tried.
-
-    Args:
-        spec: the conditions.
-        semantics: the meaning of its goals.
-        form: how its numbers are written.
-    """
+    """The transitions of the arrays of one spec. An item counts for a `contains` or does not; both ways are tried."""
 
     def __init__(self, spec: ArraySpec, semantics: Semantics, form: Numbers = "any") -> None:
         if len(spec.contains) > MAX_CONTAINS:
             error = ResourceLimitError(f"more than {MAX_CONTAINS} contains conditions meet in one array")
-            semantics.leave(error, *_pointers(spec.contains[MAX_CONTAINS:], semantics))
+            semantics.leave_goals(error, [contains.goal for contains in spec.contains[MAX_CONTAINS:]])
             spec = replace(spec, contains=spec.contains[:MAX_CONTAINS])
         self.spec = spec
         self.semantics, self._form = semantics, form
         is_repeating = spec.is_repeating and is_by_value(spec, semantics)
-        self.start = ArrayState(counted=(0,) * len(spec.contains), owed="pair" if is_repeating else "")
+        self.start = ArrayState(counted=(0,) * len(spec.contains), is_owing=is_repeating)
         self._last = max(len(spec.prefix), spec.min_items, *(contains.start for contains in spec.contains))
         self._domains: dict[Goal, tuple[int, frozenset[Scalar] | None]] = {}
         self._is_vast = False  # a search from the start met its bound
@@ -116,7 +109,7 @@ class ArrayPlan:
             return False
         if spec.is_unique and spec.is_repeating:
             return False
-        if spec.is_unique or self.start.owed:
+        if spec.is_unique or self.start.is_owing:
             return self._can_finish(self.start, ask)
         if spec.contains:
             return self._search(self.start, ask)
@@ -125,17 +118,17 @@ class ArrayPlan:
 
     def can_close(self, state: ArrayState) -> bool:
         """Whether the array may end here."""
-        if state.num_items < self.spec.min_items or state.owed:
+        if state.num_items < self.spec.min_items or state.is_owing:
             return False
         return all(count >= contains.min for count, contains in zip(state.counted, self.spec.contains, strict=True))
 
     def items(self, state: ArrayState, ask: Ask) -> Iterable[NextItem]:
         """The choices for the next item after which the array can still be closed. `ask` gives final answers."""
-        return self._told_items(state, ask) if state.owed or self.spec.is_unique else self._plain_items(state, ask)
+        return self._told_items(state, ask) if state.is_owing or self.spec.is_unique else self._plain_items(state, ask)
 
     @kept
     def _told_items(self, state: ArrayState, ask: Ask) -> tuple[NextItem, ...]:
-        return tuple(self._owed_items(state, ask) if state.owed else self._unique_items(state, ask))
+        return tuple(self._owed_items(state, ask) if state.is_owing else self._unique_items(state, ask))
 
     def _plain_items(self, state: ArrayState, ask: Ask) -> Iterator[NextItem]:
         for goal, after in self._ways(state):
@@ -145,8 +138,8 @@ class ArrayPlan:
     @staticmethod
     def remember(state: ArrayState, scalar: Scalar) -> ArrayState:
         """The state after an item that is remembered."""
-        if state.owed:
-            return replace(state, owed="twin", twin=scalar)
+        if state.is_owing:
+            return replace(state, twin=scalar)
         return replace(state, used=state.used | {scalar})
 
     def _ways(self, state: ArrayState) -> Iterator[tuple[Goal, ArrayState]]:
@@ -183,7 +176,7 @@ class ArrayPlan:
     def _can_finish(self, state: ArrayState, ask: Ask) -> bool:
         if self.spec.is_unique:
             return self._can_fill(state, ask)
-        if state.owed:
+        if state.is_owing:
             return self._can_pair(state, ask)
         return self.can_close(state) or self._can_reach_end(state, ask)
 
@@ -193,8 +186,11 @@ class ArrayPlan:
         return self._search(state, ask)
 
     def _search(self, start: ArrayState, ask: Ask) -> bool:
+        """Whether an end is found; the items taken from few values are different there, if all have to be."""
         if not self._is_vast:
             try:
+                if self.spec.is_unique:
+                    return self._find_different(start, ask)
                 return any(self.can_close(state) for state in self._reachable(start, ask))
             except ResourceLimitError as error:
                 self._leave(error)
@@ -203,7 +199,7 @@ class ArrayPlan:
 
     def _leave(self, error: ResourceLimitError) -> None:
         """Leave to the guard that an array may have no end: what is counted in it stays exact."""
-        self.semantics.leave(error, *_pointers(self.spec.contains, self.semantics))
+        self.semantics.leave_goals(error, [contains.goal for contains in self.spec.contains])
 
     def _has_room(self, state: ArrayState) -> bool:
         """Whether as many items may follow as each `contains` still needs."""
@@ -277,8 +273,7 @@ class ArrayPlan:
 
     def _can_fill(self, state: ArrayState, ask: Ask) -> bool:
         """Whether different items can follow so that the array is complete."""
-        are_enough = self._search_different if self.spec.contains else self._are_enough
-        return self.can_close(state) or are_enough(state, ask)
+        return self.can_close(state) or (self._search if self.spec.contains else self._are_enough)(state, ask)
 
     def _missing(self, state: ArrayState) -> dict[Goal, int]:
         """The goals of the items up to the least number of them, each with how often it occurs."""
@@ -338,18 +333,8 @@ class ArrayPlan:
             goals |= {conjunction(goal, other) for goal in goals for other in (contains.goal, contains.denied)}
         return goals
 
-    def _search_different(self, start: ArrayState, ask: Ask) -> bool:
-        """As `_search`, where the items taken from few values have to be different."""
-        if not self._is_vast:
-            try:
-                return self._find_different(start, ask)
-            except ResourceLimitError as error:
-                self._leave(error)
-                self._is_vast = start == self.start
-        return self._has_room(start)
-
     def _find_different(self, start: ArrayState, ask: Ask) -> bool:
-        """The search itself, breadth first."""
+        """The search where the items taken from few values have to be different, breadth first."""
         num_missing = self._num_missing(start)
         left: dict[Goal, frozenset[Scalar] | None] = {}
         frontier: list[tuple[ArrayState, tuple[Goal, ...]]] = [(start, ())]
@@ -392,7 +377,7 @@ class ArrayPlan:
                 if not node.is_empty:
                     yield NextItem(goal, after, node, is_remembered=True)
             elif scalars.belongs(state.twin, self.semantics.shape(goal)):
-                done = replace(after, owed="", twin=None)
+                done = replace(after, is_owing=False, twin=None)
                 if self._search(done, ask):
                     yield NextItem(goal, done, scalars.language_of(state.twin, self._form))
 
@@ -418,16 +403,12 @@ class ArrayPlan:
         try:
             for reached in self._reachable(state, ask):
                 for goal, after in self._ways(reached):
-                    if goal not in found and ask(goal) and self._search(replace(after, owed="", twin=None), ask):
+                    if goal not in found and ask(goal) and self._search(replace(after, is_owing=False, twin=None), ask):
                         found[goal] = None
         except ResourceLimitError as error:
             self._leave(error)
             return (TRUE,)  # perhaps any value
         return found
-
-
-def _pointers(conditions: Iterable[Contains], semantics: Semantics) -> list[str]:
-    return semantics.asking({literal for one in conditions for literal in one.goal})
 
 
 def _too_many_states() -> ResourceLimitError:

@@ -31,12 +31,7 @@ _ESCAPED: Final[ByteMask] = sum(1 << byte for byte in _ESCAPES)
 
 
 class Embedded(Node):
-    """The rest of a JSON text inside of a string.
-
-    Args:
-        items: the configurations.
-        may_end: whether the text is whole.
-    """
+    """The rest of a JSON text inside of a string: configurations, and whether the text may be whole."""
 
     __slots__ = ("_hash", "_transitions", "items", "may_end")
 
@@ -60,15 +55,15 @@ class Embedded(Node):
         return self._transitions
 
     def _rows(self) -> Iterable[tuple[ByteMask, Node]]:
-        escaped: list[tuple[ByteMask, Node]] = []
+        escaped: list[tuple[bytes, Node]] = []
         for mask, group in _divided([(item, row) for item in self.items for row in item[0].transitions()]):
-            escaped += [(1 << ord(way), _after(group, byte)) for byte, way in _ESCAPES.items() if mask >> byte & 1]
+            escaped += [(way, _after(group, byte)) for byte, way in _ESCAPES.items() if mask >> byte & 1]
             rest = mask & ~_ESCAPED
             if rest:
                 yield from _by_capture(group, rest)
-        escaped = [(mask, target) for mask, target in escaped if target is not EMPTY]
-        if escaped:
-            yield 1 << 0x5C, _Backslash(tuple(escaped))
+        behind = ir.choice(*(ir.concat(ir.literal(way), target) for way, target in escaped))
+        if behind is not EMPTY:
+            yield 1 << 0x5C, behind
 
     def forget(self) -> None:
         """As in `Node`."""
@@ -84,31 +79,6 @@ class Embedded(Node):
 
     def __repr__(self) -> str:
         return f"Embedded({len(self.items)} configurations)"
-
-
-class _Backslash(Node):
-    """Behind the backslash of a quote or a backslash."""
-
-    __slots__ = ("rows",)
-
-    can_be_empty = False
-    is_labelled = False
-
-    def __init__(self, rows: Transitions) -> None:
-        self.rows = rows
-
-    @property
-    def labels(self) -> tuple[None, ...]:
-        return ()
-
-    def transitions(self) -> Transitions:
-        return self.rows
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Backslash and self.rows == other.rows
-
-    def __hash__(self) -> int:
-        return hash((_Backslash, self.rows))
 
 
 def embedded(root: Frame) -> Node:

@@ -95,15 +95,7 @@ class ObjectState:
 
 
 class ObjectPlan:
-    """The transitions of the objects of one spec.
-
-    Args:
-        spec: the conditions.
-        semantics: the meaning of its goals.
-        order: of the members.
-        is_inhabited: the final answer about a goal.
-        keys: the keys that can be written.
-    """
+    """The transitions of the objects of one spec; `is_inhabited` gives final answers, `keys` can be written."""
 
     def __init__(
         self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask, keys: Node = text.BODY
@@ -112,8 +104,7 @@ class ObjectPlan:
             error = ResourceLimitError(
                 f"more than {MAX_WITNESSES} denied property keywords meet in one object", hint="fewer nested nots"
             )
-            goals = [witness.goal for witness in spec.witnesses[MAX_WITNESSES:]]
-            semantics.leave(error, *semantics.asking({literal for goal in goals for literal in goal}))
+            semantics.leave_goals(error, [witness.goal for witness in spec.witnesses[MAX_WITNESSES:]])
             spec = replace(spec, witnesses=spec.witnesses[:MAX_WITNESSES])
         self.spec = spec
         self.semantics = semantics
@@ -196,8 +187,8 @@ class ObjectPlan:
                 regions = _divided(regions, pattern, patterns[:number])
             except ResourceLimitError as error:
                 left = patterns[number:]
-                goals = {goal for part in self.spec.parts for node, goal in part.patterns if node in left}
-                self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
+                asked = [goal for part in self.spec.parts for node, goal in part.patterns if node in left]
+                self.semantics.leave_goals(error, asked)
                 return regions, patterns[:number]
         return regions, patterns
 
@@ -206,8 +197,8 @@ class ObjectPlan:
         try:
             return num_texts(keys, limit)
         except ResourceLimitError as error:
-            goals = [self.spec.names, *(goal for part in self.spec.parts for _, goal in part.patterns)]
-            self.semantics.leave(error, *self.semantics.asking({literal for goal in goals for literal in goal}))
+            asked = [goal for part in self.spec.parts for _, goal in part.patterns]
+            self.semantics.leave_goals(error, [self.spec.names, *asked])
             return limit
 
     @cached_property
@@ -341,25 +332,19 @@ class ObjectPlan:
                 num_keys = self._num_unused(number, witnesses, state.used, len(state.pending) + 1)
                 num_lost = sum(self._may_be_lost(key, number, witnesses) for key in state.used)
                 if num_keys > num_lost:
-                    is_listed = not num_lost and num_keys <= len(state.pending)
-                    if is_listed:
-                        yield self._few_keys(number, witnesses, self._used_of(number, witnesses, state.used))
-                    else:
+                    if num_lost or num_keys > len(state.pending):
                         yield num_keys - num_lost
+                    else:
+                        yield self._few_keys(number, witnesses, self._used_of(number, witnesses, state.used))
 
     @kept
     def _keys_of(self, number: int, witnesses: tuple[int, ...]) -> Node:
         """The keys of a class with which a member meets some witnesses."""
         return text.meet(self.classes[number].keys, *(self.spec.witnesses[witness].keys for witness in witnesses))
 
-    @kept
-    def _num_keys(self, number: int, witnesses: tuple[int, ...]) -> int:
-        """The number of these keys, at most `_SOME`."""
-        return self._num_texts(self._keys_of(number, witnesses), _SOME)
-
     def _num_unused(self, number: int, witnesses: tuple[int, ...], used: frozenset[str], limit: int) -> int:
         """The number of these keys that are unused, at most `limit`; counted anew only where `used` could matter."""
-        if self._num_keys(number, witnesses) >= limit + len(used):
+        if self._num_without(number, witnesses, frozenset(), _SOME) >= limit + len(used):
             return limit
         return self._num_without(number, witnesses, self._used_of(number, witnesses, used), limit)
 
@@ -481,8 +466,8 @@ class ObjectPlan:
             may_be_declared = reach != 0
         return may_be_declared or any(True for _ in self.others(state))
 
-    def others(self, state: ObjectState) -> Iterator[tuple[int, tuple[int, ...], Node]]:
-        """(class, witnesses met, keys) for the undeclared keys that may be next."""
+    def others(self, state: ObjectState) -> Iterator[tuple[tuple[int, tuple[int, ...]], Node]]:
+        """((class, witnesses met), keys) for the undeclared keys that may be next."""
         if self._waits_for_required(state):
             return
         for number, region in enumerate(self.classes):
@@ -494,9 +479,10 @@ class ObjectPlan:
                     if (witnesses or region.num_keys - len(state.used) < 1) and keys.is_empty:
                         continue
                     if self.can_finish(self.after_other(SOME_KEY, witnesses, state)):
-                        yield number, witnesses, keys
+                        yield (number, witnesses), keys
                     else:
-                        yield from ((number, witnesses, part) for part in self._sparing(number, keys, witnesses, state))
+                        parts = self._sparing(number, keys, witnesses, state)
+                        yield from (((number, witnesses), part) for part in parts)
 
     def _sparing(self, number: int, keys: Node, met: tuple[int, ...], state: ObjectState) -> Iterator[Node]:
         """The `keys` of a class that leave enough for the other witnesses, where some have few to choose from.

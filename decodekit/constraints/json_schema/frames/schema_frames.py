@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
@@ -69,15 +68,7 @@ class Messages(Protocol):
 
 
 class SchemaNetwork:
-    """The unfolded network of one schema with its options.
-
-    Args:
-        schema: the JSON value of the schema.
-        registry: documents that references may name, by URI.
-        formats, whitespace, order, escapes, numbers: see `JsonSchema`.
-        messages: what says in words what a state asks for.
-        notation: how scalars and keys are written.
-    """
+    """The unfolded network of one schema with its options, as of `JsonSchema`; `registry` has documents by URI."""
 
     def __init__(
         self,
@@ -94,7 +85,14 @@ class SchemaNetwork:
         self.messages = messages
         self.notation, self.is_json = notation, notation == JSON
         self.library = Library(schema, registry)
-        embed = partial(_embed, order=order, escapes=escapes, numbers=numbers, messages=messages)
+
+        def embed(semantics: Semantics, location: Location) -> Node:
+            """The strings that hold a text of JSON, without white space, that ``contentSchema`` admits."""
+            defined = cast("Any", semantics.library.root.value).get("$defs", {})
+            content = {"allOf": [location.keywords().get("contentSchema", True)], "$defs": defined}
+            network = SchemaNetwork(content, {}, formats, "compact", order, escapes, numbers, messages)
+            return embedded(network.root()) if network.is_inhabited(network.root_goal) else ir.EMPTY
+
         self.semantics = Semantics(self.library, formats, KEYWORDS, embed)
         self.emptiness = Emptiness(self._has_value, self.semantics.leave)
         self.is_inhabited = self.emptiness.is_inhabited
@@ -245,7 +243,8 @@ class SchemaNetwork:
 
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
         shape = self.semantics.shape(goal)
-        if shape.has_scalar and (shape.has_plain or not self.notation.is_lossy or self._can_be_written(shape.strings)):
+        is_surely_written = shape.has_plain or not self.notation.is_lossy
+        if shape.has_scalar and (is_surely_written or not self.notation.value(text.quoted(shape.strings)).is_empty):
             return True
         # All alternatives are asked, not only the first that holds: the answers of one round are found together.
         return any(
@@ -254,19 +253,6 @@ class SchemaNetwork:
                 *(self._array(spec).is_satisfiable(ask) for spec in shape.arrays),
             ]
         )
-
-    def _can_be_written(self, strings: Node) -> bool:
-        return not strings.is_empty and not self.notation.value(text.quoted(strings)).is_empty
-
-
-def _embed(
-    semantics: Semantics, location: Location, *, order: Order, escapes: Escapes, numbers: Numbers, messages: Messages
-) -> Node:
-    """The strings that hold a text of JSON, without white space, that ``contentSchema`` admits."""
-    schema, root = cast("Any", location.value), cast("Any", semantics.library.root.value)
-    content = {"allOf": [schema.get("contentSchema", True)], "$defs": root.get("$defs", {})}
-    network = SchemaNetwork(content, {}, semantics.formats, "compact", order, escapes, numbers, messages)
-    return embedded(network.root()) if network.is_inhabited(network.root_goal) else ir.EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,13 +358,10 @@ class ObjectFrame(_ToldFrame):
         if 1 in permitted:
             moves.append(_read_word(self.network, self.place, self.network.keys(plan.sorted_names), permitted))
         moves += [
-            Read(self._inside(ir.concat(keys, text.QUOTE, ir.accept((number, witnesses)))), capture=True)
-            for number, witnesses, keys in plan.others(state)
+            Read(self.network.inside(self.place, ir.concat(keys, text.QUOTE, ir.accept(label))), capture=True)
+            for label, keys in plan.others(state)
         ]
         return tuple(moves)
-
-    def _inside(self, node: Node) -> Node:
-        return self.network.inside(self.place, node)
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The values that may stand at the key, for every way to meet the obligations."""
@@ -432,25 +415,16 @@ class ObjectFrame(_ToldFrame):
 
     def _members(self, members: list[tuple[Goal, ObjectState]]) -> tuple[Frame, ...]:
         network, plan = self.network, self.plan
+
+        def value(goal: Goal, layout: Layout) -> Frame:  # the same for all members with such a value
+            return CallFrame(network.colon(layout), ValueFrame(network, goal, layout.inner))
+
         return tuple(
-            CallFrame(ColonFrame(network, goal, layout), ObjectFrame(network, plan, after, layout, "member"))
+            CallFrame(value(goal, layout), ObjectFrame(network, plan, after, layout, "member"))
             for goal, after in members
             if network.is_inhabited(goal) and plan.can_finish(after)
             for layout in self.layout.behind_key
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ColonFrame(Frame):
-    """After a key: the colon and a value that satisfies `goal`. The same for all members with such a value."""
-
-    network: SchemaNetwork
-    goal: Goal
-    layout: Layout
-
-    def moves(self) -> tuple[Move, ...]:
-        """The colon, then the value."""
-        return (Call(self.network.colon(self.layout), ValueFrame(self.network, self.goal, self.layout.inner)),)
 
 
 @dataclass(frozen=True, slots=True)

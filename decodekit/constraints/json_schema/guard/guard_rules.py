@@ -66,8 +66,8 @@ class SchemaJudge:
     """Judges one value. A value is evaluated once by a schema, though many references may lead there.
 
     Args:
-        semantics: the schema's patterns, references and treatment of formats.
-        path: keys and indices that lead to the value.
+        is_remembered: whether instances remember what is known of them from one judgement to the next; of what was
+            known before, no reason is kept.
 
     Attributes:
         path: keys and indices that lead to the value being judged.
@@ -75,8 +75,9 @@ class SchemaJudge:
         num_alternatives: as these, with the branches of an anyOf or oneOf.
     """
 
-    def __init__(self, semantics: Semantics, path: Iterable[str | int] = ()) -> None:
+    def __init__(self, semantics: Semantics, path: Iterable[str | int] = (), *, is_remembered: bool = False) -> None:
         self.semantics = semantics
+        self._is_remembered = is_remembered
         self.path: list[str | int] = list(path)
         self.num_open_questions = 0
         self.num_alternatives = 0
@@ -112,7 +113,7 @@ class SchemaJudge:
         while True:
             if question is not None:
                 (location, value), question = question, None
-                known, key = self.known_of(value), (location, self.num_open_questions > 0, self.num_alternatives > 0)
+                known, key = self._known_of(value), (location, self.num_open_questions > 0, self.num_alternatives > 0)
                 num_steps += _COST
                 answer = known.get(key)
                 if answer is None and key not in known:
@@ -143,8 +144,11 @@ class SchemaJudge:
         yield num_steps
         return answer
 
-    def known_of(self, value: Instance) -> dict[Any, Evaluated | None]:
+    def _known_of(self, value: Instance) -> dict[Any, Evaluated | None]:
         """The evaluations of a value so far, by schema and by whether failures count as errors; writable."""
+        if self._is_remembered:
+            value.known = {} if value.known is None else value.known
+            return value.known
         found = self._known.get(id(value))
         if found is None:  # kept with the value, whose id would be given to another one
             found = self._known[id(value)] = value, {}
@@ -190,11 +194,7 @@ def _placed(asking: Asking[bool], at: str) -> Asking[bool]:
 
 @dataclass(eq=False, slots=True)
 class Evaluation:
-    """One value at one schema.
-
-    Attributes:
-        keys, items: the properties and items that were evaluated so far.
-    """
+    """One value at one schema, with the properties and items that were evaluated so far."""
 
     judge: SchemaJudge
     location: Location
@@ -402,9 +402,8 @@ def _contains(at: Evaluation, below: Any) -> Asking[bool]:
 
 def repetition(items: Sequence[Instance], path: Sequence[str | int], first: int, place: str) -> Refusal:
     """That the item at a path equals the one with the number `first`; what can stay ends with the item before it."""
-    index = cast("int", path[-1])
-    message = f"item {index} equals item {first}, against {place}"
-    return Refusal(items[index - 1].end, pointer_of(path), message)
+    index = int(path[-1])
+    return Refusal(items[index - 1].end, pointer_of(path), f"item {index} equals item {first}, against {place}")
 
 
 def _unique_items(at: Evaluation, is_asked: Any) -> Asking[bool]:

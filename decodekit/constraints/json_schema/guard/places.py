@@ -98,9 +98,9 @@ class Place:
     def names(self) -> Place:
         """The place of keys."""
         if self._names is None:
-            child = self._places.semantics.library.child
-            asking = (place for place in self.in_place for name, _ in place.assertions() if name == "propertyNames")
-            self._names = self._places.at([child(place, "propertyNames") for place in asking], self.is_weak)
+            parts = self._places.semantics.library.parts
+            asked = [schema for place in self.in_place for schema in parts(place, ("propertyNames",))]
+            self._names = self._places.at(asked, self.is_weak)
         return self._names
 
     def remember(self, text: bytes, verdict: tuple[bool, int]) -> None:

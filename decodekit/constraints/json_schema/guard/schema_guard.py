@@ -103,11 +103,7 @@ class CompoundSchemaGuard(SchemaGuard):
 
 
 def guard_of(semantics: Semantics, *, may_leave: bool) -> Guard | None:
-    """The guard of a schema; None if the mask enforces all of it.
-
-    Args:
-        semantics: the meaning of the schema.
-        may_leave: whether a limit was met, or may be met by a text.
+    """The guard of a schema; None if the mask enforces all of it and no limit was met or may be met by a text.
 
     Raises:
         ResourceLimitError: a schema refers to itself for the same value.
@@ -143,13 +139,9 @@ def _prepare(semantics: Semantics, formats: set[str]) -> None:
 
 def guarded_locations(semantics: Semantics) -> frozenset[int]:
     """The schemas, by `Location.index`, whose `uniqueItems` the mask does not enforce."""
-    asking: list[Location] = []
-    may_deny = False
-    for location in support.reachable(semantics.library):
-        keywords = location.keywords()
-        may_deny |= not _DENYING.isdisjoint(keywords)
-        if "uniqueItems" in keywords and not is_unique_anyway(location, semantics.formats):
-            asking.append(location)
+    places = list(support.reachable(semantics.library))
+    may_deny = not all(_DENYING.isdisjoint(place.keywords()) for place in places)
+    asking = [one for one in places if "uniqueItems" in one.keywords() and not is_unique_anyway(one, semantics.formats)]
     return frozenset(place.index for place in asking if not _is_in_mask(semantics, place, may_deny=may_deny))
 
 
@@ -167,11 +159,7 @@ def _is_in_mask(semantics: Semantics, location: Location, *, may_deny: bool) -> 
 
 @dataclass(frozen=True)
 class TypeGuard(WorkingGuard):
-    """Refuses the texts that a type does not read.
-
-    Attributes:
-        python_type: the type. `inner`: the guard of its schema, which is asked first.
-    """
+    """Refuses the texts that a type does not read; the guard of its schema is asked first."""
 
     python_type: object
     inner: Guard | None = None

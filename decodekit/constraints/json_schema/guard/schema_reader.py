@@ -22,15 +22,17 @@ so that the count is the same in every run.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar, cast
 
 from decodekit.constraints.constraint import Refusal, Watch, WorkingReader
-from decodekit.constraints.json_schema.guard.guard_rules import Evaluated, SchemaJudge, repetition
+from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge, repetition
 from decodekit.constraints.json_schema.guard.places import Place, Places
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.values import instances
@@ -52,19 +54,6 @@ MAX_RECENT: Final = 64
 MAX_RECENT_BYTES: Final = 1 << 22
 
 _Answer = TypeVar("_Answer")
-
-
-class RememberingJudge(SchemaJudge):
-    """As `SchemaJudge`, but instances remember what is known of them from one judgement to the next.
-
-    So it says only whether a value is valid: of what was known before, no reason is kept.
-    """
-
-    def known_of(self, value: Instance) -> dict[Any, Evaluated | None]:
-        """As in `SchemaJudge`, kept by the instance itself."""
-        if value.known is None:
-            value.known = {}
-        return value.known
 
 
 class Unknown(Exception):  # noqa: N818  (no error: it says what has to be done first)
@@ -96,8 +85,7 @@ class Judgements:
 
     def copy(self) -> Judgements:
         """Those of an independent text."""
-        twin = Judgements(self._semantics)
-        twin.num_steps = self.num_steps
+        twin = copy.copy(self)
         twin._recent, twin._reasons = self._recent.copy(), self._reasons.copy()
         return twin
 
@@ -126,38 +114,29 @@ class Judgements:
         return done(work)
 
     def _verdict(self, place: Place, instance: Instance, raw: bytes) -> Work[bool]:
-        """Whether a value is valid at its place, which is known then."""
-        begun = self.num_steps
-        verdict = yield from self._validity(place, instance)
+        """Whether a value is valid at its place, which is known then; True if the end of the text has to tell."""
+        begun, verdict = self.num_steps, True
+        judge = SchemaJudge(self._semantics, is_remembered=True)
+        try:
+            for schema in place.schemas:
+                verdict &= (yield from noted(judge.judging(schema, instance), self._count)) is not None
+                if not verdict:
+                    break
+        except ConstraintError:
+            pass
         place.remember(raw, (verdict, self.num_steps - begun))
         self._recent[place, raw] = verdict
         return verdict
 
-    def _validity(self, place: Place, instance: Instance) -> Work[bool]:
-        """Whether a value is valid at its place; True if that cannot be told, for the end of the text will tell."""
-        judge = RememberingJudge(self._semantics)
-        try:
-            for schema in place.schemas:
-                if (yield from self._counted(judge.judging(schema, instance))) is None:
-                    return False
-        except ConstraintError:
-            pass
-        return True
-
     def _reason(self, place: Place, instance: Instance, path: list[str | int], key: Hashable) -> Work[Refusal]:
-        """Why a value is not valid at its place."""
         judge = SchemaJudge(self._semantics, path)
         for schema in place.schemas:
-            if (yield from self._counted(judge.judging(schema, instance))) is None:
+            if (yield from noted(judge.judging(schema, instance), self._count)) is None:
                 break
         if len(self._reasons) >= MAX_REASONS:
             self._reasons.clear()
         found = self._reasons[key] = judge.refusal(instance)
         return found
-
-    def _counted(self, work: Work[_Answer]) -> Work[_Answer]:
-        """The same work, whose steps are counted."""
-        return noted(work, self._count)
 
     def _count(self, num_steps: int) -> None:
         self.num_steps += num_steps
@@ -190,29 +169,21 @@ class _Bracket:
 
     def copy(self) -> _Bracket:
         """Another one that is as open."""
-        return _Bracket(
-            self.is_object,
-            self.start,
-            self.place,
-            self.is_kept,
-            self.num_closed,
-            self.num_before,
-            self.num_around,
-            self.keys.copy(),
-            self.values.copy(),
-            self.met.copy(),
-            self.strings.copy(),
-        )
+        keys, values = self.keys.copy(), self.values.copy()
+        return replace(self, keys=keys, values=values, met=self.met.copy(), strings=self.strings.copy())
 
 
 _Mark = tuple[int, int, int, int, int]
 """Where the reader stood before a read: the bytes of the text, the entries of the log, and what the log leaves out."""
-_Undo = tuple[str, Any]
 
 
 def _further(num_brackets: int) -> int:
     """A number of brackets to close, one bracket further inside; -1 stays."""
     return num_brackets if num_brackets < 0 else num_brackets + 1
+
+
+def _remove(strings: list[str], string: str) -> None:
+    del strings[bisect_left(strings, string)]
 
 
 class SchemaReader(WorkingReader):
@@ -238,7 +209,7 @@ class SchemaReader(WorkingReader):
     def _reset(self) -> None:
         self._mode, self._start, self._before = _OUTSIDE, -1, -1  # of the scalar; the last comma, colon or bracket
         self._open: list[_Bracket] = []
-        self._log: list[_Undo] = []
+        self._log: list[Callable[[], object]] = []  # each undoes a step
         self._identities: dict[Hashable, int] = {}
 
     # -- the text
@@ -328,38 +299,22 @@ class SchemaReader(WorkingReader):
 
     def fork(self) -> SchemaReader:
         """An independent reader of the same text."""
-        twin = SchemaReader(self._find_places, self._is_doubtful)
-        twin._places = self._places
-        twin._text = self._text.copy()
-        twin._marks = self._marks.copy()
-        twin._num_before = len(self._marks)
+        twin = copy.copy(self)
+        twin._text, twin._identities = self._text.copy(), self._identities.copy()
+        twin._marks, twin._num_before, twin._log = self._marks.copy(), len(self._marks), []
         twin._behind = self._behind.copy()
-        twin._refusal = self._refusal
         twin._judgements = self._judgements.copy()
-        twin._mode, twin._start, twin._before = self._mode, self._start, self._before
         twin._open = [one.copy() for one in self._open]
-        twin._identities = self._identities.copy()
         return twin
 
     def _mark(self) -> _Mark:
         return len(self._text), len(self._log), self._mode, self._start, self._before
 
     def _undo(self, mark: _Mark) -> None:
-        log, opened = self._log, self._open
         num_bytes, num_logged, self._mode, self._start, self._before = mark
         del self._text[num_bytes:]
-        while len(log) > num_logged:
-            what, of = log.pop()
-            if what == "opened":
-                opened.pop()
-            elif what == "closed":
-                opened.append(of)
-            elif what == "pop":
-                of.pop()
-            elif what == "string":
-                del of[0][bisect_left(*of)]
-            else:
-                del of[0][of[1]]
+        while len(self._log) > num_logged:
+            self._log.pop()()
 
     def _renew(self) -> None:
         """Read the text once more, as it was read, if more is left to the guard than when it began."""
@@ -454,11 +409,11 @@ class SchemaReader(WorkingReader):
                 one.num_before = 0 if one.place.is_judged_inside else one.num_before
                 one.is_kept |= bool(one.place.repeating) and not is_object
         self._open.append(one)
-        self._log.append(("opened", None))
+        self._log.append(self._open.pop)
 
     def _close_one(self, end: int) -> Refusal | None:
         one = self._open.pop()
-        self._log.append(("closed", one))
+        self._log.append(partial(self._open.append, one))
         if not self._open:
             return None
         top = self._open[-1]
@@ -479,7 +434,7 @@ class SchemaReader(WorkingReader):
         raw = bytes(self._text[start:end])
         if self._is_key(top):
             top.keys.append(json.loads(raw))
-            self._log.append(("pop", top.keys))
+            self._log.append(top.keys.pop)
             return None if top.place is None else self._judge_key(top, top.place, raw, end)
         is_needed = top.is_kept or (top.place is not None and self._below(top, top.place).is_judged)
         if is_needed:
@@ -491,7 +446,7 @@ class SchemaReader(WorkingReader):
         """A value that is not needed."""
         if top.place is not None:
             top.values.append(None)
-            self._log.append(("pop", top.values))
+            self._log.append(top.values.pop)
 
     def _complete(self, top: _Bracket, instance: Instance) -> Refusal | None:
         """A value that is needed is complete: why it is refused."""
@@ -501,13 +456,13 @@ class SchemaReader(WorkingReader):
         known = self._identities.get(content)
         if known is None:
             known = self._identities[content] = len(self._identities)
-            self._log.append(("key", (self._identities, content)))
+            self._log.append(partial(self._identities.pop, content))
         instance.identity = known
         refusal = self._judged(below, instance) if below is not None and below.is_judged else None
         if refusal is None and place is not None and place.repeating and not top.is_object:
             refusal = self._repeated(top, place, instance)
         top.values.append(instance)
-        self._log.append(("pop", top.values))
+        self._log.append(top.values.pop)
         return refusal
 
     def _repeated(self, top: _Bracket, place: Place, item: Instance) -> Refusal | None:
@@ -515,11 +470,11 @@ class SchemaReader(WorkingReader):
         first = top.met.get(item.identity)
         if first is None:
             top.met[item.identity] = index
-            self._log.append(("key", (top.met, item.identity)))
+            self._log.append(partial(top.met.pop, item.identity))
             if item.kind == "string":
                 string = cast("str", item.value)
                 insort(top.strings, string)
-                self._log.append(("string", (top.strings, string)))
+                self._log.append(partial(_remove, top.strings, string))
             return None
         items = cast("list[Instance]", top.values)  # all are kept
         return repetition(items, self._path(), first, place.repeating[0])

@@ -360,17 +360,17 @@ def _dependencies(semantics: Semantics, location: Location, value: Any, sense: S
 # -- combinators
 
 
-def _branches(semantics: Semantics, location: Location, key: str, count: int) -> list[Literal]:
-    return [semantics.literal(semantics.library.child(location, key, index)) for index in range(count)]
+def _branches(semantics: Semantics, location: Location, key: str) -> list[Literal]:
+    return list(map(semantics.literal, semantics.library.parts(location, (key,))))
 
 
 def _all_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    shapes = (semantics.read(literal, sense) for literal in _branches(semantics, location, "allOf", len(value)))
+    shapes = (semantics.read(literal, sense) for literal in _branches(semantics, location, "allOf"))
     return reduce(semantics.both, shapes, EVERYTHING) if sense.is_asserted else semantics.union(shapes)
 
 
 def _any_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    literals = _branches(semantics, location, "anyOf", len(value))
+    literals = _branches(semantics, location, "anyOf")
     if sense is Sense.INVALID:
         return _none(semantics, literals)
     if sense.is_evaluated:
@@ -408,7 +408,7 @@ def _without_scalars(semantics: Semantics, shape: Shape, literal: Literal) -> Sh
 
 
 def _one_of(semantics: Semantics, location: Location, value: Any, sense: Sense) -> Shape:
-    literals = _branches(semantics, location, "oneOf", len(value))
+    literals = _branches(semantics, location, "oneOf")
     shapes = [semantics.read(literal, sense if sense.is_asserted else Sense.VALID) for literal in literals]
     try:
         if len(value) > MAX_BRANCHES:  # they are compared pair by pair

@@ -24,12 +24,7 @@ _IN_PLACE: Final = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$re
 
 
 def may_meet_a_limit(library: Library, max_patterns: int, max_contains: int) -> bool:
-    """Whether some schema may have too many alternatives, patterns or `contains` conditions for one value.
-
-    Args:
-        library: of the schema.
-        max_patterns, max_contains: that one value may meet.
-    """
+    """Whether some schema may have too many alternatives, patterns or `contains` conditions for one value."""
     estimate = _Estimate(library)
 
     def is_large(location: Location) -> bool:

@@ -111,9 +111,7 @@ class Semantics:
     """The meaning of the schemas of one library, with memory.
 
     Args:
-        library: the documents.
-        formats: whether a known `format` limits the strings, and how; otherwise it is an annotation.
-        keywords: what each keyword means.
+        library, formats, keywords: the documents, how `format` is read, and what each keyword means.
         embed: given this and a schema with ``contentSchema``, the strings that hold such texts of JSON.
 
     Attributes:
@@ -273,7 +271,7 @@ class Semantics:
         try:
             return limited([new for spec in specs for new in self._settle(spec)])
         except ResourceLimitError as error:
-            self.leave(error, *self.asking({literal for spec in specs for literal in spec.excluding}))
+            self.leave_goals(error, [spec.excluding for spec in specs])
         return tuple([replace(spec, excluding=frozenset()) for spec in specs])
 
     def pending(self, goal: Goal) -> Shape:
@@ -301,10 +299,10 @@ class Semantics:
         for pointer in found:
             self.left.setdefault(pointer, error.cause)
 
-    def asking(self, literals: Iterable[Literal]) -> list[str]:
-        """The pointers of the keywords that ask some sub-schemas to hold, or not to hold."""
-        places = (self.location(literal) for literal in sorted(literals))
-        return list(dict.fromkeys(asking(place) for place in places if place is not None))
+    def leave_goals(self, error: ResourceLimitError, goals: Iterable[Goal]) -> None:
+        """As `leave`, the keywords that ask the sub-schemas of some goals to hold, or not to hold."""
+        places = map(self.location, sorted(frozenset[Literal]().union(*goals)))
+        self.leave(error, *dict.fromkeys(asking(place) for place in places if place is not None))
 
     def meet(self, first: Shape, second: Shape, place: Location | None = None) -> Shape:
         """Intersection. `place`: the schema that is left to the guard if there are too many alternatives."""
@@ -389,12 +387,12 @@ class Semantics:
     def _evaluate(self, location: Location, sense: Sense) -> Shape:
         if sense.is_evaluated:
             return self.evaluated(location, sense)
-        if sense is Sense.VALID and self._is_unevaluated_limited(location):
+        unevaluated = sorted(self.keywords.unevaluated.keys() & dict(location.assertions()))
+        if sense is Sense.VALID and any(self.below(location, name) != TRUE for name in unevaluated):
             try:
                 return self.evaluated(location, Sense.EVALUATED).without_evaluated()
             except ResourceLimitError as error:
-                names = self.keywords.unevaluated.keys() & location.keywords().keys()
-                self.leave(error, *(location.at(name) for name in sorted(names)))
+                self.leave(error, *map(location.at, unevaluated))
         shapes = []
         for name, value, meaning in self._assertions(location):
             self._reading.append((location, name))
@@ -431,11 +429,6 @@ class Semantics:
         finally:
             self._is_exact = is_exact
         return result
-
-    def _is_unevaluated_limited(self, location: Location) -> bool:
-        """Whether `unevaluatedProperties` or `unevaluatedItems` ask for something."""
-        names = self.keywords.unevaluated.keys() & location.keywords().keys()
-        return any(keyword(name, location.draft) and self.below(location, name) != TRUE for name in names)
 
     def _assertions(self, location: Location) -> Iterator[tuple[str, JsonValue, Meaning]]:
         """The keywords of a schema that say what is valid, with values and meanings; of a group only the first."""
@@ -475,7 +468,7 @@ class Semantics:
             try:
                 specs = list(limited(found[literal]))
             except ResourceLimitError as error:
-                self.leave(error, *self.asking(left))
+                self.leave_goals(error, [frozenset(left)])
                 break
             left.remove(literal)
         return tuple(specs)
@@ -536,10 +529,9 @@ class Semantics:
         """Whether both ask for a property, and for different values of it: the usual way to tell branches apart."""
         for name in spec.required:
             mine = self._constants_at(spec, name)
-            if mine is not None:
-                theirs = self._constants_at(other, name)
-                if theirs is not None and mine.isdisjoint(theirs):
-                    return True
+            theirs = None if mine is None else self._constants_at(other, name)
+            if mine is not None and theirs is not None and mine.isdisjoint(theirs):
+                return True
         return False
 
     def _constants_at(self, spec: ObjectSpec, name: str) -> frozenset[Any] | None:

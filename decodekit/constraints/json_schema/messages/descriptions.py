@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from decodekit.constraints.json_schema.document.drafts import JsonValue
 from decodekit.constraints.json_schema.document.loader import Location, show
@@ -35,6 +35,7 @@ _MAX_FACTS: Final = 200
 _MAX_BRANCHES: Final = 6
 _LEXEME: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?[0-9][0-9.eE+-]*|[a-z]+', re.DOTALL)
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?([eE][+-]?[0-9]+)")
+_Facts: TypeAlias = list[tuple[Location, str, Any]]
 _OF_SCALARS: Final = OF_SCALARS | {"type", "enum", "const", "anyOf", "oneOf", "not", "if"}
 
 
@@ -65,24 +66,28 @@ def objection(frame: Frame, data: bytes, start: int, stop: int) -> str | None:
 
 def value_words(network: SchemaNetwork, goal: Goal) -> tuple[str, ...]:
     """Descriptions of the values of a goal: ``("an integer from 0 to 150", "null")``; none where a limit is met."""
-    semantics = network.semantics
-    try:
-        shape = semantics.shape(goal)
-    except ConstraintError:
+    shape = _shape(network, goal)
+    if shape is None:
         return ()
-    facts = list(_facts(semantics, goal))
+    facts = list(_facts(network.semantics, goal))
     return (
         _enumerated(network, facts, shape)
         or _branch_words(network, goal, facts)
-        or _words_of_shape(shape, facts, semantics)
+        or _words_of_shape(shape, facts, network.semantics)
     )
+
+
+def _shape(network: SchemaNetwork, goal: Goal) -> Shape | None:
+    try:
+        return network.semantics.shape(goal)
+    except ConstraintError:
+        return None
 
 
 def _value_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int, stop: int) -> str | None:
     """The need of a value and the keywords that refuse it; None if it is not JSON, or if no keyword alone does."""
-    if (objection := _exponent_objection(network, goal, data, start, stop)) is not None:
-        return objection
-    if (objection := _form_objection(network, goal, data, start, stop)) is not None:
+    objection = _exponent_objection(network, goal, data, start, stop)
+    if objection := objection or _form_objection(network, goal, data, start, stop):
         return objection
     lexeme = data[start : stop + 1]
     is_begun = stop > start
@@ -107,15 +112,14 @@ def _exponent_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: 
     objection = numbers.objection(written)
     if objection is not None:
         return objection
-    try:
-        shape = network.semantics.shape(goal)
-    except ConstraintError:
+    shape = _shape(network, goal)
+    if shape is None or _is_alive(_language(shape), data[start : found.end()]):
         return None
     scalar = scalars.read(found[0])
-    if _is_alive(_language(shape), data[start : found.end()]) or not scalars.belongs(scalar, shape):
+    # What is read as zero, but written otherwise, either of the keywords may speak against.
+    is_nearly_zero = scalar == ("number", Fraction(0)) and re.match(rb"-?[0.]*[1-9]", found[0])
+    if is_nearly_zero or not scalars.belongs(scalar, shape):
         return None
-    if scalar == ("number", Fraction(0)) and re.match(rb"-?[0.]*[1-9]", found[0]):
-        return None  # read as zero, but written otherwise: keywords may speak against either
     return f"{written} has a condition, and so one digit that is not 0 before its point, or no exponent"
 
 
@@ -124,11 +128,8 @@ def _form_objection(network: SchemaNetwork, goal: Goal, data: bytes, start: int,
     found = _LEXEME.match(data, start)
     if network.numbers == "any" or found is None or not start <= stop < found.end():
         return None
-    try:
-        shape = network.semantics.shape(goal)
-    except ConstraintError:
-        return None
-    if found[0][:1] not in b"-0123456789" or not _is_alive(_language(shape), data[start : stop + 1]):
+    shape = _shape(network, goal)
+    if shape is None or found[0][:1] not in b"-0123456789" or not _is_alive(_language(shape), data[start : stop + 1]):
         return None
     if data[stop] in b".eE":
         if not ir.matches(_language(shape), found[0]):
@@ -146,16 +147,11 @@ def _facts(semantics: Semantics, goal: Goal) -> Iterator[tuple[Location, str, An
         if location in seen or len(seen) > _MAX_FACTS:
             continue
         seen.add(location)
-        for name, value in location.assertions():
-            if name == "$ref":
-                agenda.append(semantics.library.target(location))
-            elif name == "allOf":
-                agenda += [semantics.library.child(location, name, index) for index in range(len(value))]
-            else:
-                yield location, name, value
+        agenda += semantics.library.parts(location, ("$ref", "allOf"))
+        yield from ((location, *fact) for fact in location.assertions() if fact[0] not in ("$ref", "allOf"))
 
 
-def _enumerated(network: SchemaNetwork, facts: list[tuple[Location, str, Any]], shape: Shape) -> tuple[str, ...]:
+def _enumerated(network: SchemaNetwork, facts: _Facts, shape: Shape) -> tuple[str, ...]:
     """The values of an enum or a const that the other keywords leave."""
     semantics = network.semantics
 
@@ -173,7 +169,7 @@ def _enumerated(network: SchemaNetwork, facts: list[tuple[Location, str, Any]], 
     return ()
 
 
-def _branch_words(network: SchemaNetwork, goal: Goal, facts: list[tuple[Location, str, Any]]) -> tuple[str, ...]:
+def _branch_words(network: SchemaNetwork, goal: Goal, facts: _Facts) -> tuple[str, ...]:
     """Those of the branches of an anyOf or oneOf, if each of them says of which type it is."""
     semantics = network.semantics
     for location, name, branches in facts:
@@ -192,7 +188,7 @@ def _branch_words(network: SchemaNetwork, goal: Goal, facts: list[tuple[Location
     return ()
 
 
-def _words_of_shape(shape: Shape, facts: list[tuple[Location, str, Any]], semantics: Semantics) -> tuple[str, ...]:
+def _words_of_shape(shape: Shape, facts: _Facts, semantics: Semantics) -> tuple[str, ...]:
     if shape == EVERYTHING:
         return ("any JSON value",)
     words = [word for word in WORDS if word in shape.words]
@@ -204,7 +200,7 @@ def _words_of_shape(shape: Shape, facts: list[tuple[Location, str, Any]], semant
     return tuple(words)
 
 
-def _string_words(facts: list[tuple[Location, str, Any]], semantics: Semantics) -> str:
+def _string_words(facts: _Facts, semantics: Semantics) -> str:
     least = max((int(value) for _, name, value in facts if name == "minLength"), default=0)
     most = min((int(value) for _, name, value in facts if name == "maxLength"), default=None)
     words = "a string"
@@ -279,6 +275,10 @@ def _refusing(semantics: Semantics, goal: Goal, lexeme: bytes, num_read: int) ->
             yield location.at(name)
 
 
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
 def _container(before: bytes, kind: str) -> str:
     at = innermost(before)
     return f"the {kind} {at}" if at else f"the {kind}"
@@ -289,7 +289,7 @@ def _container(before: bytes, kind: str) -> str:
 
 def _key_words(frame: ObjectFrame) -> tuple[str, ...]:
     plan, state = frame.plan, frame.state
-    names = [json.dumps(name, ensure_ascii=False) for name in _permitted(frame)]
+    names = [_quoted(name) for name in _permitted(frame)]
     others = plan.is_free(state) or any(True for _ in plan.others(state))
     words = [f"a key out of {listed(names)}" if len(names) > 1 else f"the key {names[0]}"] if names else []
     if others:
@@ -316,7 +316,7 @@ def _object_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) ->
 def _missing(frame: ObjectFrame) -> str:
     plan, state = frame.plan, frame.state
     left = [plan.names[number] for number in plan.required if not state.seen >> number & 1]
-    if names := [json.dumps(name, ensure_ascii=False) for name in left]:
+    if names := [_quoted(name) for name in left]:
         return f"{', '.join(names)} (required)"
     least = plan.spec.min_properties - state.count
     if least > 0:
@@ -331,13 +331,13 @@ def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> st
     if key is None or start + len(quoted) - 1 <= stop:
         return None
     plan, state = frame.plan, frame.state
-    shown = json.dumps(key, ensure_ascii=False)
+    shown = _quoted(key)
     number = plan.index.get(key)
     if number is None:
         if key in state.used:
             return f"the key {shown} is there already"
         near = difflib.get_close_matches(key, _permitted(frame), n=1)
-        meant = f"; did you mean {json.dumps(near[0], ensure_ascii=False)}?" if near else ""
+        meant = f"; did you mean {_quoted(near[0])}?" if near else ""
         first = _required_first(frame)
         if first is not None and plan.classes:
             return f'{first} comes before {shown} (required, order="declared")'
@@ -353,7 +353,7 @@ def _key_objection(frame: ObjectFrame, data: bytes, start: int, stop: int) -> st
 def _required_first(frame: ObjectFrame) -> str | None:
     plan, state = frame.plan, frame.state
     left = [number for number in plan.required if plan.in_order and not state.seen >> number & 1]
-    return json.dumps(plan.names[left[0]], ensure_ascii=False) if left else None
+    return _quoted(plan.names[left[0]]) if left else None
 
 
 def _permitted(frame: ObjectFrame) -> list[str]:

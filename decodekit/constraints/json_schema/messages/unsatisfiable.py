@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from decodekit.constraints.json_schema.document.drafts import REFERENCES, is_number
+from decodekit.constraints.json_schema.document.drafts import REFERENCES
 from decodekit.constraints.json_schema.document.loader import Location, show
 from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.frames.schema_frames import SchemaNetwork
@@ -61,11 +61,7 @@ class Condition(NamedTuple):
 
 
 class Reasons:
-    """Why no value fits some schemas of a network.
-
-    Args:
-        network: of the schemas, which is asked more questions.
-    """
+    """Why no value fits some schemas of a network, which is asked more questions."""
 
     def __init__(self, network: SchemaNetwork) -> None:
         self._network = network
@@ -157,10 +153,7 @@ class Reasons:
         if names == {"enum"} and keywords["enum"] == []:
             return "the enum is empty"
         for low, high in _CROSSED:
-            is_crossed = (
-                is_number(keywords.get(low)) and is_number(keywords.get(high)) and keywords[low] > keywords[high]
-            )
-            if is_crossed and names - {"contains"} == {low, high}:
+            if names - {"contains"} == {low, high} and keywords[low] > keywords[high]:
                 return f"{low} {show(keywords[low])} > {high} {show(keywords[high])}"
         if names == {"not"} and len(parts) == 1:
             return "every value fits what not excludes"
