@@ -10,7 +10,7 @@ import torch
 
 import decodekit as dk
 from decodekit.decoding.prefixes import row_memory as memory
-from decodekit.errors import OptionError
+from decodekit.errors import DecodingError, OptionError
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def no_forward(llm: dk.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_no_memory_holds_is_refused_before_the_model_runs(
     llm: dk.LLM, no_forward: None, options: dict[str, Any], says: str | None
 ) -> None:
-    with pytest.raises(OptionError if says else AssertionError) as caught:
-        llm.generate("Invoice", **options)
+    with pytest.raises(OptionError if says else DecodingError) as caught:
+        llm.generate("Invoice", on_error="raise", **options)
     assert (says or "the model runs") in str(caught.value)
     if says and isinstance(caught.value, OptionError):
         assert caught.value.hint
@@ -57,8 +57,8 @@ def test_the_bound_is_that_of_the_rows(llm: dk.LLM, no_forward: None, monkeypatc
     """500 beams need 1.2 GB of keys and values: they fit into 1.3 GB and not into 1.1."""
     for megabytes, refused in ((1100, True), (1300, False)):
         monkeypatch.setattr(memory, "free_memory", lambda device, free=megabytes * 10**6: free)
-        with pytest.raises(OptionError if refused else AssertionError) as caught:
-            llm.generate("Invoice", strategy=dk.Beam(500))
+        with pytest.raises(OptionError if refused else DecodingError) as caught:
+            llm.generate("Invoice", strategy=dk.Beam(500), on_error="raise")
         if refused:
             message = str(caught.value)
             assert "num_beams=500: 500 rows of the cache need 1.2 GB" in message and "1.1 GB are free" in message

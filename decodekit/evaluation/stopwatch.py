@@ -123,8 +123,8 @@ def metered(llm: LLM) -> tuple[LLM, Meter]:
 def decode(llm: LLM, meter: Meter, prompts: Sequence[Prompt], **options: Any) -> list[Measurement]:
     """Decode prompts together, by an LLM of `metered` and options of `LLM.stream`, and measure each.
 
-    What a strategy raises is the error of the prompts that were not done by then, whatever it is: one that fails must
-    not end a comparison.
+    What raises for all prompts together, such as options of a strategy, is the error of those that are not done: one
+    that fails must not end a comparison.
     """
     pieces: list[list[tuple[float, int]]] = [[] for _ in prompts]
     completions: list[Any] = [None] * len(prompts)

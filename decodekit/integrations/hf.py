@@ -23,7 +23,7 @@ from decodekit.decoding.loop.scheduler import run
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.request.updates import Result, Update
-from decodekit.errors import DecodekitError, LengthError, OptionError, raise_faults, warn
+from decodekit.errors import DecodekitError, DecodingError, LengthError, OptionError, raise_faults, warn
 from decodekit.integrations.inside_transformers.call import TheirCall
 from decodekit.integrations.inside_transformers.option_translation import Translation
 from decodekit.integrations.inside_transformers.outputs import (
@@ -267,7 +267,7 @@ class _Run:
         if self.plan.choice is not None:
             best = completed(self.plan, prompt, "", result)
             if best.error is not None:
-                raise best.error
+                raise _as_raised(best.error)
             every = [best, *best.others][: self.call.num_returned]
             for one in every:
                 self._note(prompt, one.token_ids, one.finish_reason, one.value is not None)
@@ -286,12 +286,19 @@ class _Run:
     def _checked(self, update: Update, result: Result, prompt: int) -> Result:
         """The result; its error, and what `on_length` makes one, is raised."""
         if result.error is not None:
-            raise result.error
+            raise _as_raised(result.error)
         if self.plan.on_length != "return" and result.finish_reason == "length":
             error = completed(self.plan, prompt, update.text, result).error
             if isinstance(error, LengthError):
                 raise error
         return result
+
+
+def _as_raised(error: DecodekitError) -> Exception:
+    """What code of the user's own raised, which comes through in transformers, too; else the error itself."""
+    cause = error.__cause__
+    is_own = isinstance(error, DecodingError) and isinstance(cause, Exception) and not isinstance(cause, DecodekitError)
+    return cause if is_own else error  # type: ignore[return-value]
 
 
 _vocabularies: weakref.WeakKeyDictionary[Any, dict[object, Vocabulary]] = weakref.WeakKeyDictionary()

@@ -103,6 +103,8 @@ class _ProposerCase:
             found = replace(self, strategy=replace(self.strategy, speculate=watched)).texts(batch_size)
         except DecodekitError as refusal:  # at the front door: what a proposer raises breaks a law
             return refusal
+        if watched.broken is not None:  # not what became of its row, or of the same rows one by one
+            raise watched.broken
         for prompt, one, other in zip(PROMPTS, found, wanted or found, strict=True):
             is_equal = (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
             place = f"{self.strategy!r}, batch_size={batch_size}, constraint={self.constraint!r:.80}"
@@ -112,7 +114,8 @@ class _ProposerCase:
 
 
 class _Watched:
-    """A proposer that asks another one and looks at what it does; `law` is the one that an exception breaks."""
+    """A proposer that asks another one and looks at what it does; `law` is the one that an exception breaks, `broken`
+    the first report."""
 
     def __init__(self, subject: Subject, proposer: Proposer, vocab_size: int, seed: int, law: str) -> None:
         self.proposers = (proposer,)  # what the front door looks at
@@ -121,9 +124,17 @@ class _Watched:
         self._law = law
         self._rng = random.Random(seed)
         self._num_calls = 0
+        self.broken: AssertionError | None = None
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         """The drafts of some of the rows, asked for in two parts."""
+        try:
+            return self._drafts(contexts, limits)
+        except AssertionError as error:
+            self.broken = self.broken or error
+            raise
+
+    def _drafts(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Draft]:
         drafts = [Draft()] * len(contexts)
         rows = [row for row in range(len(contexts)) if self._rng.random() < 0.9]
         self._rng.shuffle(rows)

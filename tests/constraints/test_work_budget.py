@@ -160,8 +160,8 @@ def test_an_answer_that_a_slice_left_open_is_not_kept(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(semantics, "_find_plainly_empty", find)
     with pytest.raises(Unfinished):
-        semantics._is_plainly_empty(goal, 1)
-    assert semantics._is_plainly_empty(goal, 1) is True  # not what whoever asks on the way is told
+        semantics._is_plainly_empty(goal)
+    assert semantics._is_plainly_empty(goal) is True  # not what whoever asks on the way is told
 
 
 def test_a_search_goes_on_where_a_slice_left_it() -> None:

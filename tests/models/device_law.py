@@ -34,8 +34,8 @@ from decodekit.models.caches.paged_rows import PagedRows
 from decodekit.models.runners.paged import PagedModel
 
 
-class DeviceLawError(AssertionError):
-    """The device holds something else than the host believes."""
+class DeviceLawError(BaseException):
+    """The device holds something else than the host believes: no error of a row, which would end that row alone."""
 
 
 @contextmanager

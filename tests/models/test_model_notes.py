@@ -224,8 +224,8 @@ def test_a_model_that_cannot_be_run_any_more_says_so() -> None:
     llm.generate("the", **OPTIONS)
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
-    with pytest.raises(ModelError, match="cannot be run"):
-        llm.generate("the", **OPTIONS)
+    error = llm.generate("the", **OPTIONS).error
+    assert isinstance(error, ModelError) and "cannot be run" in str(error)
 
 
 @pytest.mark.parametrize("name", ["llama", "falcon"])

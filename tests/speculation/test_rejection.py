@@ -325,8 +325,11 @@ def test_probabilities_of_another_shape() -> None:
         def propose(self, contexts: Sequence[Any], limits: Sequence[int]) -> list[Draft]:
             return [Draft([1][:limit], torch.ones(1, 3)) for limit in limits]
 
-    with pytest.raises(OptionError, match=r"shape \[1, 3\], not \[1, 16\]"):
-        run(Sample(), 2, Narrow())
+    given = settings_of(Sample(), 12, proposer=Narrow(), verify="rejection")
+    updates = samples.decode(toy(0), given, 2, [Request([3, 1, 2]), Request([0])])
+    errors = [update.result.error for update in updates if update.result is not None]
+    assert [type(one) for one in errors] == [OptionError] * 2
+    assert all("shape [1, 3], not [1, 16]" in str(one) for one in errors)
 
 
 # Options
