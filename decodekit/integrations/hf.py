@@ -295,7 +295,7 @@ class _Run:
 
 
 def _as_raised(error: DecodekitError) -> Exception:
-    """What code of the user's own raised, which comes through in transformers, too; else the error itself."""
+    """The exception of code of the user's own, which comes through in transformers, too; else the error itself."""
     cause = error.__cause__
     is_own = isinstance(error, DecodingError) and isinstance(cause, Exception) and not isinstance(cause, DecodekitError)
     return cause if is_own else error  # type: ignore[return-value]
