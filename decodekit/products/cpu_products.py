@@ -383,7 +383,7 @@ def outputs(
     """
     is_near = num_rows * width <= _NEAR  # all of x stays in the first cache
     group = 3 if is_near and not IS_WIDE else GROUP
-    if num_rows <= 2 or (is_near and num_rows <= _IN_ONE_STREAM):
+    if num_rows == 1 or (is_near and num_rows <= _IN_ONE_STREAM):
         group = 1
     n = first
     while n < last:
