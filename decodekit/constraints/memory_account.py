@@ -97,18 +97,18 @@ class Memo(dict[K, V]):
     A method is held weakly, so that who keeps a memo of a method of its own goes as soon as nobody else holds it.
     """
 
-    __slots__ = ("_make", "_most")
+    __slots__ = ("_make", "_most", "_owner")
 
     def __init__(self, make: Callable[[K], V], most: int | None = None) -> None:
-        self._make = weakref.WeakMethod(make) if isinstance(make, MethodType) else lambda: make
+        # By parts: to ask a `weakref.WeakMethod` takes as long as most of what is asked for.
+        self._owner = weakref.ref(make.__self__) if isinstance(make, MethodType) else None
+        self._make: Callable[..., V] = make.__func__ if isinstance(make, MethodType) else make
         self._most = most
 
     def __missing__(self, key: K) -> V:
-        make: Callable[[K], V] | None = self._make()
-        assert make is not None, "whose memo this is lives as long as it is asked"
         give_way()
-        value = self[key] = make(key)
-        while self._most is not None and len(self) > self._most:
+        value = self[key] = self._make(key) if self._owner is None else self._make(self._owner(), key)
+        if self._most is not None and len(self) > self._most:
             self.pop(next(iter(self)), None)
         return value
 

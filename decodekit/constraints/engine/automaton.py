@@ -245,13 +245,15 @@ class Automaton:
         if not self.endings[state]:
             return False
         with self.lock:
-            self.expand(state)
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
             return bool(self.kinds[state] == FINAL)
 
     def first_bytes(self, state: int) -> UInt8Array:
         """The bytes that may follow, uint8 [256] of 0 and 1."""
         with self.lock:
-            self.expand(state)
+            if self.kinds[state] == NOT_EXPANDED:
+                self.expand(state)
             first: UInt8Array = (self.next[state] != DEAD).astype(np.uint8)
             return first
 

@@ -115,15 +115,19 @@ class Rows:
             return known
         row = self._row_of[following] = self._num_rows
         self._num_rows += 1
-        self.start, self.returns = with_room(self.start, row + 2), with_room(self.returns, row + 2)
+        if row + 2 > len(self.start):
+            self.start, self.returns = doubled(self.start), doubled(self.returns)
         size = self._num_starts + len(following.starts)
-        self.lexical, self.reader = with_room(self.lexical, size), with_room(self.reader, size)
-        self.push = with_room(self.push, size + 1)
+        if size >= min(len(self.lexical), len(self.push)):
+            self.lexical, self.reader = with_room(self.lexical, size), with_room(self.reader, size)
+            self.push = with_room(self.push, size + 1)
         for index, (lexical, reader, frames) in enumerate(following.starts, self._num_starts):
             self.lexical[index], self.reader[index] = lexical, reader
             end = self._num_pushed + len(frames)
-            self.pushed = with_room(self.pushed, end)
-            self.pushed[self._num_pushed : end] = frames
+            if end > len(self.pushed):
+                self.pushed = with_room(self.pushed, end)
+            for place, frame in enumerate(frames, self._num_pushed):
+                self.pushed[place] = frame
             self.push[index + 1] = self._num_pushed = end
         self._num_starts = size
         self.start[row + 1] = self._num_starts
@@ -192,20 +196,15 @@ class Stacks:
         """The stack with a frame on top of another stack."""
         if self.count[0] == len(self.frame):
             self.grow()
-        slot = self._slot(parent, frame)
-        number = int(self.slots[slot])
-        if number == 0:
-            number = self._next()
-            self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
-        return number
-
-    def _slot(self, parent: int, frame: int) -> int:
-        """The slot of a stack, or the free one where it belongs."""
         key, mask = parent << 32 | frame, len(self.slots) - 1
         slot = (key ^ key >> 29) * 0x9E3779B1 & mask
-        while (number := self.slots[slot]) != 0 and (self.parent[number] != parent or self.frame[number] != frame):
+        while (number := int(self.slots[slot])) != 0:
+            if self.parent[number] == parent and self.frame[number] == frame:
+                return number
             slot = slot + 1 & mask
-        return slot
+        number = self._next()
+        self.slots[slot], self.parent[number], self.frame[number] = number, parent, frame
+        return number
 
     def _next(self) -> int:
         """The number of a new stack, for which there is room."""
@@ -290,7 +289,11 @@ class Stacks:
         self.slots = np.zeros(2 * len(self.slots), np.int32)
         for number in range(_CUT_STACK + 1, int(self.count[0])):
             if self.frame[number] != BUNDLE:
-                self.slots[self._slot(int(self.parent[number]), int(self.frame[number]))] = number
+                key, mask = int(self.parent[number]) << 32 | int(self.frame[number]), len(self.slots) - 1
+                slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+                while self.slots[slot] != 0:
+                    slot = slot + 1 & mask
+                self.slots[slot] = number
 
 
 def row_key(reader: int, label_set: int) -> int:

@@ -184,8 +184,9 @@ class Masks:
         """The configurations of a state with so many frames of their stacks; None if no stack has more."""
         upper = self._recogniser.stacks.upper
         whole = self._recogniser.states.configurations[state]
-        cut = [(lexical, reader, upper(stack, num_frames), text) for lexical, reader, stack, text in whole]
-        return None if cut == [*whole] else frozenset(cut)
+        if all(upper(stack, num_frames) == stack for _, _, stack, _ in whole):
+            return None
+        return frozenset((lexical, reader, upper(stack, num_frames), text) for lexical, reader, stack, text in whole)
 
     def _shared_mask(self, key: Entry) -> _Mask | None:
         """The mask of configurations with cut stacks, kept; None if too much depends on what was cut."""
@@ -248,8 +249,8 @@ class Masks:
 
     def _run(self, index: TokenIndex, nodes: Int32Array, configurations: Iterable[Configuration], mask: _Mask) -> None:
         """Add the tokens at and below some nodes that configurations allow."""
-        returned = self._runner.run(index, nodes, tuple(configurations), mask.words)
-        mask.returned += ((index, node) for node in returned)
+        if returned := self._runner.run(index, nodes, tuple(configurations), mask.words):
+            mask.returned += ((index, node) for node in returned)
 
     def _leads_to_dense(self, key: int) -> int:
         """Bitset: bit i is set if a lexeme that allows many bytes starts at or after the first byte of part i.
