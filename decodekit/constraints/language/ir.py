@@ -188,10 +188,7 @@ class Product(_Interned):
 
     def __init__(self, head: Node, tail: Node) -> None:
         self.head, self.tail = head, tail
-        labels: tuple[Hashable, ...] = ()  # of the empty word: the last label that is passed counts
-        if head.labels and tail.labels:
-            passed = (first if last is None else last for last in tail.labels for first in head.labels)
-            labels = tuple(dict.fromkeys(passed))
+        labels = _pass_labels(head.labels, tail.labels) if head.labels and tail.labels else ()
         is_labelled = tail.is_labelled or head.is_labelled
         has_counts = head.has_counts or tail.has_counts
         self._finish(labels, head.can_be_empty or tail.can_be_empty, is_labelled, has_counts)
@@ -508,6 +505,11 @@ def _around(ranges: list[tuple[int, int] | None]) -> tuple[int, int] | None:
     """The least range that holds all; None if one is not known."""
     known = [one for one in ranges if one is not None]
     return (min(known)[0], max(high for _, high in known)) if len(known) == len(ranges) else None
+
+
+def _pass_labels(before: tuple[Hashable, ...], after: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+    """Labels of the empty word in a concatenation: the last label that is passed counts."""
+    return tuple(dict.fromkeys(first if last is None else last for last in after for first in before))
 
 
 def _meet_labels(operands: tuple[Node, ...]) -> tuple[Hashable, ...]:
