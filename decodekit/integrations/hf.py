@@ -141,9 +141,8 @@ class Decoding:
         is_bound, is_batch_given = self.streamer is not None, "batch_size" in self.given
         run_of_call = _Run(call, plan, streamer, self.tokenizer, is_bound, is_batch_given)
         output, cut = run_of_call.output(), run_of_call.cut
-        if (
-            cut and "on_length" not in self.given
-        ):  # `generate` returns tokens, and has no place for an error beside them
+        # `generate` returns tokens, and has no place for an error beside them.
+        if cut and "on_length" not in self.given:
             _, first = min(cut, key=itemgetter(0))
             what = "a text does" if len(cut) == 1 else f"{len(cut):,} texts do"
             warn(f"{what} not satisfy the constraint: {first}", _FRAMEWORKS)

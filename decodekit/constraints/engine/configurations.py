@@ -144,7 +144,7 @@ class Rows:
                 if known >= 0:
                     self.put(known, its_row)
         mask = len(self.keys) - 1
-        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+        slot = _first_slot(key, mask)
         while self.keys[slot] >= 0:
             slot = slot + 1 & mask
         self.keys[slot], self.rows[slot] = key, row
@@ -196,8 +196,8 @@ class Stacks:
         """The stack with a frame on top of another stack."""
         if self.count[0] == len(self.frame):
             self.grow()
-        key, mask = parent << 32 | frame, len(self.slots) - 1
-        slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+        mask = len(self.slots) - 1
+        slot = _first_slot(parent << 32 | frame, mask)
         while (number := int(self.slots[slot])) != 0:
             if self.parent[number] == parent and self.frame[number] == frame:
                 return number
@@ -287,13 +287,18 @@ class Stacks:
         """Make room."""
         self.frame, self.parent = doubled(self.frame), doubled(self.parent)
         self.slots = np.zeros(2 * len(self.slots), np.int32)
+        mask = len(self.slots) - 1
         for number in range(_CUT_STACK + 1, int(self.count[0])):
             if self.frame[number] != BUNDLE:
-                key, mask = int(self.parent[number]) << 32 | int(self.frame[number]), len(self.slots) - 1
-                slot = (key ^ key >> 29) * 0x9E3779B1 & mask
+                slot = _first_slot(int(self.parent[number]) << 32 | int(self.frame[number]), mask)
                 while self.slots[slot] != 0:
                     slot = slot + 1 & mask
                 self.slots[slot] = number
+
+
+def _first_slot(key: int, mask: int) -> int:
+    """Where the search for a key begins; compiled code has the same."""
+    return (key ^ key >> 29) * 0x9E3779B1 & mask
 
 
 def row_key(reader: int, label_set: int) -> int:

@@ -43,8 +43,8 @@ class HostPass:
 
         Rows that waited for their constraint have been read before, and give what they hold.
         """
-        is_served = any(sequence.is_served for sequence in sequences)  # others may come while one row is slow
-        can_wait = self._cache.num_rows > 1 or is_served
+        # Where rows are served, others may come while one is slow.
+        can_wait = self._cache.num_rows > 1 or any(sequence.is_served for sequence in sequences)
         flights = list[HostFlight]()
         read, drafts = list[TextRow](), list[list[int]]()
         for rows in by_settings(sequences):
@@ -52,7 +52,7 @@ class HostPass:
             own = table if settings.pipeline.needs_history else None
             some = reading(rows)
             guesses = guesses_of(some, self._model, settings, own) if some else []
-            flights.append(HostFlight(rows, guesses, self._masks(settings), own, can_wait, is_served))
+            flights.append(HostFlight(rows, guesses, self._masks(settings), own, can_wait))
             read += some
             drafts += [list(guess.tokens) for guess in guesses]
         if read:
@@ -74,7 +74,6 @@ class HostFlight(Flight):
         masks: buffers.
         table: the prefixes, if a processor looks back.
         can_wait: whether a row may wait for its constraint.
-        is_served: whether a row waits where its constraint is slow to take its token, too.
         logits: of the rows that were read, [P, V]; None if all hold theirs.
     """
 
@@ -83,7 +82,6 @@ class HostFlight(Flight):
     masks: StepMasks
     table: TokenTable | None
     can_wait: bool
-    is_served: bool
     logits: Tensor | None = None
 
     def decide(self) -> list[HostDecided]:
@@ -123,8 +121,8 @@ class HostFlight(Flight):
             sequences, guesses, outputs, choices = defer(sequences, guesses, outputs, choices)
         # the target's own token at every position, or an error
         target = outputs.choose_rest(choices) if sequences else []
-        decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks, self.is_served)
-        return decided.without_slow() if self.is_served else decided
+        decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks)
+        return decided.without_slow() if any(sequence.is_served for sequence in sequences) else decided
 
 
 @dataclass(slots=True)
@@ -137,7 +135,6 @@ class HostDecided(Decided):
         outputs, known, target: by position: what is known of it, what was known without a mask, and the target's own
             token.
         masks: make the mask of a position later.
-        can_hold: whether a row may hold a position where another token has to be drawn.
     """
 
     sequences: list[TextRow]
@@ -147,7 +144,6 @@ class HostDecided(Decided):
     known: list[int | None]
     target: list[int | DecodekitError]
     masks: StepMasks
-    can_hold: bool
     entries: list[Entry] = field(init=False)
     table: TokenTable | None = field(init=False)
     firsts: list[int] = field(init=False)
@@ -172,7 +168,7 @@ class HostDecided(Decided):
         is_kept = [going for going, guess in zip(is_going_on, self.guesses, strict=True) for _ in (*guess.tokens, 0)]
         sequences, guesses, outputs, known = defer(self.sequences, self.guesses, self.outputs, self.known)
         drafts, target = list(compress(self.drafts, is_going_on)), list(compress(self.target, is_kept))
-        return HostDecided(sequences, guesses, drafts, outputs, known, target, self.masks, self.can_hold)
+        return HostDecided(sequences, guesses, drafts, outputs, known, target, self.masks)
 
     def choices(self, number: int) -> Sequence[int | DecodekitError]:
         """Along the draft, what the target takes itself; what is forced by its bytes comes whatever it would take."""
@@ -185,9 +181,9 @@ class HostDecided(Decided):
 
     def resolve(self, number: int, place: int, choice: int | DecodekitError) -> Outcome:
         """By the guard, and the budget; another token is drawn from the same logits where one is refused."""
-        position = self.firsts[number] + place
+        sequence, position = self.sequences[number], self.firsts[number] + place
         later_masks = None if self.known[position] is None else self.masks
-        return resolve(self.sequences[number], choice, position, self.outputs, later_masks, self.can_hold)
+        return resolve(sequence, choice, position, self.outputs, later_masks, sequence.is_served)
 
     def hold(self, number: int, place: int) -> None:
         """Keep the logits of the position for the next step."""
