@@ -128,7 +128,7 @@ def test_a_text_that_is_cut_has_the_value_as_far_as_it_goes(llm: dk.LLM) -> None
     ids=["guard", "retries", "best of"],
 )  # fmt: skip
 def test_what_may_be_taken_back_is_not_shown(llm: dk.LLM, options: Any) -> None:
-    """A text that a guard or another try may take back is handed out at its end, and so is its value."""
+    """A text that a guard or another attempt may take back is handed out at its end, and so is its value."""
     given = {name: OPTIONS[name] for name in OPTIONS if not (name == "temperature" and "strategy" in options)}
     chunks = [*llm.stream("abc", **{**given, "max_new_tokens": 80, **options})]
     shown = [chunk.partial for chunk in chunks if chunk.text]

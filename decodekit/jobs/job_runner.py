@@ -286,12 +286,12 @@ class JobRunner:
             "settings": self._settings,
         }
         if completion is not None:
-            tries = [(one.text, one.error) for one in completion.attempts]  # before the last one
+            attempts = [(one.text, one.error) for one in completion.attempts]  # before the last one
             row |= {
                 "text": completion.text,
                 "finish_reason": completion.finish_reason,
                 "num_generated_tokens": completion.stats.num_generated_tokens,
-                "refused": [{"text": text, "message": why.cause} for text, why in tries if why is not None],
+                "refused": [{"text": text, "message": why.cause} for text, why in attempts if why is not None],
             }
         self.folder.record_failure(row)
         summary.num_failed += 1

@@ -155,7 +155,7 @@ class RayExecutor:
             yield from self._decode(dict.fromkeys(singles), left, pool)
         for name, block in left.items():
             error = DecodingError(
-                f"the worker that decodes the document dies, or cannot be reached: {_NUM_RETRIES + 1} tries",
+                f"the worker that decodes the document dies, or cannot be reached: {_NUM_RETRIES + 1} attempts",
                 hint="its memory, the log of Ray, or --max-new-tokens; then `decodekit retry`",
             )
             yield failed(_task_in(block, name), error)

@@ -25,7 +25,7 @@ _LEAST_SECONDS = 1e-3
 
 async def awaited(
     engine: Callable[[], Engine],
-    tries: Iterable[Attempt],
+    attempts: Iterable[Attempt],
     options: Mapping[str, Any],
     deadline: float | None,
     tokenizer: Any,
@@ -34,7 +34,7 @@ async def awaited(
 
     Args:
         engine: gives the engine; called in a thread.
-        tries: the first one of each prompt.
+        attempts: the first one of each prompt.
         options: of `LLM.generate`, as they were given.
         deadline: when they end at the latest, a value of `time.monotonic`; None without.
         tokenizer: of the model.
@@ -42,7 +42,7 @@ async def awaited(
     Raises:
         DecodekitError: the engine does not take a request; or the error of a completion, with ``on_error="raise"``.
     """
-    tasks = [asyncio.ensure_future(_awaited(engine, one, options, deadline, tokenizer)) for one in tries]
+    tasks = [asyncio.ensure_future(_awaited(engine, one, options, deadline, tokenizer)) for one in attempts]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -53,7 +53,7 @@ async def awaited(
 async def _awaited(
     engine: Callable[[], Engine], one: Attempt, options: Mapping[str, Any], deadline: float | None, tokenizer: Any
 ) -> Completion:
-    """The completion of a prompt, after all its tries."""
+    """The completion of a prompt, after all its attempts."""
     options = dict(options)
     max_retries, on_error = options.pop("max_retries", 0), options.pop("on_error", "return")
     while True:
@@ -74,7 +74,7 @@ async def _awaited(
 async def _submitted(
     engine: Callable[[], Engine], one: Attempt, options: Mapping[str, Any], deadline: float | None
 ) -> Handle:
-    """The handle of a try; where the task is cancelled before there is one, its request is cancelled when it comes."""
+    """The handle of an attempt; of a task that is cancelled before, the request is cancelled when it comes."""
     if isinstance(one.seed, DecodekitError):
         raise one.seed
     own: dict[str, Any] = {**options, "timeout": None}

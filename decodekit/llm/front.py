@@ -262,8 +262,8 @@ class LLM:
         listed, plan = await asyncio.to_thread(self._planned, prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
-        tries = Attempts(listed, plan.seeds, 0).round()
-        completions = await awaited(self._shared_engine, tries, options, deadline, self.tokenizer)
+        attempts = Attempts(listed, plan.seeds, 0).round()
+        completions = await awaited(self._shared_engine, attempts, options, deadline, self.tokenizer)
         return completions[0] if is_single(prompts) else completions
 
     def _planned(self, prompts: Any, timeout: float | None, options: GenerateKeywords) -> tuple[list[Any], Plan]:
@@ -467,22 +467,22 @@ class LLM:
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
         texts: dict[int, GrowingText] = {}
-        tries = Attempts(prompts, plan.seeds, plan.options.max_retries)
+        attempts = Attempts(prompts, plan.seeds, plan.options.max_retries)
         is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
-        while tries.is_open:
-            requests = self._requests(tries, plan, deadline, texts)
+        while attempts.is_open:
+            requests = self._requests(attempts, plan, deadline, texts)
             if plan.search is None:
                 updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
             else:
                 updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
             for update in updates:
-                index = tries.index(update.index)
+                index = attempts.index(update.index)
                 text = texts.setdefault(update.index, GrowingText(plan, None))
                 completion = None
                 if update.result is not None:
                     ended = completed(plan, index, text.text + update.text, update.result, text.thought)
                     rename(ended, update.index, index)
-                    completion = tries.ended(update.index, ended, self.tokenizer)
+                    completion = attempts.ended(update.index, ended, self.tokenizer)
                     error = None if completion is None else completion.error
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
@@ -495,16 +495,16 @@ class LLM:
                     text.text += update.text
 
     def _requests(
-        self, tries: Attempts, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
+        self, attempts: Attempts, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
     ) -> Iterator[Request | DecodekitError]:
-        """The tries of a round as the loops take them; `texts` gets the text of each."""
-        for number, one in enumerate(tries.round()):
+        """The attempts of a round as the loops take them; `texts` gets the text of each."""
+        for number, one in enumerate(attempts.round()):
             request = self._request(one, plan, deadline)
             texts[number] = GrowingText(plan, None if isinstance(request, DecodekitError) else request.thought)
             yield request
 
     def _request(self, one: Attempt, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
-        """A try as the loops take it; the error of one that cannot be read, or comes too late to be."""
+        """An attempt as the loops take it; the error of one that cannot be read, or comes too late to be."""
         try:
             if isinstance(one.seed, DecodekitError):
                 return one.seed

@@ -2,7 +2,7 @@
 
     llm.generate("Invoice A-17, total -4 EUR.", constraint=Invoice, max_retries=2)
 
-Where a value fails a validator of its type, or a guard refuses every text, the next try reads
+Where a value fails a validator of its type, or a guard refuses every text, the next attempt reads
 
     Invoice A-17, total -4 EUR.{"number":"A-17","total":-4}
 
@@ -29,7 +29,7 @@ from decodekit.sampling.checks import plain
 from decodekit.strategy import check_seed
 
 REFUSED: Final = "That is refused: {reason}"
-"""What the next try is told; `reason` is the message of the validator or guard."""
+"""What the next attempt is told; `reason` is the message of the validator or guard."""
 
 MAX_REASON: Final = 2_000
 """Most characters of a reason."""
@@ -37,13 +37,13 @@ MAX_REASON: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a prompt.
+    """One attempt at a prompt.
 
     Args:
         index: number of the prompt.
         prompt: what is read.
-        seed: of the prompt, the same for every try; the error if there is none.
-        before: the completions of the tries before it, the first one first.
+        seed: of the prompt, the same for every attempt; the error if there is none.
+        before: the completions of the attempts before it, the first one first.
     """
 
     index: int
@@ -52,12 +52,12 @@ class Attempt:
     before: tuple[Completion, ...] = ()
 
     def again(self, completion: Completion, tokenizer: Any) -> Attempt:
-        """The next try of the prompt, after one with this completion."""
+        """The next attempt at the prompt, after one with this completion."""
         prompt = corrected(self.prompt, completion.content, reason_of(completion), tokenizer)
         return replace(self, prompt=prompt, before=(*self.before, completion))
 
     def finished(self, completion: Completion) -> Completion:
-        """The last completion of the prompt, with those of the tries before it."""
+        """The last completion of the prompt, with those of the attempts before it."""
         if not self.before:
             return completion
         stats = replace(completion.stats, num_retries=len(self.before))
@@ -86,7 +86,7 @@ class Attempts:
         return self._is_new or bool(self._again)
 
     def round(self) -> Iterator[Attempt]:
-        """The tries that can be begun, in the order of their numbers in this round."""
+        """The attempts that can be begun, in the order of their numbers in this round."""
         self._is_new = False
         number = 0
         while True:
@@ -102,7 +102,7 @@ class Attempts:
             yield one
 
     def index(self, number: int) -> int:
-        """The number of the prompt of a try."""
+        """The number of the prompt of an attempt."""
         return self._running[number].index
 
     def ended(self, number: int, completion: Completion, tokenizer: Any) -> Completion | None:
@@ -129,7 +129,7 @@ class Attempts:
 
 
 def is_refused(completion: Completion) -> bool:
-    """Whether a validator or a guard refused the value: what another try may mend."""
+    """Whether a validator or a guard refused the value: what another attempt may mend."""
     return isinstance(completion.error, InvalidValueError | GuardError)
 
 
@@ -149,7 +149,7 @@ def reason_of(completion: Completion) -> str:
 
 
 def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
-    """The prompt of the next try."""
+    """The prompt of the next attempt."""
     refused = REFUSED.format(reason=reason)
     if isinstance(prompt, QuotedText):
         return prompt.followed_by(f"{text}\n\n{refused}\nCorrected:\n")
@@ -165,12 +165,12 @@ def corrected(prompt: Prompt, text: str, reason: str, tokenizer: Any) -> Prompt:
 
 
 def template_arguments_again(chat: TemplateArguments) -> TemplateArguments:
-    """The arguments of the template for a further try."""
+    """The arguments of the template for a further attempt."""
     return replace(chat, options=options_again(chat.options))
 
 
 def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a template in a further try: nothing is gone on with."""
+    """The options of a template in a further attempt: nothing is gone on with."""
     return {name: one for name, one in options.items() if name != "continue_final_message"}
 
 
@@ -197,7 +197,7 @@ def _forget_frames(error: Exception) -> None:
 
 
 def rename(completion: Completion, number: int, index: int) -> None:
-    """Let the error of a try name its prompt, which the loop knows as a request, maybe by another number."""
+    """Let the error of an attempt name its prompt, which the loop knows as a request, maybe by another number."""
     error = completion.error
     if error is None or error.at is None:
         return

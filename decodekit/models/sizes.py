@@ -191,14 +191,14 @@ def cache_sizes_on_meta(model: nn.Module) -> CacheSizes:
     of each row less, or no more than its windows.
     """
     refused: list[str] = []
-    tries: list[tuple[str, Callable[[], CacheSizes]]] = [
+    attempts: list[tuple[str, Callable[[], CacheSizes]]] = [
         ("ragged", lambda: _rectangle(RaggedModel(model).layers, model.config)),
         ("masked", lambda: _rectangle(RaggedModel(model, own_attention=True).layers, model.config)),
         ("recurrent", lambda: _with_states(RecurrentModel(model, in_chunks=False), model.config)),
         ("rowwise", lambda: _rows(model, "full")),
         ("rowwise", lambda: _rows(model, "own")),
     ]
-    for name, attempt in tries:
+    for name, attempt in attempts:
         try:
             return attempt()
         except Exception as problem:  # whatever the modules of an architecture raise

@@ -116,7 +116,7 @@ class Decoder(ABC, Generic[G]):
             group.sequence.finish("error", error)
 
     def recover(self, groups: Sequence[G], rows: CacheRows) -> bool:
-        """After a step that was broken off before any text changed: make the groups ready for another try.
+        """After a step that was broken off before any text changed: make the groups ready for another attempt.
 
         Returns:
             Whether that can be: if not, the groups have to begin again.

@@ -43,8 +43,8 @@ class Completion:
         reasoning: the thought before the answer, without its marks; None of a text that has none, or was not asked for
             one. See ``reasoning=`` of `LLM.generate`.
         content_at: where the answer begins in the text.
-        attempts: with `max_retries`, the completions of the tries before this one, each with the error for which it was
-            refused; `Stats.num_retries` is their number.
+        attempts: with `max_retries`, the completions of the attempts before this one, each with the error for which it
+            was refused; `Stats.num_retries` is their number.
         prompt, seed: what `LLM.generate` was asked with, for `to_pandas`; None of an engine. Completions that differ in
             these alone are equal.
     """

@@ -91,7 +91,7 @@ class Stats:
         by_proposer: the same three figures of drafts for each proposer of a chain that offered any; empty if there is
             only one.
         num_retries: how often the prompt was tried again because its value was refused; the other figures are those of
-            the last try.
+            the last attempt.
         num_reasoning_tokens: of the generated ones, those before the answer, where there is a thought.
         recommended: options that ``strategy="sample"`` took from the generation config of the model, with their values.
     """

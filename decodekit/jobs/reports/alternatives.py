@@ -72,8 +72,8 @@ class FieldAlternatives:
     def of(self, prompt: Any, completion: Completion) -> dict[str, dict[str, float]]:
         """By JSON Pointer of each field with a few values, the probability of each value, in JSON, to 4 digits.
 
-        Nothing is said about a text that failed or came of a further try, nor about a field whose values have too many
-        spellings.
+        Nothing is said about a text that failed or came of a further attempt, nor about a field whose values have too
+        many spellings.
         """
         if completion.error is not None or completion.attempts or not completion.text:
             return {}

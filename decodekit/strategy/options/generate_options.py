@@ -136,7 +136,7 @@ class GenerateOptions:
         max_rollbacks: how often a text is rolled back because the guard of the constraint refuses it, before its row
             fails with a `GuardError`; None is `decoding.request.settings.MAX_ROLLBACKS` (64). Only with a guard.
         max_retries: how often a prompt is tried again of which a validator of its type refuses the value
-            (`InvalidValueError`), or a guard every text (`GuardError`). The next try reads the text and the reason,
+            (`InvalidValueError`), or a guard every text (`GuardError`). The next attempt reads the text and the reason,
             too; see `llm.retries`. Texts are then streamed as a whole at their ends. Only with a constraint, and for
             one text of a prompt.
         fast_forward: what is taken without asking the model where the constraint leaves no choice: ``"exact"``, single
