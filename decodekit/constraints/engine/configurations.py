@@ -108,20 +108,20 @@ class Rows:
         self._row_of: dict[Closure, int] = {}
         self._num_rows = self._num_keys = self._num_starts = self._num_pushed = 0
 
-    def add(self, following: Closure) -> int:
-        """The row of what follows, a new one if there is none yet."""
-        known = self._row_of.get(following)
+    def add(self, closure: Closure) -> int:
+        """The row of a closure, a new one if there is none yet."""
+        known = self._row_of.get(closure)
         if known is not None:
             return known
-        row = self._row_of[following] = self._num_rows
+        row = self._row_of[closure] = self._num_rows
         self._num_rows += 1
         if row + 2 > len(self.start):
             self.start, self.returns = doubled(self.start), doubled(self.returns)
-        size = self._num_starts + len(following.starts)
+        size = self._num_starts + len(closure.starts)
         if size >= min(len(self.lexical), len(self.push)):
             self.lexical, self.reader = with_room(self.lexical, size), with_room(self.reader, size)
             self.push = with_room(self.push, size + 1)
-        for index, (lexical, reader, frames) in enumerate(following.starts, self._num_starts):
+        for index, (lexical, reader, frames) in enumerate(closure.starts, self._num_starts):
             self.lexical[index], self.reader[index] = lexical, reader
             end = self._num_pushed + len(frames)
             if end > len(self.pushed):
@@ -131,7 +131,7 @@ class Rows:
             self.push[index + 1] = self._num_pushed = end
         self._num_starts = size
         self.start[row + 1] = self._num_starts
-        self.returns[row] = following.is_returning
+        self.returns[row] = closure.is_returning
         return row
 
     def put(self, key: int, row: int) -> None:

@@ -162,27 +162,27 @@ class Recogniser:
         if text is not None:
             return self._leave(reader, label_set, text)
         key = row_key(reader, label_set)
-        following = self._left.get(key)
-        if following is None:
-            following = self._left[key] = self._leave(reader, label_set, b"")
-        return following
+        closure = self._left.get(key)
+        if closure is None:
+            closure = self._left[key] = self._leave(reader, label_set, b"")
+        return closure
 
     def enter(self, frame: int) -> Closure:
         """The `Closure` of the entry of a frame."""
         return self._followed[(frame,)]
 
-    def resolve(self, following: Closure, stack: int) -> Entry:
+    def resolve(self, closure: Closure, stack: int) -> Entry:
         """The configurations of a `Closure` on a stack, and whether the text may end there."""
-        configurations = self._started(following, stack)
-        if not following.is_returning:
+        configurations = self._started(closure, stack)
+        if not closure.is_returning:
             return frozenset(configurations), False
         below, is_accepting = self._returning(stack)
         return frozenset(configurations.union(below)), is_accepting
 
-    def _started(self, following: Closure, stack: int) -> set[Configuration]:
+    def _started(self, closure: Closure, stack: int) -> set[Configuration]:
         """The lexemes that begin on a stack."""
         configurations: set[Configuration] = set()
-        for lexical, reader, frames in following.starts:
+        for lexical, reader, frames in closure.starts:
             inner = stack
             for frame in frames:
                 inner = self.stacks.push(inner, frame)
@@ -209,15 +209,15 @@ class Recogniser:
                 if stacks.frame[top] == CUT:
                     raise StackCut
                 parent = int(stacks.parent[top])
-                following = self.enter(int(stacks.frame[top]))
-                if following.is_returning:
+                closure = self.enter(int(stacks.frame[top]))
+                if closure.is_returning:
                     below = self._returned.get(parent)
                     if below is None:
                         waiting.append(parent)
                         continue
                     configurations.update(below[0])
                     is_accepting |= below[1]
-                configurations |= self._started(following, parent)
+                configurations |= self._started(closure, parent)
             if waiting:
                 agenda += waiting
                 continue

@@ -321,9 +321,9 @@ class Masks:
                     some = Exits(exits.before[before], exits.at[at])
                     self._go_on(index, leave(reader, label_set, text + prefix), stack, some, mask)
 
-    def _go_on(self, index: TokenIndex, following: Closure, stack: int, exits: Exits, mask: _Mask) -> None:
-        """Add the tokens that leave a lexeme at some exits, after which `following` goes on."""
-        configurations, is_accepting = self._recogniser.resolve(following, stack)
+    def _go_on(self, index: TokenIndex, closure: Closure, stack: int, exits: Exits, mask: _Mask) -> None:
+        """Add the tokens that leave a lexeme at some exits, each followed by a closure."""
+        configurations, is_accepting = self._recogniser.resolve(closure, stack)
         if len(exits.at) and (configurations or is_accepting):
             self._runner.add_tokens(index.trie, exits.at, mask.words)
         if len(exits.before) and configurations:
@@ -340,7 +340,7 @@ class Masks:
         common = self._recogniser.fresh(reader, label_set)
         if common is None or text is None:
             return None
-        fresh, following = common
+        fresh, closure = common
         so_far = fresh.decode(text)
         if so_far is None:
             return None
@@ -359,7 +359,7 @@ class Masks:
             places = zip(*(ways[prefix] for prefix in listed), strict=True)
             exits = Exits(*(np.delete(nodes, np.concatenate(some)) for nodes, some in zip(exits, places, strict=True)))
         try:
-            self._go_on(index, following, stack, exits, mask)
+            self._go_on(index, closure, stack, exits, mask)
         except TextNeeded:
             return None
         return listed

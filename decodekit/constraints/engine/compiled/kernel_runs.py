@@ -166,12 +166,12 @@ class Runner:
         before = (configurations[-1 - begin][3] or b"") if begin < 0 else b""
         start = int(depth[roots[position[kernels.ROOT]]]) - 1 if begin < 0 else begin
         text = before + index.bytes_above(node, start, int(depth[node]))
-        following = None
+        closure = None
         common = None if is_listed else self._recogniser.fresh(reader, label_set)
         if common is not None:
             decoded = common[0].decode(text[: len(text) - len(common[0].end)])
-            following = None if decoded is None or decoded in common[0].listed else common[1]
-        row = self._recogniser.rows.add(following or self._recogniser.leave(reader, label_set, text))
+            closure = None if decoded is None or decoded in common[0].listed else common[1]
+        row = self._recogniser.rows.add(closure or self._recogniser.leave(reader, label_set, text))
         entry = [[row_key(reader, label_set), node << 20 | begin & 0xFFFFF, row]]
         return np.concatenate((captured, np.array(entry, np.int64)))
 
