@@ -65,7 +65,7 @@ PROMPTS: list[Any] = ["the total:", [{"role": "user", "content": "the total"}], 
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=["text", "messages", "tokens"])
-def test_the_reason_is_read_by_the_next_try(prompt: Any) -> None:
+def test_the_reason_is_read_by_the_next_attempt(prompt: Any) -> None:
     llm = improving()
     refused = llm.generate(prompt, constraint=Paid)
     assert isinstance(refused.error, InvalidValueError) and "DK207" in str(refused.error) and not refused.attempts
@@ -81,7 +81,7 @@ def test_the_reason_is_read_by_the_next_try(prompt: Any) -> None:
         assert done.stats.num_prompt_tokens == len(TOKENIZER(expected)["input_ids"])
 
 
-def test_tries_are_bounded_and_add_up() -> None:
+def test_attempts_are_bounded_and_add_up() -> None:
     llm = improving("a")
     done = llm.generate("x", constraint=Sum, max_retries=2)
     assert isinstance(done.error, InvalidValueError) and done.stats.num_retries == 2
