@@ -244,6 +244,17 @@ def test_sampling_and_constraints_of_other_kinds() -> None:
         BatchRequests(make_settings(), grammar, "vllm-batch")
 
 
+def test_variables_of_the_chat_template_go_along_or_are_refused() -> None:
+    settings = make_settings(is_chat=True, chat_template_kwargs={"enable_thinking": False})
+    schema = JobSchema("s", SCHEMA, dk.JsonSchema(SCHEMA))
+    body = BatchRequests(settings, schema, "vllm-batch")._body(True)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False} and body["temperature"] == 0
+    with pytest.raises(OptionError, match="cannot be expressed in a request for openai-batch") as raised:
+        BatchRequests(settings, schema)
+    assert (raised.value.at, raised.value.hint) == ("chat_template_kwargs", "--to vllm-batch")
+    assert "chat_template_kwargs" not in BatchRequests(make_settings(is_chat=True), schema)._body(True)
+
+
 def test_files_that_cannot_be_read_or_written(work: Path) -> None:
     for output in (".", "no/requests.jsonl"):
         refused = Result("export", "first", "--to", "vllm-batch", "-o", output)

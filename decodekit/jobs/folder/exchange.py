@@ -58,7 +58,7 @@ Target: TypeAlias = Literal["openai-batch", "vllm-batch"]
 _OF_OPENAI: Final = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})
 _SAMPLING: Final[Mapping[Target, frozenset[str]]] = {
     "openai-batch": _OF_OPENAI,
-    "vllm-batch": _OF_OPENAI | {"top_k", "min_p", "repetition_penalty"},
+    "vllm-batch": _OF_OPENAI | {"top_k", "min_p", "repetition_penalty", "chat_template_kwargs"},
 }
 
 
@@ -129,14 +129,20 @@ class BatchRequests:
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         else:
             body["structured_outputs"] = _structured_outputs(self.schema.constraint)
-        options = self.settings.strategy
+        options = self._options
         drawn = {name: options[name] for name in sorted(_SAMPLING[self.target] & options.keys())}
         temperature = {"temperature": 0} if options["name"] == "greedy" else {"temperature": 1.0}
         return {**body, **temperature, **drawn}
 
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The options of the strategy, and the variables of the chat template where there are any."""
+        variables = self.settings.chat_template_kwargs
+        return {**self.settings.strategy, **({"chat_template_kwargs": variables} if variables else {})}
+
     def _faults(self) -> Iterator[DecodekitError]:
         settings, target = self.settings, self.target
-        strategy = settings.strategy
+        strategy = self._options
         if strategy["name"] not in ("greedy", "sample"):
             cause = f"strategy {strategy['name']!r} cannot be expressed in a request"
             yield OptionError(cause, at="strategy", hint="a job with --strategy greedy or sample")
