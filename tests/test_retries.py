@@ -7,6 +7,7 @@ import json
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pydantic import BaseModel, field_validator, model_validator
 from torch import Tensor
 
 import decodekit as dk
-from decodekit.errors import GuardError, InvalidValueError, OptionError, UselessOptionError
+from decodekit.errors import GuardError, InvalidValueError, JobSettingsError, OptionError, UselessOptionError
 from decodekit.llm.retries import corrected, reason_of
 from tests.commands import Result
 from tests.reference.generation import ToyLM
@@ -158,6 +159,29 @@ def test_a_job_keeps_what_was_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     [row] = [json.loads(line) for line in Path("out/failed.jsonl").read_text().splitlines()]
     assert row["code"] == "DK207" and len(row["refused"]) == 2
     assert all("never good" in one["message"] for one in row["refused"])
+
+
+def test_a_job_of_python_asks_again_and_tells_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `decodekit extract` does with `--max-retries` and `--chat-template-kwargs`."""
+    monkeypatch.setattr(TOKENIZER, "chat_template", "{% if formal %}formal {% endif %}" + TEMPLATE)
+    llm, read = improving(), list[str]()
+    encode = llm._encoded
+
+    def noted(*given: Any) -> list[int]:
+        read.append(TOKENIZER.decode(tokens := encode(*given)))
+        return tokens
+
+    monkeypatch.setattr(llm, "_encoded", noted)
+    variables: Any = MappingProxyType({"formal": True})
+    options: Any = {"prompt": "{text}", "folder": tmp_path / "out", "chat_template_kwargs": variables}
+    [row] = dk.extract(["the total"], Paid, llm, **options)
+    assert isinstance(row.error, InvalidValueError) and read[0].startswith("formal user:the total")
+    with pytest.raises(JobSettingsError, match="strategy was"):
+        dk.extract(["the total"], Paid, llm, **options, max_retries=1)
+    [row] = dk.extract(["the total"], Paid, llm, **options, max_retries=1, fresh=True)
+    assert row.value == {"total": 2} and sum("That is refused" in one for one in read) == 1
+    with pytest.raises(JobSettingsError, match="chat_template_kwargs"):
+        dk.extract(["the total"], Paid, llm, **{**options, "chat_template_kwargs": {"formal": False}}, max_retries=1)
 
 
 def test_what_a_validator_refuses_keeps_no_model() -> None:

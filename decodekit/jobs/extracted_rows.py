@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from decodekit import errors
 from decodekit.decoding.request.settings import FastForward
-from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError, out_of_domain
+from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError, UselessOptionError, out_of_domain
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
 from decodekit.jobs.documents.documents import DocumentRef, scan, select
 from decodekit.jobs.documents.files import MAX_DOCUMENT_MB
@@ -91,6 +91,8 @@ def extract(
     speculate: tuple[str, ...] | None = None,
     fast_forward: FastForward = "exact",
     max_rollbacks: int | None = None,
+    max_retries: int = 0,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     limit: int | None = None,
     shard: tuple[int, int] | None = None,
@@ -99,6 +101,7 @@ def extract(
     executor: ExecutorName = "local",
     num_workers: int | None = None,
     alternatives: bool = False,
+    device_map: str | None = None,
     fresh: bool = False,
     force: bool = False,
     progress: bool | Observer = False,
@@ -114,7 +117,8 @@ def extract(
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
         model: a name or folder for `LLM.load`, or a model that is loaded.
         folder: the job folder, which makes the call resumable: what is done in it is not done again. None keeps none.
-        prompt, raw, max_new_tokens, on_length, seed, speculate, fast_forward, max_rollbacks: see `ExtractionOptions`.
+        prompt, raw, max_new_tokens, on_length, seed, speculate, fast_forward, max_rollbacks, max_retries,
+            chat_template_kwargs: see `ExtractionOptions`.
         strategy: a name, with options if need be: ``"sample:temperature=0.7"``.
         batch_size: documents decoded at a time; the device says it by default.
         limit, shard: only the first documents; only the i-th of n parts, as (i, n).
@@ -122,6 +126,7 @@ def extract(
         max_document_mb: mebibytes of a document after it is unpacked; a larger one fails. An `Input` has its own.
         executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own.
         alternatives: find `ExtractedRow.alternatives`, which reads each document once more.
+        device_map: of a model that is loaded by its name, here or by a worker of Ray; as of `LLM.load`.
         fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
         progress: show progress on stderr, or tell an observer.
 
@@ -145,11 +150,14 @@ def extract(
         speculate=speculate,
         fast_forward=fast_forward,
         max_rollbacks=max_rollbacks,
+        max_retries=max_retries,
+        chat_template_kwargs=chat_template_kwargs,
         batch_size=batch_size,
         max_failures=max_failures,
         executor=executor,
         num_workers=num_workers,
         alternatives=alternatives,
+        device_map=device_map,
     )
     with nullcontext(folder) if folder is not None else TemporaryDirectory() as path:
         selection = (shard, limit)
@@ -172,6 +180,9 @@ def _run(
     if fresh and force:
         raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
     chosen.check()
+    if not isinstance(model, str) and chosen.device_map is not None and chosen.executor == "local":
+        cause = f"device_map={chosen.device_map!r} has no effect on a model that is loaded"
+        raise UselessOptionError(cause, at="device_map", hint="LLM.load(name, device_map=...)")
     known = [] if fresh else known_inputs(folder)
     if sources is not None:
         sources, _ = without_own(sources, folder)
@@ -179,7 +190,7 @@ def _run(
     if isinstance(model, str):
         from decodekit.llm import LLM
 
-        model = LLM.load(model)
+        model = LLM.load(model, device_map=chosen.device_map)
     extraction = Extraction(model, chosen)
     job, _ = JobFolder.create_or_resume(folder, extraction.settings, fresh=fresh, force=force)
     with job:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from decodekit import __version__
 from decodekit.chat.conversation import has_chat_template
@@ -23,6 +24,7 @@ from decodekit.jobs.job_runner import Executor, JobRunner, LocalExecutor, Observ
 from decodekit.jobs.job_schema import JobSchema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
+from decodekit.sampling.checks import Domain
 from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
 from decodekit.strategy.options.recommended import recommended_for
 from decodekit.strategy.several import OverSamples
@@ -47,6 +49,19 @@ SPECULATE = ("grammar", "prompt-lookup")
 Keys, quotes and commas follow from the schema, values are mostly copied from the document, and the guesses cost no
 model. The grammar comes first: where it guesses at all, it is nearly always right.
 """
+
+
+def _reads_back(value: Any) -> bool:
+    """Whether JSON, in which a job writes a value down, gives it back as it was."""
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+_VARIABLES: Final = Domain(
+    "a mapping of names to values of JSON", lambda value: isinstance(value, Mapping) and _reads_back({**value})
+).or_none.hinting('{"enable_thinking": False}')
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,7 @@ class ExtractionOptions:
     fast_forward: FastForward = "exact"
     max_rollbacks: int | None = None
     max_retries: int = 0
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Mapping[str, Any] | None = None
     batch_size: int | None = None
     max_failures: int | None = None
     executor: ExecutorName = "local"
@@ -124,6 +139,7 @@ class ExtractionOptions:
             JobError: Ray is not installed, or its cluster cannot be reached.
         """
         self._check_executor()
+        _VARIABLES.require("chat_template_kwargs", self.chat_template_kwargs)
         if self.prompt is not None:
             read_template(self.prompt)
         guesses = {"speculate": self.speculate} if self.speculate else {}
@@ -192,6 +208,7 @@ class Extraction:
         taken = recommended_for(options.strategy, options.strategy_options, getattr(llm, "recommended", {}))
         options = replace(options, strategy_options={**taken, **options.strategy_options})
         strategy, constraint, self._validator = options.check(llm.tokenizer)
+        options = replace(options, chat_template_kwargs={**(options.chat_template_kwargs or {})})
         self._llm, self._options = llm, options
         if options.speculate is None and getattr(llm.model, "can_rollback", False):
             strategy = with_guesses(strategy, options.fast_forward)
