@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from secrets import token_hex
 
 INK, SOFT, LINE, BAR, FAULT = "#1c2330", "#5b6678", "#d9dee7", "#3b6fd4", "#b3261e"
 """Colours on a light page, those of `page.css`: text, remarks, lines, bars and what went wrong."""
@@ -35,6 +36,11 @@ def page_html(title: str, parts: Iterable[str], room: str, name: str = "report.c
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
+
+
+def new_anchor() -> str:
+    """The beginning of the anchors of a piece: a page of a notebook has many pieces, and some of them twice."""
+    return f"n{token_hex(6)}"
 
 
 def figure_html(caption: str, content: str) -> str:

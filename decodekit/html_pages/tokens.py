@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from decodekit.html_pages import page_html, sheet, shortened
+from decodekit.html_pages import new_anchor, page_html, sheet, shortened
 
 if TYPE_CHECKING:
     from decodekit.decoding.request.token_traces import TokenOption, TokenTrace
@@ -72,7 +72,7 @@ def token_page(texts: Sequence[TracedText], title: str = "Tokens") -> str:
 
 def token_view(text: TracedText) -> str:
     """The same of one text as a piece of HTML with its style sheet, for a notebook."""
-    return f"<style>\n{sheet('decodekit.html_pages', 'tokens.css')}</style>{_text_html(text, f'n{id(text):x}')}"
+    return f"<style>\n{sheet('decodekit.html_pages', 'tokens.css')}</style>{_text_html(text, new_anchor())}"
 
 
 def _text_html(text: TracedText, anchor: str) -> str:

@@ -433,6 +433,8 @@ def test_a_notebook_shows_pictures_and_tables(comparison: Comparison, monkeypatc
     piece = comparison._repr_html_()
     minidom.parseString(piece.replace("<br>", "<br/>"))  # nothing is left open
     assert "<svg" in piece and "ms/token" in piece and "<style" not in piece and "<script" not in piece
+    ends = re.findall(r' id="([^"]*)"', piece + comparison._repr_html_())  # a notebook may show it twice
+    assert len(ends) == len(set(ends)) > 0 and {*re.findall(r'href="#([^"]*)"', piece)} <= {*ends}
     assert TASK.examples[0].prompt.strip() not in piece  # type: ignore[union-attr]  # the texts are in to_html
     for most in (len(piece) // 2, 10):
         monkeypatch.setattr(report, "MAX_PIECE", most)

@@ -78,6 +78,8 @@ def test_a_notebook_shows_the_same_without_the_styles_of_a_page(completion: dk.C
     view = completion._repr_html_()
     assert view is not None and Tags(view).stray == []
     assert view.count('role="tooltip"') == len(completion.token_ids)
+    ends = [attributes["id"] for _, attributes in Tags(view + str(completion._repr_html_())).seen if "id" in attributes]
+    assert len(ends) == len(set(ends)) == 2 * len(completion.token_ids)  # the same completion, shown again
     selectors = re.findall(r"^([^\s@}][^{]*)\{", re.sub(r"/\*.*?\*/", "", view.split("</style>")[0]), re.MULTILINE)
     assert selectors and [one for one in selectors if not one.startswith((".dk-", "<style>"))] == []
 

@@ -213,6 +213,14 @@ def test_the_report_says_what_it_leaves_out_and_still_names_it(nasty_job: Path) 
     assert page.text.count("doc-39") >= 2
 
 
+def test_a_view_that_stands_on_the_page_twice_has_anchors_of_its_own(nasty_job: Path) -> None:
+    view = JobView.read(nasty_job)
+    for most in (92, 50, 3):  # all documents with their texts, some, hardly any
+        page = Page(report_html([view, view], title="two", max_documents=most))
+        assert sum(re.fullmatch(r"d\d+", name) is not None for name in page.ids) == 2 * 46
+        assert len(page.ids) == len(set(page.ids)) and {link[1:] for link in page.links} <= set(page.ids)
+
+
 def test_the_report_is_written_without_the_documents(nasty_job: Path) -> None:
     (nasty_job.parent / "d.jsonl").unlink()
     write_report(nasty_job / "report.html", [JobView.read(nasty_job)], title="x")

@@ -72,7 +72,7 @@ class Completion:
         return self.text[self.content_at :]
 
     def to_html(self) -> str:
-        """A page of how each token was taken: one file, without scripts. See `pages.tokens`.
+        """A page of how each token was taken: one file, without scripts. See `html_pages.tokens`.
 
         Raises:
             OptionError: it was not recorded.

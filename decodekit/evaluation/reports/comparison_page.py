@@ -12,7 +12,7 @@ from decodekit.evaluation.reports.comparison_tables import failures, grids, show
 from decodekit.evaluation.reports.summary import Results, Summary
 from decodekit.evaluation.reports.svg_figures import Point, accepted_shares, pareto, point_list, saved
 from decodekit.evaluation.task import Task
-from decodekit.html_pages import figure_html, page_html, table_html
+from decodekit.html_pages import figure_html, new_anchor, page_html, table_html
 
 MAX_EXAMPLES = 5
 """How many examples of a task are shown with what each strategy wrote."""
@@ -39,8 +39,9 @@ def report_piece(comparison: Results) -> str:
     parts = [f"<p>{escape(_about(comparison))}</p>"]
     parts += [f"<p>{escape(line[:500])}</p>" for line in (*failures(comparison), *comparison.notes)][:50]
     num_left = MAX_PIECE - sum(map(len, parts))
+    anchor = new_anchor()
     for number, task in enumerate(comparison.tasks):
-        piece = "".join(_figures(comparison, task))
+        piece = "".join(_figures(comparison, task, anchor))
         num_left -= len(piece)
         if num_left < 0:
             num_more = len(comparison.tasks) - number
@@ -63,13 +64,13 @@ def points(comparison: Results, task: str) -> list[Point]:
     return found
 
 
-def _figures(comparison: Results, task: Task) -> Iterator[str]:
+def _figures(comparison: Results, task: Task, anchor: str = "") -> Iterator[str]:
     """The heading of a task, its pictures and its tables."""
     summaries = comparison.summaries_of(task.name)
     yield f"<h2>{escape(task.name)}</h2>"
     if task.description:
         yield f'<p class="soft">{escape(task.description)} {len(task.examples)} examples.</p>'
-    pictures = list(_pictures(comparison, task.name, summaries, f"t{comparison.tasks.index(task)}"))
+    pictures = list(_pictures(comparison, task.name, summaries, f"{anchor}t{comparison.tasks.index(task)}"))
     if pictures:
         yield f'<div class="pictures">{"".join(pictures)}</div>'
     yield from (figure_html(grid.title, table_html(grid.rows, grid.heading)) for grid in grids(comparison, task.name))

@@ -7,7 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from decodekit.html_pages import (
     BAR,
@@ -29,6 +31,8 @@ NUM_LISTED = 10
 _WIDTH, _HEIGHT, _BOTTOM = 420, 150, 22
 _NUM_BINS = 24  # about so many bars
 
+_Named: TypeAlias = tuple[str, DocumentView]  # a document with its anchor; it may stand on the page twice
+
 
 def write_report(path: Path, views: Sequence[JobView], *, title: str, max_documents: int = MAX_DOCUMENTS) -> None:
     """Write the report of one or more jobs, in one step.
@@ -42,17 +46,18 @@ def write_report(path: Path, views: Sequence[JobView], *, title: str, max_docume
 def report_html(views: Sequence[JobView], *, title: str, max_documents: int = MAX_DOCUMENTS) -> str:
     """The report as HTML; see `write_report`."""
     documents = [document for view in views for document in view.documents]
-    anchors = {id(document): f"d{number}" for number, document in enumerate(documents)}
+    named = [(f"d{number}", document) for number, document in enumerate(documents)]
     parts = [
         f"<h1>{escape(title)}</h1>",
         _tiles(views),
         _pictures(views, documents),
-        _lists(documents, anchors),
+        _lists(named),
         *(_settings(view) for view in views),
     ]
-    num_left = max_documents
+    num_left, rest = max_documents, iter(named)
     for view in views:
-        parts.append(_documents(view, anchors, num_left, is_titled=len(views) > 1))
+        own = [*islice(rest, len(view.documents))]
+        parts.append(_documents(view, own, num_left, is_titled=len(views) > 1))
         num_left = max(0, num_left - len(view.documents))
     return page_html(title, parts, "decodekit.jobs")
 
@@ -97,22 +102,22 @@ def _pictures(views: Sequence[JobView], documents: Sequence[DocumentView]) -> st
     return '<div class="pictures">' + "".join(figure_html(caption, picture) for caption, picture in pictures) + "</div>"
 
 
-def _lists(documents: Sequence[DocumentView], anchors: dict[int, str]) -> str:
-    weak = [(document.weakest, document) for document in documents if document.weakest is not None]
-    weak.sort(key=lambda pair: pair[0])
-    slow = [(document.seconds, document) for document in documents if document.seconds is not None]
-    slow.sort(key=lambda pair: -pair[0])
+def _lists(named: Sequence[_Named]) -> str:
+    weak = [(one.weakest, anchor, one) for anchor, one in named if one.weakest is not None]
+    weak.sort(key=lambda row: row[0])
+    slow = [(one.seconds, anchor, one) for anchor, one in named if one.seconds is not None]
+    slow.sort(key=lambda row: -row[0])
     tables = {
-        "Weakest documents": [(one, f"p = {weakest[0]:.2g}", weakest[1]) for weakest, one in weak],
-        "Slowest documents": [(one, f"{seconds:.2f} s", f"{one.num_tokens} tokens") for seconds, one in slow],
+        "Weakest documents": [(at, one, f"p = {weakest[0]:.2g}", weakest[1]) for weakest, at, one in weak],
+        "Slowest documents": [(at, one, f"{seconds:.2f} s", f"{one.num_tokens} tokens") for seconds, at, one in slow],
     }
     html = ""
     for caption, rows in tables.items():
         if rows:
             lines = "".join(
-                f'<tr><td><a href="#{anchors[id(document)]}">{escape(document.id)}</a></td>'
+                f'<tr><td><a href="#{anchor}">{escape(document.id)}</a></td>'
                 f'<td class="number">{escape(figure)}</td><td>{escape(note)}</td></tr>'
-                for document, figure, note in rows[:NUM_LISTED]
+                for anchor, document, figure, note in rows[:NUM_LISTED]
             )
             html += figure_html(caption, f"<table>{lines}</table>")
     return f'<div class="pictures">{html}</div>' if html else ""
@@ -140,32 +145,28 @@ def _settings(view: JobView) -> str:
     )
 
 
-def _documents(view: JobView, anchors: dict[int, str], max_documents: int, *, is_titled: bool) -> str:
-    shown = view.documents[:max_documents]
+def _documents(view: JobView, named: Sequence[_Named], max_documents: int, *, is_titled: bool) -> str:
+    shown, rest = named[:max_documents], named[max_documents:]
     html = []
     if is_titled:
         html.append(f"<h2>{escape(view.title)}: {len(view.done):,} done, {len(view.failed):,} failed</h2>")
-    if len(shown) < len(view.documents):
+    if rest:
         html.append(
-            f'<p class="none">{len(shown):,} of {len(view.documents):,} documents are shown with their text; '
+            f'<p class="none">{len(shown):,} of {len(named):,} documents are shown with their text; '
             "<code>decodekit report DIR --documents N</code> shows more.</p>"
         )
     level = 3 if is_titled else 2
     for heading, is_failed in (("Failures", True), ("Documents", False)):
-        group = [document for document in shown if document.is_failed == is_failed]
+        group = [(anchor, document) for anchor, document in shown if document.is_failed == is_failed]
         if group:
             html.append(f"<h{level}>{heading}</h{level}>")
-            html += [
-                document_html(document, anchors[id(document)], is_open=number < 3)
-                for number, document in enumerate(group)
-            ]
+            html += [document_html(one, anchor, is_open=number < 3) for number, (anchor, one) in enumerate(group)]
     # Documents beyond the limit keep a line, so that every document is on the page and every link leads somewhere.
-    rest = view.documents[max_documents:]
     if rest:
         lines = "".join(
-            f'<tr id="{anchors[id(document)]}"><td>{escape(document.id)}</td>'
+            f'<tr id="{anchor}"><td>{escape(document.id)}</td>'
             f"<td>{escape(document.row.get('code') or document.row['finish_reason'])}</td></tr>"
-            for document in rest
+            for anchor, document in rest
         )
         html.append(f"<details><summary><b>{len(rest):,} more</b></summary><table>{lines}</table></details>")
     return "\n".join(html)
