@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 from decodekit.constraints.network import Frame
 from decodekit.constraints.work_budget import Work, done
@@ -78,11 +78,17 @@ def judging_of(guard: Guard, text: bytes) -> Work[Refusal | None]:
     return guard.refuses(text)
 
 
+OUTSIDE, STRING, ESCAPE = 0, 1, 2
+"""The modes of a JSON text: outside of strings, inside of one, behind its backslash."""
+UNQUOTED: Final = frozenset(b"0123456789+-.eEtrufalsn")
+"""The bytes of numbers and words."""
+
+
 class Watch(NamedTuple):
     """The tokens that may make a JSON text one that a reader refuses, told by what they complete.
 
     Attributes:
-        mode: where the text has got to: 0 outside of strings, 1 inside of one, 2 behind its backslash.
+        mode: where the text has got to: `OUTSIDE`, `STRING` or `ESCAPE`.
         is_scalar: whether the scalar or key that the text ends in is judged where it ends.
         num_closed: how many brackets a token has to close to complete an array or object that is judged; -1: none is.
         num_before: how many brackets it has to close before keys and values that come then are judged; -1: none are.

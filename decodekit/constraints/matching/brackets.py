@@ -16,20 +16,16 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from decodekit.constraints.constraint import Watch
+from decodekit.constraints.constraint import ESCAPE, OUTSIDE, STRING, UNQUOTED, Watch
 from decodekit.constraints.engine.automaton import Int32Array
 from decodekit.constraints.memory_account import Memo
 from decodekit.vocabulary import Vocabulary
-
-_OUTSIDE: Final = 0
-_STRING: Final = 1
-_ESCAPE: Final = 2
 
 
 class Nesting(NamedTuple):
     """The nesting at a place of a JSON text: outside, inside a string or behind its backslash; the open brackets."""
 
-    mode: int = _OUTSIDE
+    mode: int = OUTSIDE
     depth: int = 0
 
     def after(self, data: bytes) -> Nesting:
@@ -45,30 +41,29 @@ class Nesting(NamedTuple):
         """The tokens that make a text whole that is an array, an object or a string: what they complete."""
         if self.depth:
             return Watch(self.mode, num_closed=self.depth)
-        return Watch(self.mode, num_before=0) if self.mode == _OUTSIDE else Watch(self.mode, is_scalar=True)
+        return Watch(self.mode, num_before=0) if self.mode == OUTSIDE else Watch(self.mode, is_scalar=True)
 
 
 def _step(mode: int, byte: int) -> tuple[int, int]:
     """The next mode, and by how much the depth changes."""
-    if mode == _ESCAPE:
-        return _STRING, 0
+    if mode == ESCAPE:
+        return STRING, 0
     if byte == 0x22:
-        return (_STRING if mode == _OUTSIDE else _OUTSIDE), 0
-    if mode == _STRING:
-        return (_ESCAPE if byte == 0x5C else _STRING), 0
-    return _OUTSIDE, (byte in b"[{") - (byte in b"]}")
+        return (STRING if mode == OUTSIDE else OUTSIDE), 0
+    if mode == STRING:
+        return (ESCAPE if byte == 0x5C else STRING), 0
+    return OUTSIDE, (byte in b"[{") - (byte in b"]}")
 
 
 _OUTSIDE_STRINGS: Final = b" \t\r\n,:[]{}0123456789eE+.truefalsn-"
 _BETWEEN: Final = rb'(?:[ \t\r\n,:\[\]{}0-9eE+.truefalsn-]|"(?:[^"\\]|\\.)*(?:"|\\?$))*'
 _REST: Final = rb'(?:[^"\\]|\\.)*"'  # of a string
 _PIECES: Final = {
-    _OUTSIDE: re.compile(_BETWEEN, re.DOTALL),
-    _STRING: re.compile(_REST + _BETWEEN, re.DOTALL),
-    _ESCAPE: re.compile(b"." + _REST + _BETWEEN, re.DOTALL),
+    OUTSIDE: re.compile(_BETWEEN, re.DOTALL),
+    STRING: re.compile(_REST + _BETWEEN, re.DOTALL),
+    ESCAPE: re.compile(b"." + _REST + _BETWEEN, re.DOTALL),
 }
 """What a token that completes something in a JSON text looks like, by where it begins."""
-_PLAIN: Final = frozenset(b"0123456789eE+.truefalsn-")  # bytes of numbers and words
 MAX_WATCHED: Final = 256
 """So many sets of tokens are kept for a vocabulary."""
 
@@ -93,7 +88,7 @@ class Completed(NamedTuple):
 def completed(data: bytes, mode: int) -> Completed:
     """The JSON values that a piece of a text completes, begun in a mode; too many for some that cannot be a piece."""
     is_scalar = is_own = is_inner = is_plain = False
-    is_begun = mode != _OUTSIDE  # the string was begun before
+    is_begun = mode != OUTSIDE  # the string was begun before
     num_opened = num_closed = last = 0
 
     def ends(number: int) -> None:
@@ -103,13 +98,13 @@ def completed(data: bytes, mode: int) -> Completed:
 
     for number, byte in enumerate(data, 1):
         was, (mode, change) = mode, _step(mode, byte)
-        if was != _OUTSIDE:
-            if mode == _OUTSIDE and is_begun:
+        if was != OUTSIDE:
+            if mode == OUTSIDE and is_begun:
                 is_scalar, is_begun, last = True, False, number
-            elif mode == _OUTSIDE:
+            elif mode == OUTSIDE:
                 ends(number)
             continue
-        if byte in _PLAIN:  # of a number or word, which may have begun before; a word may end here
+        if byte in UNQUOTED:  # of a number or word, which may have begun before; a word may end here
             is_plain = True
             if byte in b"el":
                 is_scalar = True

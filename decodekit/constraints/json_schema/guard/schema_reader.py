@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, cast
 
-from decodekit.constraints.constraint import Refusal, Watch, WorkingReader
+from decodekit.constraints.constraint import ESCAPE, OUTSIDE, STRING, UNQUOTED, Refusal, Watch, WorkingReader
 from decodekit.constraints.json_schema.guard.guard_rules import SchemaJudge, repetition
 from decodekit.constraints.json_schema.guard.places import Place, Places
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
@@ -41,10 +41,8 @@ from decodekit.constraints.work_budget import Work, done, noted
 from decodekit.errors import ConstraintError
 from decodekit.records.strict_json import pointer_of
 
-_OUTSIDE, _STRING, _ESCAPE = 0, 1, 2  # the modes of `Watch`
 _QUOTE, _BACKSLASH, _COLON = 0x22, 0x5C, 0x3A
 _STOP: Final = re.compile(rb'["\\]')
-_PLAIN: Final = frozenset(b"0123456789+-.eEtrufalsn")
 _WORDS: Final = frozenset({b"true", b"false", b"null"})
 _STEPS_OF_A_BYTE: Final = 2
 MAX_REASONS: Final = 8
@@ -207,7 +205,7 @@ class SchemaReader(WorkingReader):
         self._reset()
 
     def _reset(self) -> None:
-        self._mode, self._start, self._before = _OUTSIDE, -1, -1  # of the scalar; the last comma, colon or bracket
+        self._mode, self._start, self._before = OUTSIDE, -1, -1  # of the scalar; the last comma, colon or bracket
         self._open: list[_Bracket] = []
         self._log: list[Callable[[], object]] = []  # each undoes a step
         self._identities: dict[Hashable, int] = {}
@@ -347,18 +345,18 @@ class SchemaReader(WorkingReader):
         while at < len(text):
             byte = text[at]
             refusal = None
-            if self._mode == _STRING:
+            if self._mode == STRING:
                 found = _STOP.search(text, at)
                 if found is None:
                     return None
                 at = found.end()
-                self._mode = _ESCAPE if text[at - 1] == _BACKSLASH else _OUTSIDE
-                refusal = self._end_scalar(at) if self._mode == _OUTSIDE else None
-            elif self._mode == _ESCAPE:
-                self._mode = _STRING
+                self._mode = ESCAPE if text[at - 1] == _BACKSLASH else OUTSIDE
+                refusal = self._end_scalar(at) if self._mode == OUTSIDE else None
+            elif self._mode == ESCAPE:
+                self._mode = STRING
                 at += 1
             elif self._start >= 0:  # a number or a word
-                is_going_on = byte in _PLAIN
+                is_going_on = byte in UNQUOTED
                 at += is_going_on
                 if not is_going_on or (byte in b"el" and bytes(text[self._start : at]) in _WORDS):
                     refusal = self._end_scalar(at)
@@ -380,7 +378,7 @@ class SchemaReader(WorkingReader):
             self._before = byte
         elif byte not in b" \t\r\n":
             self._start = end - 1
-            self._mode = _STRING if byte == _QUOTE else _OUTSIDE
+            self._mode = STRING if byte == _QUOTE else OUTSIDE
         return None
 
     def _is_key(self, top: _Bracket) -> bool:
