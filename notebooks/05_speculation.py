@@ -111,7 +111,8 @@ assert sampled["None"] != texts[:2]
 #
 # A draft costs, too: its tokens are read whether they are kept or not, and a draft model has passes of its own.
 # `Adaptive` measures acceptance while it decodes, takes the length that brings the most tokens per time, and asks
-# a proposer that does not pay only now and then.
+# a proposer that does not pay only now and then. What a longer draft costs on a machine,
+# `decodekit.speculation.measured_costs(llm.model)` measures; here it is made up.
 
 # %%
 noise = "".join(chr(97 + (7 * i * i + 3 * i) % 26) for i in range(120)) + "\n"

@@ -68,7 +68,7 @@ class Adaptive:
     Args:
         proposer: whose drafts they are.
         costs: t(0), t(1), ..., t(K), the time of a step with 0 to K draft tokens, in any unit; no draft is longer than
-            K. `measured_costs` measures it.
+            K. `decodekit.speculation.measured_costs` measures it.
         decay: what an earlier experience counts for, at every later one at the same position.
         probe_every: after this many calls in vain a proposer is left alone for as many calls, then for twice as many,
             and so on up to `MAX_REST` times as many; so are guesses of a kind that does not pay.
