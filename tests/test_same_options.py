@@ -13,7 +13,7 @@ import typer.main
 import decodekit as dk
 from decodekit.cli import app
 from decodekit.errors import OptionError, UselessOptionError
-from decodekit.jobs.extraction import ExtractionOptions
+from decodekit.jobs.extraction import ExtractionKeywords, ExtractionOptions
 from decodekit.serving.routes.chat import ChatBody
 from decodekit.serving.routes.responses import ResponseBody
 from decodekit.serving.routes.text_completions import CompletionBody
@@ -90,8 +90,10 @@ def options_of_the_command() -> dict[str, Any]:
 
 def keywords_of_extract() -> dict[str, Any]:
     """The keywords of `dk.extract` and their defaults."""
-    parameters = inspect.signature(dk.extract).parameters.values()
-    return {one.name: None if one.default is one.empty else one.default for one in parameters}
+    own = {one.name: one.default for one in fields(ExtractionOptions)}
+    parameters = [one for one in inspect.signature(dk.extract).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    named = {one.name: None if one.default is one.empty else one.default for one in parameters}
+    return named | {name: own[name] for name in ExtractionKeywords.__annotations__}
 
 
 def test_the_command_and_the_function_have_the_same_options() -> None:
@@ -116,6 +118,13 @@ def test_the_endpoint_has_the_options_of_generate_or_it_is_known_why_not() -> No
     assert same - keywords == FIELDS_ALONE.keys()
     assert keywords - same == KEYWORDS_ALONE.keys()
     assert FIELDS.keys() <= named and {*FIELDS.values()} <= keywords
+
+
+@pytest.mark.parametrize("name", ["max_retrys", "is_raw", "strategy_options"])
+def test_a_keyword_that_there_is_not_is_refused(name: str) -> None:
+    """Also where an extraction has it by another name."""
+    with pytest.raises(TypeError, match=rf"^extract\(\) got an unexpected keyword argument '{name}'"):
+        dk.extract(["one"], SCHEMA, FakeLLM(), **{name: 1})  # type: ignore[arg-type, call-arg, misc]
 
 
 class Unwritten:

@@ -19,16 +19,15 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from decodekit import errors
-from decodekit.decoding.request.settings import FastForward
 from decodekit.errors import DecodekitError, DocumentError, JobError, OptionError, UselessOptionError, out_of_domain
 from decodekit.jobs.document_prompt import BUNDLED_MODELS
 from decodekit.jobs.documents.documents import DocumentRef, scan, select
 from decodekit.jobs.documents.files import MAX_DOCUMENT_MB
 from decodekit.jobs.documents.inputs import Input, without_own
-from decodekit.jobs.extraction import ExecutorName, Extraction, ExtractionOptions
+from decodekit.jobs.extraction import Extraction, ExtractionKeywords, ExtractionOptions
 from decodekit.jobs.folder.job_folder import JobFolder, known_inputs, read_metrics, read_results
 from decodekit.jobs.job_runner import Observer
 from decodekit.jobs.job_schema import schema_of
@@ -82,29 +81,15 @@ def extract(
     folder: str | os.PathLike[str] | None = None,
     id_field: str = "id",
     text_field: str = "text",
-    prompt: str | None = None,
     raw: bool = False,
     strategy: str = "greedy",
-    max_new_tokens: int = 512,
-    on_length: Literal["error", "return", "close"] = "error",
-    seed: int = 0,
-    speculate: tuple[str, ...] | None = None,
-    fast_forward: FastForward = "exact",
-    max_rollbacks: int | None = None,
-    max_retries: int = 0,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    batch_size: int | None = None,
     limit: int | None = None,
     shard: tuple[int, int] | None = None,
-    max_failures: int | None = None,
     max_document_mb: float = MAX_DOCUMENT_MB,
-    executor: ExecutorName = "local",
-    num_workers: int | None = None,
-    alternatives: bool = False,
-    device_map: str | None = None,
     fresh: bool = False,
     force: bool = False,
     progress: bool | Observer = False,
+    **options: Unpack[ExtractionKeywords],
 ) -> list[ExtractedRow]:
     """Extract JSON from documents; one that fails is a row with an error, and the others go on.
 
@@ -117,18 +102,16 @@ def extract(
         schema: a Pydantic model, dataclass or other type, a JSON Schema, a constraint, or a text as for ``--schema``.
         model: a name or folder for `LLM.load`, or a model that is loaded.
         folder: the job folder, which makes the call resumable: what is done in it is not done again. None keeps none.
-        prompt, raw, max_new_tokens, on_length, seed, speculate, fast_forward, max_rollbacks, max_retries,
-            chat_template_kwargs: see `ExtractionOptions`.
+        raw: do not use the model's chat template.
         strategy: a name, with options if need be: ``"sample:temperature=0.7"``.
-        batch_size: documents decoded at a time; the device says it by default.
         limit, shard: only the first documents; only the i-th of n parts, as (i, n).
-        max_failures: stop after so many failures; the rows of what was not reached say so.
         max_document_mb: mebibytes of a document after it is unpacked; a larger one fails. An `Input` has its own.
-        executor, num_workers: ``"ray"`` decodes in so many actors of a Ray cluster, each with a model of its own.
-        alternatives: find `ExtractedRow.alternatives`, which reads each document once more.
-        device_map: of a model that is loaded by its name, here or by a worker of Ray; as of `LLM.load`.
         fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
         progress: show progress on stderr, or tell an observer.
+        options: ``prompt``, ``max_new_tokens``, ``on_length``, ``seed``, ``speculate``, ``fast_forward``,
+            ``max_rollbacks``, ``max_retries``, ``chat_template_kwargs``, ``batch_size``, ``max_failures`` (rows of what
+            was not reached then say so), ``executor`` and ``num_workers`` (actors of Ray, each with a model of its
+            own), ``alternatives`` (for `ExtractedRow.alternatives`), ``device_map``; see `ExtractionOptions`.
 
     Returns:
         A row for each document, in their order.
@@ -137,27 +120,11 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
+    for name in options.keys() - ExtractionKeywords.__annotations__.keys():
+        raise TypeError(f"extract() got an unexpected keyword argument {name!r}")
     read_as = Input("", id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
     chosen = ExtractionOptions(
-        schema_of(schema),
-        model=_name_of(model),
-        strategy=_spelled(strategy),
-        prompt=prompt,
-        is_raw=raw,
-        max_new_tokens=max_new_tokens,
-        on_length=on_length,
-        seed=seed,
-        speculate=speculate,
-        fast_forward=fast_forward,
-        max_rollbacks=max_rollbacks,
-        max_retries=max_retries,
-        chat_template_kwargs=chat_template_kwargs,
-        batch_size=batch_size,
-        max_failures=max_failures,
-        executor=executor,
-        num_workers=num_workers,
-        alternatives=alternatives,
-        device_map=device_map,
+        schema_of(schema), model=_name_of(model), strategy=_spelled(strategy), is_raw=raw, **options
     )
     with nullcontext(folder) if folder is not None else TemporaryDirectory() as path:
         selection = (shard, limit)

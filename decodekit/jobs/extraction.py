@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from decodekit import __version__
 from decodekit.chat.conversation import has_chat_template
@@ -26,6 +26,7 @@ from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
 from decodekit.sampling.checks import Domain
 from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
+from decodekit.strategy.options.generate_options import OnLength
 from decodekit.strategy.options.recommended import recommended_for
 from decodekit.strategy.several import OverSamples
 from decodekit.strategy.strategy_programs import programs_of
@@ -52,16 +53,34 @@ model. The grammar comes first: where it guesses at all, it is nearly always rig
 
 
 def _reads_back(value: Any) -> bool:
-    """Whether JSON, in which a job writes a value down, gives it back as it was."""
+    """Whether JSON, in which a job writes a mapping down, gives it back as it was."""
     try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+        return isinstance(value, Mapping) and bool(json.loads(json.dumps({**value}, allow_nan=False)) == value)
     except (TypeError, ValueError, RecursionError):
         return False
 
 
-_VARIABLES: Final = Domain(
-    "a mapping of names to values of JSON", lambda value: isinstance(value, Mapping) and _reads_back({**value})
-).or_none.hinting('{"enable_thinking": False}')
+_JSON: Final = Domain("a mapping of names to values of JSON", _reads_back).hinting('{"enable_thinking": False}').or_none
+
+
+class ExtractionKeywords(TypedDict, total=False):
+    """Those of `ExtractionOptions` that are keywords of `decodekit.extract`, too."""
+
+    prompt: str | None
+    max_new_tokens: int
+    on_length: OnLength
+    seed: int
+    speculate: tuple[str, ...] | None
+    fast_forward: FastForward
+    max_rollbacks: int | None
+    max_retries: int
+    chat_template_kwargs: Mapping[str, Any] | None
+    batch_size: int | None
+    max_failures: int | None
+    executor: ExecutorName
+    num_workers: int | None
+    alternatives: bool
+    device_map: str | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +158,7 @@ class ExtractionOptions:
             JobError: Ray is not installed, or its cluster cannot be reached.
         """
         self._check_executor()
-        _VARIABLES.require("chat_template_kwargs", self.chat_template_kwargs)
+        _JSON.require("chat_template_kwargs", self.chat_template_kwargs)
         if self.prompt is not None:
             read_template(self.prompt)
         guesses = {"speculate": self.speculate} if self.speculate else {}
