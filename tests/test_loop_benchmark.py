@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks import figures, loop, peers, rivals
+from decodekit import Greedy
 
 TOKENS = [[5, 6, 7, 8], [9]]
 
@@ -28,7 +29,7 @@ def test_another_arithmetic_may_differ_and_another_loop_may_not() -> None:
         sides = {"decodekit": lambda: TOKENS, name: lambda: [[5, 6, 7, 8], [8]]}
         return loop.compare(sides, 1, time.process_time, is_exact=True)
 
-    assert compared(loop.LLAMA_CPP)[f"tokens_as_{loop.LLAMA_CPP}"] == 0.8
+    assert compared(rivals.LLAMA_CPP)[f"tokens_as_{rivals.LLAMA_CPP}"] == 0.8
     with pytest.raises(SystemExit, match="differ from those of bare"):
         compared("bare")
 
@@ -102,9 +103,16 @@ def test_a_gguf_file_has_the_weights(tmp_path: Path, dtype: str, kind: str, of_v
 
 def test_the_table_of_the_loop_has_llama_cpp_if_the_record_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    row = {"model": "2M", "strategy": "greedy", "dtype": "int8", "num_threads": 1, "batch_size": 8, "decodekit": 1000.0}
+    row: loop.Row = {
+        "model": "2M",
+        "strategy": "greedy",
+        "dtype": "int8",
+        "num_threads": 1,
+        "batch_size": 8,
+        "decodekit": 1000.0,
+    }
     row |= {"generate": 500.0, "ratio_generate": 2.0, "ratio_generate_p10_p90": [1.9, 2.1]}
-    more = {"llama.cpp": 800.0, "ratio_llama.cpp": 1.25, "tokens_as_llama.cpp": 0.254}
+    more: loop.Row = {"llama.cpp": 800.0, "ratio_llama.cpp": 1.25, "tokens_as_llama.cpp": 0.254}
     more["versions"] = {"llama_cpp_python": "0.3"}
     for rows in ([row], [row, row | more]):
         record = {"rows": rows, "commit": "abc", "machine": {"processor": "AMD", "num_cores": 2}}
@@ -124,7 +132,7 @@ def test_llama_cpp_continues_as_decodekit_does(size: str) -> None:
     with loop.llama_cpp(size, "float32", 1, 2) as side:
         if side is None:
             pytest.skip("llama.cpp is not in the environment of the rivals")
-        expected = loop.run_decodekit(setup, loop.dk.Greedy(), 2)
+        expected = loop.run_decodekit(setup, Greedy(), 2)
         assert [*map(len, expected)] == [40] * 3
         assert side.run(setup) == expected
         assert side.processor_seconds > 0
