@@ -10,7 +10,8 @@ The sides, over one model with the same prompts and limits:
 - ``generate_batch``: its continuous batching, left out where it does not run;
 - ``bare``: a loop of a few lines over the same modules, with argmax and nothing else: what the modules alone cost;
 - ``llama.cpp``: greedy, in a process of its own (`benchmarks.rivals`), over GGUF of the same float32 weights in F32,
-  BF16, F16 or Q8_0 (blocks of 32, the head among them), if the variable names an environment that has it.
+  BF16, F16 or Q8_0 (blocks of 32, the head among them), with its cache in F16, if the variable names an environment
+  that has it.
 
 Models are Llamas with random weights of about 2, 9 and 52 million parameters, without an end of text, so that every run
 has the same length; ``tiny`` is the bundled model on sample documents. Strategies are greedy, and sampling behind four
@@ -21,7 +22,7 @@ processor time tell more than those of seconds; with one thread (``OMP_NUM_THREA
 would show. Greedy runs in float32 must give the same tokens on all sides of this process, or the script fails: a speed
 of wrong text is not reported. In shorter types sums that are added in another order come to other roundings, and
 llama.cpp has its own arithmetic, so the share of equal tokens stands beside the figures: those before the first that
-differs in a text.
+differs in a text; for F32 once more with a cache in F32, which is not timed.
 """
 
 from __future__ import annotations
@@ -235,11 +236,12 @@ class LlamaCpp:
     batch_size: int
     processor_seconds: float = 0.0
 
-    def run(self, setup: Setup) -> list[list[int]]:
-        """Batches in order."""
+    def run(self, setup: Setup, cache: str = "F16") -> list[list[int]]:
+        """Batches in order; keys and values in F16, the default of llama.cpp, or F32."""
         results: list[list[int]] = []
+        asked = {"max_new_tokens": setup.max_new_tokens, "eos": sorted(setup.eos), "cache": cache}
         for batch in _batched(setup.prompts, self.batch_size):
-            answer = self.worker.answer(prompts=batch, max_new_tokens=setup.max_new_tokens, eos=sorted(setup.eos))
+            answer = self.worker.answer(prompts=batch, **asked)
             self.processor_seconds += answer["processor_seconds"]
             results += answer["tokens"]
         return results
@@ -371,6 +373,9 @@ def rows_of(arguments: argparse.Namespace, dtype: str, num_threads: int, size: s
                 sides[LLAMA_CPP] = functools.partial(llama.run, setup)
                 spent = llama.spent
                 row["versions"] = llama.worker.versions
+                if dtype == "float32":
+                    texts = sides["decodekit"](), llama.run(setup, "F32")
+                    row[f"tokens_as_{LLAMA_CPP}_cache_F32"] = round(equal_share(*texts), 4)
             is_exact = strategy == "greedy" and dtype == "float32"
             yield row | compare(sides, arguments.repeats, spent, is_exact=is_exact)
 
@@ -379,12 +384,13 @@ def show(rows: Sequence[Row]) -> None:
     """A table of rows."""
     table = Table(title="tokens per second, median")
     ratios = "ratio_generate", "ratio_generate_processor_time", "ratio_bare", f"ratio_{LLAMA_CPP}"
-    names = "model", "dtype", "num_threads", "strategy", "batch_size", *SIDES, *ratios, f"tokens_as_{LLAMA_CPP}"
+    known = "model", "dtype", "num_threads", "strategy", "batch_size", *SIDES, *ratios, f"tokens_as_{LLAMA_CPP}"
+    names = [name for name in known if any(name in row for row in rows)]
     for name in names:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
         table.add_row(*(str(row.get(name, "")) for name in names))
-    Console().print(table)
+    Console(width=160).print(table)
 
 
 def main() -> None:

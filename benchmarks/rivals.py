@@ -241,8 +241,8 @@ class Continued:
     """llama.cpp from tokens to tokens, greedy, over a model as GGUF, by its functions of C.
 
     The rows of a batch go through `llama_decode` together, each a sequence of its own; numpy finds the largest logit
-    where llama.cpp has written them. Keys and values are float32 beside weights in float32, and otherwise float16, its
-    default.
+    where llama.cpp has written them. Keys and values are F16, its default, or F32, which rounds nothing beside weights
+    in F32, but makes it several times slower.
 
     Args:
         num_threads: of its arithmetic.
@@ -259,26 +259,36 @@ class Continued:
         lib.llama_backend_init()
         with gguf_file(folder, dtype) as path:
             self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
-        options = lib.llama_context_default_params()
-        options.n_ctx = options.n_batch = num_rows * CONTEXT
-        options.n_seq_max = num_rows
-        options.n_threads = options.n_threads_batch = num_threads
-        if dtype == "float32":
-            options.type_k = options.type_v = lib.GGML_TYPE_F32
-        self._context = lib.llama_init_from_model(self._model, options)
+        self._num_threads, self._num_rows = num_threads, num_rows
+        self._contexts: dict[str, Any] = {}
         self._batch = lib.llama_batch_init(num_rows * CONTEXT, 0, 1)
         self._vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
 
-    def write(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, eos: Collection[int]) -> list[list[int]]:
+    def context(self, cache: str) -> Any:
+        """A context with nothing in its cache of a type, F16 or F32."""
+        if cache not in self._contexts:
+            options = self._lib.llama_context_default_params()
+            options.n_ctx = options.n_batch = self._num_rows * CONTEXT
+            options.n_seq_max = self._num_rows
+            options.n_threads = options.n_threads_batch = self._num_threads
+            options.type_k = options.type_v = getattr(self._lib, f"GGML_TYPE_{cache}")
+            self._contexts[cache] = self._lib.llama_init_from_model(self._model, options)
+        context = self._contexts[cache]
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(context), False)
+        return context
+
+    def write(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, eos: Collection[int], cache: str
+    ) -> list[list[int]]:
         """The new tokens of each prompt of one batch, without an end of text."""
-        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), False)
+        context = self.context(cache)
         rows: list[list[int]] = [[] for _ in prompts]
         lengths = [0] * len(prompts)
         unread = dict(enumerate(prompts))  # by row; a row that has ended is not here
         for _ in range(max_new_tokens):
-            places = self._read(unread, lengths)
+            places = self._read(context, unread, lengths)
             for row, place in places.items():
-                logits = self._as_array(self._lib.llama_get_logits_ith(self._context, place), (self._vocab_size,))
+                logits = self._as_array(self._lib.llama_get_logits_ith(context, place), (self._vocab_size,))
                 token = int(logits.argmax())
                 if token in eos:
                     del unread[row]
@@ -289,7 +299,7 @@ class Continued:
                 break
         return rows
 
-    def _read(self, unread: Mapping[int, Sequence[int]], lengths: list[int]) -> dict[int, int]:
+    def _read(self, context: Any, unread: Mapping[int, Sequence[int]], lengths: list[int]) -> dict[int, int]:
         """One forward pass; where in the batch each row's last token stands."""
         batch, at, places = self._batch, 0, dict[int, int]()
         for row, tokens in unread.items():
@@ -301,7 +311,7 @@ class Continued:
             places[row] = at - 1
             batch.logits[at - 1] = 1
         batch.n_tokens = at
-        if code := self._lib.llama_decode(self._context, batch):
+        if code := self._lib.llama_decode(context, batch):
             raise RuntimeError(f"llama_decode answers {code} to {at} tokens")
         return places
 
@@ -434,7 +444,7 @@ def answer(side: Side, request: Mapping[str, Any]) -> dict[str, Any]:
 def continued(side: Continued, request: Mapping[str, Any]) -> dict[str, Any]:
     """The new tokens of a batch, and the seconds of processor time that they took."""
     begin = time.process_time()
-    tokens = side.write(request["prompts"], request["max_new_tokens"], request["eos"])
+    tokens = side.write(**request)
     return {"tokens": tokens, "processor_seconds": time.process_time() - begin}
 
 

@@ -134,5 +134,6 @@ def test_llama_cpp_continues_as_decodekit_does(size: str) -> None:
             pytest.skip("llama.cpp is not in the environment of the rivals")
         expected = loop.run_decodekit(setup, Greedy(), 2)
         assert [*map(len, expected)] == [40] * 3
-        assert side.run(setup) == expected
+        assert side.run(setup, "F32") == expected
+        assert [*map(len, side.run(setup))] == [40] * 3
         assert side.processor_seconds > 0
