@@ -57,7 +57,8 @@ def _row(rows: Sequence[Record], **wanted: object) -> Record:
 
 
 def loop() -> str:
-    """The loop beside transformers."""
+    """The loop beside transformers, and beside llama.cpp if that has been recorded."""
+    found = load("loop")["rows"]
     rows = [
         [
             f"{row['model']}, {row['strategy']}",
@@ -68,14 +69,19 @@ def loop() -> str:
             f"{row['ratio_generate']:.2f}, {' to '.join(f'{end:.2f}' for end in row['ratio_generate_p10_p90'])}",
             f"{row['ratio_bare']:.2f}" if "ratio_bare" in row else "",
             f"{row['ratio_generate_batch']:.1f}" if "ratio_generate_batch" in row else "",
+            f"{row['ratio_llama.cpp']:.2f}, {row['tokens_as_llama.cpp']:.0%}" if "llama.cpp" in row else "",
         ]
-        for row in load("loop")["rows"]
+        for row in found
     ]
     heads = (
         "weights", "type, threads", "rows", "tokens per second", "`generate`", "ratio, 10 % to 90 %", "bare loop",
-        "`generate_batch`",
+        "`generate_batch`", "llama.cpp, equal tokens",
     )  # fmt: skip
-    return table(heads, rows) + source("loop")
+    versions = next((row["versions"] for row in found if "llama.cpp" in row), None)
+    if versions is None:
+        return table(heads[:-1], [row[:-1] for row in rows]) + source("loop")
+    told = f"llama.cpp is that of llama_cpp_python {versions['llama_cpp_python']}, in F32, BF16, F16 or Q8_0."
+    return table(heads, rows) + f"\n{told}\n" + source("loop")
 
 
 def pairs() -> str:

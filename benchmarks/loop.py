@@ -1,23 +1,28 @@
-"""Tokens per second of the loop on a CPU: decodekit beside transformers, in one process, in turns.
+"""Tokens per second of the loop on a CPU: decodekit beside transformers, in one process, and llama.cpp, in turns.
 
-    python -m benchmarks.loop [--repeats 9] [--sizes 2 9 52 tiny] [--dtypes float32 bfloat16 int8]
-        [--threads 1 2] [--batch 1 8] [--tokens 128]
+    [DECODEKIT_RIVALS=FOLDER] python -m benchmarks.loop [--repeats 9] [--sizes 2 9 52 tiny]
+        [--dtypes float32 bfloat16 int8] [--threads 1 2] [--batch 1 8] [--tokens 128] [--into FOLDER]
 
 The sides, over one model with the same prompts and limits:
 
 - ``decodekit``: `LLM.generate`;
 - ``generate``: that of transformers, with its default cache;
 - ``generate_batch``: its continuous batching, left out where it does not run;
-- ``bare``: a loop of a few lines over the same modules, with argmax and nothing else: what the modules alone cost.
+- ``bare``: a loop of a few lines over the same modules, with argmax and nothing else: what the modules alone cost;
+- ``llama.cpp``: greedy, in a process of its own (`benchmarks.rivals`), over GGUF of the same float32 weights in F32,
+  BF16, F16 or Q8_0 (blocks of 32, the head among them), with its cache in F16, if the variable names an environment
+  that has it.
 
 Models are Llamas with random weights of about 2, 9 and 52 million parameters, without an end of text, so that every run
 has the same length; ``tiny`` is the bundled model on sample documents. Strategies are greedy, and sampling behind four
-processors (temperature, top-k, top-p, min-p). Runs take turns, so that whatever else the machine does falls on all
-sides: a figure is the median over the repeats, a ratio the median of the ratios of neighbouring runs. On a machine that
-others use, ratios of processor time tell more than those of seconds; with one thread (``OMP_NUM_THREADS=1``) they are
-what a quiet machine would show. Greedy runs in float32 must give the same tokens on all sides, or the script fails: a
-speed of wrong text is not reported. In shorter types sums that are added in another order come to other roundings, so
-the share of equal texts stands beside the figures.
+processors (temperature, top-k, top-p, min-p). A run reads its prompts anew on every side: their time counts, and only
+new tokens are counted. Runs take turns, so that whatever else the machine does falls on all sides: a figure is the
+median over the repeats, a ratio the median of the ratios of neighbouring runs. On a machine that others use, ratios of
+processor time tell more than those of seconds; with one thread (``OMP_NUM_THREADS=1``) they are what a quiet machine
+would show. Greedy runs in float32 must give the same tokens on all sides of this process, or the script fails: a speed
+of wrong text is not reported. In shorter types sums that are added in another order come to other roundings, and
+llama.cpp has its own arithmetic, so the share of equal tokens stands beside the figures: those before the first that
+differs in a text; for F32 once more with a cache in F32, which is not timed.
 """
 
 from __future__ import annotations
@@ -31,8 +36,10 @@ import logging
 import operator
 import os
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +50,8 @@ from rich.table import Table
 
 import decodekit as dk
 from benchmarks import record
+from benchmarks.peers import VARIABLE, Worker, python_of
+from benchmarks.rivals import LLAMA_CPP, MODEL
 
 DOCUMENTS: Final = Path(__file__).parent.parent / "examples" / "documents.jsonl"
 SAMPLING: Final[dict[str, Any]] = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.05}
@@ -55,7 +64,9 @@ SIZES: Final[dict[str, dict[str, int]]] = {
 """Millions of weights, and the shape of the model."""
 DTYPES: Final = ("float32", "bfloat16", "float16", "int8")
 """Types of the weights: int8 is what torchao makes of the layers of a model in bfloat16."""
+SIDES: Final = ("decodekit", "generate", "generate_batch", "bare", LLAMA_CPP)
 
+Row = dict[str, object]
 Run = Callable[[], list[list[int]]]
 """Decodes all prompts; the new tokens of each, without an end of text."""
 
@@ -217,6 +228,50 @@ def run_bare(setup: Setup, batch_size: int) -> list[list[int]]:
     return results
 
 
+@dataclass(slots=True)
+class LlamaCpp:
+    """A side in another process, and the processor time of its runs."""
+
+    worker: Worker
+    batch_size: int
+    processor_seconds: float = 0.0
+
+    def run(self, setup: Setup, cache: str = "F16") -> list[list[int]]:
+        """Batches in order; keys and values in F16, the default of llama.cpp, or F32."""
+        results: list[list[int]] = []
+        asked = {"max_new_tokens": setup.max_new_tokens, "eos": sorted(setup.eos), "cache": cache}
+        for batch in _batched(setup.prompts, self.batch_size):
+            answer = self.worker.answer(prompts=batch, **asked)
+            self.processor_seconds += answer["processor_seconds"]
+            results += answer["tokens"]
+        return results
+
+    def spent(self) -> float:
+        """Seconds of processor time of this process and of its runs: while one works, the other waits."""
+        return time.process_time() + self.processor_seconds
+
+
+@contextmanager
+def llama_cpp(size: str, dtype: str, num_threads: int, batch_size: int) -> Iterator[LlamaCpp | None]:
+    """llama.cpp over a size's weights; None, and said, where it is absent or the weights are not at hand."""
+    rivals, absent = os.environ.get(VARIABLE), f"{VARIABLE} names no environment"
+    if rivals and size in (*SIZES, "tiny"):
+        with tempfile.TemporaryDirectory(prefix="decodekit-loop-") as folder:
+            if size in SIZES:
+                random_model(size, torch.float32, 1, 1).module.save_pretrained(folder)
+            options = "--model", folder if size in SIZES else f"{MODEL}", "--dtype", dtype, "--rows", f"{batch_size}"
+            python = python_of(LLAMA_CPP, Path(rivals).absolute())
+            with Worker(LLAMA_CPP, python, num_threads, *options) as worker:
+                if worker.absent is None:
+                    yield LlamaCpp(worker, batch_size)
+                    return
+                absent = f"{worker.absent} is absent"
+    elif rivals:
+        absent = f"{size} is of no known folder"
+    Console(stderr=True).print(f"{LLAMA_CPP} is left out: {absent}", highlight=False, soft_wrap=True)
+    yield None
+
+
 def _batched(rows: Sequence[list[int]], size: int) -> list[Sequence[list[int]]]:
     return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
@@ -225,32 +280,42 @@ def _until(row: Sequence[int], eos: frozenset[int]) -> list[int]:
     return list(itertools.takewhile(lambda token: token not in eos, row))
 
 
-def timed(run: Run) -> tuple[float, float]:
+def timed(run: Run, processor_time: Callable[[], float]) -> tuple[float, float]:
     """Generated tokens (one more for the end of each text) per second, and per second of processor time."""
-    wall, processor = time.perf_counter(), time.process_time()
+    wall, processor = time.perf_counter(), processor_time()
     tokens = run()
-    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    wall, processor = time.perf_counter() - wall, processor_time() - processor
     num_tokens = sum(len(row) + 1 for row in tokens)
     return num_tokens / wall, num_tokens / processor
 
 
-def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[str, object]:
+def equal_share(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
+    """Of all tokens of texts, those before the first of a text that differs."""
+    num_equal = num_tokens = 0
+    for one, other in zip(ours, theirs, strict=True):
+        num_tokens += max(len(one), len(other))
+        num_equal += sum(1 for _ in itertools.takewhile(bool, map(operator.eq, one, other)))
+    return num_equal / num_tokens
+
+
+def compare(sides: Mapping[str, Run], num_repeats: int, processor_time: Callable[[], float], *, is_exact: bool) -> Row:
     """Medians of each side, and ratios of the first to every other; all sides take turns, in changing order."""
     warm = {name: run() for name, run in sides.items()}
     first, *others = sides
     for name in others:
-        if warm[name] != warm[first] and is_exact:
+        if warm[name] != warm[first] and is_exact and name != LLAMA_CPP:
             raise SystemExit(f"greedy tokens of {first} differ from those of {name}")
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     order = list(sides)
     for turn in range(num_repeats):
         for name in order if turn % 2 == 0 else reversed(order):
-            speeds[name].append(timed(sides[name]))
-    row: dict[str, object] = {
-        name: round(statistics.median(wall for wall, _ in found), 1) for name, found in speeds.items()
+            speeds[name].append(timed(sides[name], processor_time))
+    row: Row = {name: round(statistics.median(wall for wall, _ in found), 1) for name, found in speeds.items()}
+    row |= {
+        f"tokens_as_{name}": round(equal_share(warm[first], warm[name]), 4)
+        for name in ("bare", LLAMA_CPP)
+        if name in warm
     }
-    if "bare" in warm:
-        row["texts_as_bare"] = sum(map(operator.eq, warm[first], warm["bare"])) / len(warm[first])
     for name, (place, suffix) in itertools.product(others, enumerate(("", "_processor_time"))):
         pairs = zip(speeds[first], speeds[name], strict=True)
         ratios = sorted(ours[place] / theirs[place] for ours, theirs in pairs)
@@ -260,17 +325,16 @@ def compare(sides: dict[str, Run], num_repeats: int, *, is_exact: bool) -> dict[
     return row
 
 
-def sides_of(setup: Setup, strategy: str, batch_size: int, *, has_manager: bool) -> dict[str, Run]:
-    """Who decodes; those that do not run here are left out, and continuous batching where it is not wanted."""
+def sides_of(setup: Setup, strategy: str, batch_size: int, wanted: Collection[str]) -> dict[str, Run]:
+    """Who decodes in this process; the first always does, and those that do not run here are left out."""
     options = {"do_sample": False} if strategy == "greedy" else {"do_sample": True, **SAMPLING}
     own = dk.Greedy() if strategy == "greedy" else dk.Sample(**SAMPLING, seed=1)
-    sides: dict[str, Run] = {
-        "decodekit": functools.partial(run_decodekit, setup, own, batch_size),
-        "generate": functools.partial(run_generate, setup, options, batch_size),
-    }
-    if strategy == "greedy":
+    sides: dict[str, Run] = {"decodekit": functools.partial(run_decodekit, setup, own, batch_size)}
+    if "generate" in wanted:
+        sides["generate"] = functools.partial(run_generate, setup, options, batch_size)
+    if "bare" in wanted and strategy == "greedy":
         sides["bare"] = functools.partial(run_bare, setup, batch_size)
-    if not has_manager:
+    if "generate_batch" not in wanted:
         return sides
     batched = functools.partial(run_generate_batch, setup, options, batch_size)
     try:
@@ -283,8 +347,54 @@ def sides_of(setup: Setup, strategy: str, batch_size: int, *, has_manager: bool)
     return sides
 
 
+def rows_of(arguments: argparse.Namespace, dtype: str, num_threads: int, size: str, batch_size: int) -> Iterator[Row]:
+    """A row for each strategy."""
+    torch.set_num_threads(num_threads)
+    make = random_model if size in SIZES else bundled
+    setup = make(size, getattr(torch, dtype), batch_size * arguments.prompts, arguments.tokens)
+    wanted = {*arguments.sides}
+    if (dtype, num_threads) != (arguments.dtypes[0], arguments.threads[0]):
+        wanted.discard("generate_batch")
+    is_greedy = "greedy" in arguments.strategies
+    rival = llama_cpp(size, dtype, num_threads, batch_size) if is_greedy and LLAMA_CPP in wanted else nullcontext()
+    with rival as llama:
+        for strategy in arguments.strategies:
+            row: Row = {
+                "model": setup.name,
+                "num_parameters": setup.num_parameters,
+                "dtype": dtype,
+                "num_threads": num_threads,
+                "strategy": strategy,
+                "batch_size": batch_size,
+            }
+            sides = sides_of(setup, strategy, batch_size, wanted)
+            spent = time.process_time
+            if llama is not None and strategy == "greedy":
+                sides[LLAMA_CPP] = functools.partial(llama.run, setup)
+                spent = llama.spent
+                row["versions"] = llama.worker.versions
+                if dtype == "float32":
+                    texts = sides["decodekit"](), llama.run(setup, "F32")
+                    row[f"tokens_as_{LLAMA_CPP}_cache_F32"] = round(equal_share(*texts), 4)
+            is_exact = strategy == "greedy" and dtype == "float32"
+            yield row | compare(sides, arguments.repeats, spent, is_exact=is_exact)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """A table of rows."""
+    table = Table(title="tokens per second, median")
+    ratios = "ratio_generate", "ratio_generate_processor_time", "ratio_bare", f"ratio_{LLAMA_CPP}"
+    known = "model", "dtype", "num_threads", "strategy", "batch_size", *SIDES, *ratios, f"tokens_as_{LLAMA_CPP}"
+    names = [name for name in known if any(name in row for row in rows)]
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(str(row.get(name, "")) for name in names))
+    Console(width=160).print(table)
+
+
 def main() -> None:
-    """Measure, print the table, write ``results/loop.json``."""
+    """Measure, print the table, write ``loop.json`` into the folder of the records or another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--sizes", nargs="+", default=[*SIZES, "tiny"], metavar="SIZE")
@@ -294,59 +404,27 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=1, help="times the batch")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--strategies", nargs="+", default=["greedy", "sampled"])
+    parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=SIDES, help="beside decodekit")
+    parser.add_argument("--into", type=Path, help="the folder of the record (default: benchmarks/results)")
     parser.add_argument("--no-record", action="store_true")
     arguments = parser.parse_args()
     load_before = os.getloadavg()[0]
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     log = Console(stderr=True)
-    worlds = itertools.product(arguments.dtypes, arguments.threads, arguments.sizes, arguments.batch)
-    for dtype, num_threads, size, batch_size in worlds:
+    for world in itertools.product(arguments.dtypes, arguments.threads, arguments.sizes, arguments.batch):
+        dtype, _, size, _ = world
         if dtype == "int8" and size not in SIZES:
             log.print(f"{size} is left out in int8: its weights are loaded as they are")
             continue
-        torch.set_num_threads(num_threads)
-        make = random_model if size in SIZES else bundled
-        setup = make(size, getattr(torch, dtype), batch_size * arguments.prompts, arguments.tokens)
-        is_first = (dtype, num_threads) == (arguments.dtypes[0], arguments.threads[0])
-        for strategy in arguments.strategies:
-            row: dict[str, object] = {
-                "model": setup.name,
-                "num_parameters": setup.num_parameters,
-                "dtype": dtype,
-                "num_threads": num_threads,
-                "strategy": strategy,
-                "batch_size": batch_size,
-            }
-            sides = sides_of(setup, strategy, batch_size, has_manager=is_first)
-            row |= compare(sides, arguments.repeats, is_exact=strategy == "greedy" and dtype == "float32")
+        for row in rows_of(arguments, *world):
             rows.append(row)
             log.print(json.dumps(row), highlight=False, soft_wrap=True)
-    table = Table(title="tokens per second, median")
-    columns = [
-        "model",
-        "dtype",
-        "num_threads",
-        "strategy",
-        "batch_size",
-        "decodekit",
-        "generate",
-        "generate_batch",
-        "bare",
-    ]
-    for heading in [*columns, "ratio_generate", "ratio_generate_processor_time", "ratio_bare"]:
-        table.add_column(heading.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(
-            *(
-                str(row.get(name, ""))
-                for name in [*columns, "ratio_generate", "ratio_generate_processor_time", "ratio_bare"]
-            )
-        )
-    Console().print(table)
+    show(rows)
     if arguments.no_record:
         return
-    record.write(
+    record.write_into(
+        arguments.into,
         "loop",
         rows,
         num_repeats=arguments.repeats,

@@ -125,6 +125,7 @@ class Worker:
         side: its name.
         python: the interpreter that it needs.
         num_threads: of its arithmetic.
+        options: further ones of its command line.
 
     Attributes:
         absent: the package that it lacks; None if it is ready.
@@ -133,10 +134,10 @@ class Worker:
         SystemExit: it ended without saying what it lacks.
     """
 
-    def __init__(self, side: str, python: Path, num_threads: int) -> None:
+    def __init__(self, side: str, python: Path, num_threads: int, *options: str) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.rivals", side, "--threads", f"{num_threads}"],
+            [python, "-m", "benchmarks.rivals", side, "--threads", f"{num_threads}", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -160,12 +161,15 @@ class Worker:
 
     def ask(self, kind: str, prompts: Sequence[str], *, is_together: bool) -> tuple[list[str], float]:
         """Texts, and the seconds that the side took for them."""
-        assert self._process.stdin is not None
-        line = json.dumps({"kind": kind, "prompts": list(prompts), "together": is_together})
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        answer = self._read()
+        answer = self.answer(kind=kind, prompts=list(prompts), together=is_together)
         return answer["texts"], answer["seconds"]
+
+    def answer(self, **request: object) -> dict[str, Any]:
+        """What the process writes for a request."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -8,11 +8,15 @@ absent. Then it reads requests and writes answers, each a line of JSON: to
 decoded together, in one batch, or one after the other.
 
 Schemas are compiled before anything is timed. All sides are greedy, with float32 weights and at most `MAX_NEW_TOKENS`.
+
+The side ``llama.cpp`` is that of `benchmarks.loop`: with ``--model FOLDER --dtype bfloat16 --rows 8`` it continues
+token ids, one batch a request (`Continued`).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -20,7 +24,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -196,7 +201,7 @@ class Outlines(Transformers):
 
 
 class LlamaCpp:
-    """llama.cpp with a grammar of the schema, over the same float32 weights as GGUF; it has no batches from Python.
+    """llama.cpp with a grammar of the schema, over the same float32 weights as GGUF; its class `Llama` has no batches.
 
     Prompts come as token ids of the model's tokenizer: llama.cpp has no such rule for the parts of words.
     """
@@ -207,9 +212,7 @@ class LlamaCpp:
     def __init__(self, num_threads: int) -> None:
         self._lib = importlib.import_module("llama_cpp")
         self._tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-        with tempfile.TemporaryDirectory(prefix="decodekit-rivals-") as folder:
-            path = Path(folder) / "tiny.gguf"
-            write_gguf(path)
+        with gguf_file(MODEL, "float32") as path:
             self._llama = self._lib.Llama(
                 str(path), n_ctx=1024, n_threads=num_threads, n_threads_batch=num_threads, verbose=False
             )
@@ -234,27 +237,148 @@ class LlamaCpp:
         return texts
 
 
-def write_gguf(path: Path) -> None:
-    """The bundled model as a GGUF file, weights as they are (float32), by the `gguf` package."""
+class Continued:
+    """llama.cpp from tokens to tokens, greedy, over a model as GGUF, by its functions of C.
+
+    The rows of a batch go through `llama_decode` together, each a sequence of its own; numpy finds the largest logit
+    where llama.cpp has written them. Keys and values are F16, its default, or F32, which rounds nothing beside weights
+    in F32, but makes it several times slower.
+
+    Args:
+        num_threads: of its arithmetic.
+        folder: a Llama with float32 weights, as transformers saves it.
+        dtype: one of `TYPES`.
+        num_rows: the most prompts of a batch; each has room for `CONTEXT` tokens.
+    """
+
+    packages: tuple[str, ...] = ("llama_cpp_python", "gguf")
+
+    def __init__(self, num_threads: int, folder: Path, dtype: str, num_rows: int) -> None:
+        self._lib = lib = importlib.import_module("llama_cpp")
+        self._as_array = importlib.import_module("numpy.ctypeslib").as_array
+        lib.llama_backend_init()
+        with gguf_file(folder, dtype) as path:
+            self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+        self._num_threads, self._num_rows = num_threads, num_rows
+        self._contexts: dict[str, Any] = {}
+        self._batch = lib.llama_batch_init(num_rows * CONTEXT, 0, 1)
+        self._vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
+
+    def context(self, cache: str) -> Any:
+        """A context with nothing in its cache of a type, F16 or F32."""
+        if cache not in self._contexts:
+            options = self._lib.llama_context_default_params()
+            options.n_ctx = options.n_batch = self._num_rows * CONTEXT
+            options.n_seq_max = self._num_rows
+            options.n_threads = options.n_threads_batch = self._num_threads
+            options.type_k = options.type_v = getattr(self._lib, f"GGML_TYPE_{cache}")
+            self._contexts[cache] = self._lib.llama_init_from_model(self._model, options)
+        context = self._contexts[cache]
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(context), False)
+        return context
+
+    def write(
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, eos: Collection[int], cache: str
+    ) -> list[list[int]]:
+        """The new tokens of each prompt of one batch, without an end of text."""
+        context = self.context(cache)
+        rows: list[list[int]] = [[] for _ in prompts]
+        lengths = [0] * len(prompts)
+        unread = dict(enumerate(prompts))  # by row; a row that has ended is not here
+        for _ in range(max_new_tokens):
+            places = self._read(context, unread, lengths)
+            for row, place in places.items():
+                logits = self._as_array(self._lib.llama_get_logits_ith(context, place), (self._vocab_size,))
+                token = int(logits.argmax())
+                if token in eos:
+                    del unread[row]
+                else:
+                    rows[row].append(token)
+                    unread[row] = [token]
+            if not unread:
+                break
+        return rows
+
+    def _read(self, context: Any, unread: Mapping[int, Sequence[int]], lengths: list[int]) -> dict[int, int]:
+        """One forward pass; where in the batch each row's last token stands."""
+        batch, at, places = self._batch, 0, dict[int, int]()
+        for row, tokens in unread.items():
+            for token in tokens:
+                batch.token[at], batch.pos[at], batch.logits[at] = token, lengths[row], 0
+                batch.n_seq_id[at], batch.seq_id[at][0] = 1, row
+                lengths[row] += 1
+                at += 1
+            places[row] = at - 1
+            batch.logits[at - 1] = 1
+        batch.n_tokens = at
+        if code := self._lib.llama_decode(context, batch):
+            raise RuntimeError(f"llama_decode answers {code} to {at} tokens")
+        return places
+
+
+TYPES: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0"}
+"""The types of `benchmarks.loop`, and what the matrices of a GGUF file are in their place; norms stay in float32."""
+CONTEXT: Final = 1024
+
+
+@contextmanager
+def gguf_file(folder: Path, dtype: str) -> Iterator[Path]:
+    """A GGUF file of a model, until llama.cpp has it in memory."""
+    with tempfile.TemporaryDirectory(prefix="decodekit-rivals-") as place:
+        path = Path(place) / "model.gguf"
+        write_gguf(path, folder, dtype)
+        yield path
+
+
+def write_gguf(path: Path, folder: Path, dtype: str) -> None:
+    """A Llama with float32 weights as a GGUF file, its matrices in a type of `TYPES`, by the `gguf` package.
+
+    A model without a tokenizer gets a vocabulary without texts.
+    """
     gguf, safetensors = importlib.import_module("gguf"), importlib.import_module("safetensors.numpy")
-    config = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))
-    vocabulary = json.loads((MODEL / "tokenizer.json").read_text(encoding="utf-8"))
-    num_layers, num_heads = config["num_hidden_layers"], config["num_attention_heads"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    num_layers, num_heads, num_shared = (
+        config[f"num_{name}"] for name in ("hidden_layers", "attention_heads", "key_value_heads")
+    )
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(num_layers)
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(num_heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_head_count_kv(num_shared)
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
+    if (folder / "tokenizer.json").exists():
+        _add_tokenizer(writer, folder, config)
+    else:
+        writer.add_tokenizer_model("no_vocab")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, num_layers)
+    kind = gguf.GGMLQuantizationType[TYPES[dtype]]
+    for name, weights in safetensors.load_file(folder / "model.safetensors").items():
+        if name == "lm_head.weight":
+            continue  # llama.cpp takes the embedding in its place
+        if "q_proj" in name or "k_proj" in name:
+            # transformers rotates halves [2, D / 2] of a head, llama.cpp neighbours [D / 2, 2]
+            size, heads = weights.shape, num_heads if "q_proj" in name else num_shared
+            weights = weights.reshape(heads, 2, -1, size[1]).swapaxes(1, 2).reshape(size)
+        own = kind if weights.ndim > 1 else gguf.GGMLQuantizationType.F32
+        weights = gguf.quants.quantize(weights, own)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weights, raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any]) -> None:
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     special = {token["id"] for token in vocabulary["added_tokens"]}
     tokens = {number: token for token, number in vocabulary["model"]["vocab"].items()}
     tokens |= {token["id"]: token["content"] for token in vocabulary["added_tokens"]}
-    kinds = gguf.TokenType
+    kinds = importlib.import_module("gguf").TokenType
     numbers = range(config["vocab_size"])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -266,19 +390,6 @@ def write_gguf(path: Path) -> None:
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_pad_token_id(config["pad_token_id"])
     writer.add_add_bos_token(False)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, num_layers)
-    for name, weights in safetensors.load_file(MODEL / "model.safetensors").items():
-        if name == "lm_head.weight":
-            continue  # llama.cpp takes the embedding in its place
-        if "q_proj" in name or "k_proj" in name:
-            # transformers rotates halves [2, D / 2] of a head, llama.cpp neighbours [D / 2, 2]
-            size = weights.shape
-            weights = weights.reshape(num_heads, 2, -1, size[1]).swapaxes(1, 2).reshape(size)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 OWN: Final = ("decodekit with drafts", "decodekit")
@@ -296,6 +407,8 @@ SIDES: Final[dict[str, Callable[[int], Side]]] = {
     "llama.cpp, its grammar": LlamaCpp,
 }
 """Sides by name, each made for a number of threads."""
+LLAMA_CPP: Final = "llama.cpp"
+"""The side of `benchmarks.loop`, a `Continued`."""
 
 
 def schemas() -> dict[str, Schema]:
@@ -311,8 +424,12 @@ def make(name: str, num_threads: int) -> tuple[Side, dict[str, Any]]:
     side = SIDES[name](num_threads)
     for kind, schema in schemas().items():
         side.compile(kind, schema)
-    versions = {package: importlib.metadata.version(package) for package in side.packages}
-    return side, {"versions": versions, "takes_batches": side.takes_batches}
+    return side, {"versions": versions(side.packages), "takes_batches": side.takes_batches}
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of packages."""
+    return {package: importlib.metadata.version(package) for package in packages}
 
 
 def answer(side: Side, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,22 +441,37 @@ def answer(side: Side, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"texts": texts, "seconds": time.perf_counter() - begin}
 
 
+def continued(side: Continued, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The new tokens of a batch, and the seconds of processor time that they took."""
+    begin = time.process_time()
+    tokens = side.write(**request)
+    return {"tokens": tokens, "processor_seconds": time.process_time() - begin}
+
+
 def main() -> None:
     """Answer requests until there are no more."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=list(SIDES))
+    parser.add_argument("side", choices=[*SIDES, LLAMA_CPP])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--model", type=Path, default=MODEL, help=f"of {LLAMA_CPP}: a folder")
+    parser.add_argument("--dtype", choices=list(TYPES), default="float32", help=f"of {LLAMA_CPP}")
+    parser.add_argument("--rows", type=int, default=1, help=f"of {LLAMA_CPP}: the most of a batch")
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is no answer
     try:
-        side, told = make(arguments.side, arguments.threads)
+        if arguments.side == LLAMA_CPP:
+            tokens = Continued(arguments.threads, arguments.model, arguments.dtype, arguments.rows)
+            answers_to, told = functools.partial(continued, tokens), {"versions": versions(tokens.packages)}
+        else:
+            side, told = make(arguments.side, arguments.threads)
+            answers_to = functools.partial(answer, side)
     except ModuleNotFoundError as absent:
         print(json.dumps({"absent": absent.name}), file=answers)
         return
     print(json.dumps(told), file=answers)
     for line in sys.stdin:
-        print(json.dumps(answer(side, json.loads(line))), file=answers)
+        print(json.dumps(answers_to(json.loads(line))), file=answers)
 
 
 if __name__ == "__main__":
