@@ -24,8 +24,8 @@ def compiled(pattern: str, flags: str = "") -> re.Pattern[str]:
 
 
 _TOKENS = re.compile(
-    r"\\[pP](?P<name>\w|\{\w+\})|\\[ux]\{(?P<digits>[0-9a-fA-F]+)\}|\\(?P<escaped>.)|(?P<set>\[\^?\]?)|(?P<open>\(\?<(?![=!]))"
-    r"|(?P<flags>\(\?[aimsux-]+\))|(?P<group>\()|(?P<bar>\|)|(?P<close>\))|(?P<end>\])|(?P<other>.)",
+    r"\\[pP](?P<name>\w|\{[\w -]+\})|\\[ux]\{(?P<digits>[0-9a-fA-F]+)\}|\\(?P<escaped>.)|(?P<set>\[\^?\]?)"
+    r"|(?P<open>\(\?<(?![=!]))|(?P<flags>\(\?[aimsux-]+\))|(?P<group>\()|(?P<bar>\|)|(?P<close>\))|(?P<end>\])|(?P<other>.)",
     re.DOTALL,
 )
 
@@ -41,7 +41,7 @@ def as_re(pattern: str) -> str:
     for token in _TOKENS.finditer(pattern):
         kind, text = token.lastgroup, token[0]
         if kind == "name":
-            ranges = by_category(token["name"].strip("{}"), is_negated=in_set and text[1] == "P")
+            ranges = by_category(re.sub("[{} _-]", "", token["name"]).lower(), is_negated=in_set and text[1] == "P")
             members = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
             text = members if in_set else f"[{'^' * (text[1] == 'P')}{members}]"
         elif kind == "digits":
@@ -68,10 +68,10 @@ def as_re(pattern: str) -> str:
 
 @lru_cache(maxsize=64)
 def by_category(name: str, is_negated: bool) -> tuple[tuple[int, int], ...]:
-    """The ranges of code points whose general category begins so in `unicodedata`, or of all others."""
+    """The ranges of code points whose general category begins so, in small letters, or of all others."""
     found: list[tuple[int, int]] = []
     for point in range(sys.maxunicode + 1):
-        if unicodedata.category(chr(point)).startswith(name) != is_negated:
+        if unicodedata.category(chr(point)).lower().startswith(name) != is_negated:
             found.append((found.pop()[0] if found and found[-1][1] == point - 1 else point, point))
     return tuple(found)
 

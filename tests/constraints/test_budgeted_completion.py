@@ -115,6 +115,7 @@ def test_classes_are_what_every_token_says_by_itself(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.left_out
 def test_classes_on_a_real_vocabulary() -> None:
     """Some tokens of each state: those that are allowed, and others."""
     rng, vocabulary = random.Random(4), tekken_vocabulary()

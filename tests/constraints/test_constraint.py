@@ -64,7 +64,7 @@ def test_values_taken_as_json_schemas(value: object, accepts: list[str], rejects
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (b"a", "bytes is no constraint"),
+        (b"a", "a bytes is no constraint, it could be a pattern"),
         (["a", "b"], "list is no constraint"),
         (3.5, "float is no constraint"),
         ({"type": "json_schema", "json_schema": {}}, "needs its schema"),

@@ -72,6 +72,8 @@ REFUSED: list[tuple[Constraint, str, str | int, list[str]]] = [
     (PERSON, '{"name"', "1", ["expected ':'"]),
     (obj(a={"type": "null"}, b=False), '{"', 'b":', ['no value fits the key "b"']),
     (any_json({"type": "object", "minProperties": 2}), '{"a": "b"', "}", ["1 more property", "minProperties 2"]),
+    (any_json({"type": "object", "not": {"patternProperties": {"^a": {"type": "null"}}}}), '{"b": "b"', "}",
+     ["still needs a property that makes one of its alternatives hold"]),
     (any_json({"type": "object", "maxProperties": 1}), '{"a": "b"', ",", ["no other property", "maxProperties 1"]),
     (any_json({"type": "object"}), '{"a": "b", "', 'a"', ['the key "a" is there already']),
     (any_json({"properties": {"a": {}, "b": {}}}, order="any"), '{"a": "b", "', 'a"', ['"a" is there already']),

@@ -330,6 +330,18 @@ def test_a_text_with_tags_is_not_divided_at_each_token(monkeypatch: pytest.Monke
     assert matcher.is_accepting and num_divided == 1
 
 
+def test_a_list_of_objects_is_as_much_work_as_the_value_that_it_is_compared_with() -> None:
+    """A step for each 16 bytes of it and each entry, wherever it stands."""
+    entries = [{"a": "x" * number} for number in range(10)]
+    guard = JsonSchema({**OBJECTS, "items": {"not": {"enum": entries}}}).guard()
+    assert guard is not None
+    other, short, long = "z" * 16_000, {"a": "y" * 160}, {"a": "y" * 16_160}
+    texts = [json.dumps(value).encode() for value in ([short, other], [long, other], [other, long])]
+    less, more, behind = (sum(steps_of(judging_of(guard, text))) for text in texts)
+    assert 10_000 <= more - less < 10_500  # some of them to read it
+    assert abs(behind - more) < 100
+
+
 def test_what_takes_long_to_be_judged_is_not_forced() -> None:
     """A forced run is taken in one piece: the token comes with its mask, once it is judged."""
     below = {"properties": {"k": OBJECTS}, "required": ["k"], "additionalProperties": False}

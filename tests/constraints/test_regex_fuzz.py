@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import time
 from collections import Counter
 
@@ -84,6 +85,28 @@ def test_random_strings_as_python_patterns() -> None:
 @pytest.mark.timeout(900)
 def test_many_random_strings() -> None:
     assert compare_random_strings(seed=4, num_patterns=100_000)["compared"] > 30_000
+
+
+@pytest.mark.parametrize("pattern", [r"$\P{L }|a", r"\Pn", r"\p{l_}", r"[\p{ n}a]", r"[\Pn]", r"[^\P{-N}]"])
+def test_names_of_properties_are_loose(pattern: str) -> None:
+    """As Rust reads them: without blanks, small letters like capital ones."""
+    assert not differences(full_match(pattern), compiled(as_re(pattern)), "aA1 \n", 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [(r"\P", r"\p"), (r"\pN", r"\d|a"), ("(?i)", ""), (r"\z", "$"), ("{,2}", "{,3}"), (r"\w", r"\d"), ("*+", "*")],
+)
+def test_patterns_that_are_read_otherwise_are_noticed(written: str, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative control of the comparison."""
+    rightly = full_match
+
+    def misread(pattern: str, *rest: object) -> Node:
+        return rightly(pattern.replace(written, read), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sys.modules[__name__], "full_match", misread)
+    with pytest.raises((AssertionError, re.error)):  # of a pattern that is taken and should not be
+        compare_random_strings(seed=3, num_patterns=5000)
 
 
 def test_what_is_refused_is_named() -> None:

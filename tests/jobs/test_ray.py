@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import resource
@@ -98,12 +99,14 @@ class Cluster(ModuleType):
     def __init__(self, num_cpus: int, error: Exception | None = None) -> None:
         super().__init__("ray")
         self.num_cpus, self.error, self.addresses = num_cpus, error, list[str]()
+        self.options: dict[str, Any] = {}
         self.is_initialized = lambda: bool(self.addresses) and self.error is None
         self.cluster_resources = lambda: {"CPU": float(self.num_cpus)}
         self.cloudpickle = SimpleNamespace(register_pickle_by_value=lambda module: None)
 
     def init(self, address: str, **options: Any) -> None:
         self.addresses.append(address)
+        self.options = options
         if self.error is not None:
             raise self.error
 
@@ -131,6 +134,8 @@ def test_too_many_workers_are_refused_before_a_model_is_loaded(
         monkeypatch.setitem(sys.modules, "ray.data", ModuleType("ray.data"))
         done = Result(*arguments)
         assert done.code == console.USAGE and "take every CPU" in done.err, done.err
+        assert ray.options in ({}, {"log_to_driver": False, "logging_level": logging.ERROR})  # what is printed is ours
+        assert bool(ray.options) == (address is not None)
         assert ("--workers 1" if workers else "--executor local") in done.err
         assert ray.addresses == ([] if address is None else [address]) and not (tmp_path / "out").exists()
 

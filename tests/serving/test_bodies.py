@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,8 +184,8 @@ def test_the_size_of_a_constraint_is_that_of_the_slow_twin(monkeypatch: pytest.M
     for _ in range(600):
         deep = [deep]
     values: list[Any] = ['ä€𝐚\n"\\/\x7f', {"a b": [1, True, None, -7]}, {"enum": [f"{n}" for n in range(99)]}]
-    for number, value in enumerate([*values, "\ud800", deep]):
-        size = len(dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass"))
+    for number, value in enumerate([*values, "\ud800", deep, {"\ud800": [1, 2], "a": 3}, ["\ud800", Path("a")]]):
+        size = len(dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="surrogatepass"))
         asked = structure.Structure("json_schema", value, "guided_json")
         asked.check_size(size)
         with pytest.raises(BodyLimitError, match=f"{size:,} bytes as JSON"):

@@ -365,4 +365,8 @@ def test_the_description(endpoint: Endpoint) -> None:
         "/v1/models/{name}",
     }
     assert {"200", "400", "429", "503"} <= set(found["paths"][CHAT]["post"]["responses"])
+    posts = {path: one["post"] for path, one in found["paths"].items() if "post" in one}
+    assert {path: post["requestBody"]["required"] for path, post in posts.items()} == dict.fromkeys(posts, True)
+    told = {path: (post["operationId"], post["summary"]) for path, post in posts.items()}
+    assert told[CHAT] == ("chat", "The next message of a conversation") and len(set(told.values())) == len(posts) > 3
     assert LIMITS.max_new_tokens == 200

@@ -63,6 +63,16 @@ def ring(wrap: Callable[[Any], Any], size: int = 3) -> Any:
     return {"$ref": "#/$defs/d0", "$defs": definitions}
 
 
+def far(distance: int) -> str:
+    """A pattern that asks for a letter so far from the end: an intersection of some of them has very many states."""
+    return f"^(a|b)*a(a|b){{{distance}}}$"
+
+
+def by_distance(first: int, last: int) -> dict[str, Any]:
+    """A value for each place of that letter: patterns that divide the keys into 2**(last - first) regions."""
+    return {f"a(a|b){{{n}}}$": {"minimum": n} for n in range(first, last)}
+
+
 USABLE: dict[str, Callable[[], Any]] = {
     # -- nesting
     "300 levels": lambda: nested(
@@ -318,15 +328,55 @@ EITHER: dict[str, Callable[[], Any]] = {
     "20,000 letters": lambda: text("^[a-z]{20000}$") | {"minLength": 20_000},
     "names against longer patterns": lambda: {
         "type": "object",
-        "propertyNames": {"pattern": "^(a|b)*a(a|b){16}$"},
+        "propertyNames": {"pattern": far(16)},
         "patternProperties": {f"b(a|b){{{n}}}$": {"minimum": n} for n in range(14, 19)},
         "minProperties": 3,
     },
     "names against patterns": lambda: {
         "type": "object",
-        "propertyNames": {"pattern": "^(a|b)*a(a|b){12}$"},
-        "patternProperties": {f"a(a|b){{{n}}}$": {"minimum": n} for n in range(5)},
+        "propertyNames": {"pattern": far(12)},
+        "patternProperties": by_distance(0, 5),
         "minProperties": 3,
+    },
+    "names against more patterns": lambda: {
+        "type": "object",
+        "propertyNames": {"pattern": far(12)},
+        "patternProperties": by_distance(0, 8),
+        "minProperties": 3,
+    },
+    "names of a length against patterns": lambda: {
+        "type": "object",
+        "propertyNames": {"pattern": far(12), "maxLength": 24},
+        "patternProperties": by_distance(0, 5),
+        "minProperties": 3,
+    },
+    "properties beside patterns": lambda: {
+        "type": "object",
+        "properties": {"a" * n + "b" * (12 - n): {"maximum": n} for n in range(12)},
+        "patternProperties": by_distance(7, 12),
+        "additionalProperties": False,
+        "minProperties": 15,
+    },
+    "other properties than patterns": lambda: {
+        "type": "object",
+        "patternProperties": by_distance(7, 12),
+        "additionalProperties": {"type": "null"},
+        "minProperties": 3,
+    },
+    "no other properties than patterns": lambda: {
+        "type": "object",
+        "propertyNames": {"pattern": far(16)},
+        "allOf": [{"patternProperties": {pattern: schema}} for pattern, schema in by_distance(0, 8).items()],
+        "unevaluatedProperties": False,
+        "minProperties": 3,
+    },
+    "patterns that need a property": lambda: {
+        "type": "object",
+        "propertyNames": {"pattern": far(20)},
+        "dependentSchemas": {
+            "a" * (21 + n): {"patternProperties": {pattern: schema}, "minProperties": 3}
+            for n, (pattern, schema) in enumerate(by_distance(0, 8).items())
+        },
     },
     "an item nested 500 deep that must differ": lambda: {
         "type": "array",

@@ -10,6 +10,7 @@ import pytest
 from decodekit.constraints import compile
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.errors import ResourceLimitError, UnsatisfiableError
+from decodekit.testing import check_language
 from tests.reference.any_json import any_json
 from tests.reference.vocabularies import byte_vocabulary
 from tests.sizes import few
@@ -176,3 +177,26 @@ def test_a_const_of_draft_4_is_no_condition() -> None:
     assert accepts(JsonSchema({"$schema": "http://json-schema.org/draft-04/schema#", **schema}), '{"x":"a"}')
     with pytest.raises(UnsatisfiableError):
         JsonSchema(schema).root()
+
+
+@pytest.mark.parametrize(
+    ("asked", "denied", "accepts", "rejects"),
+    [
+        ({"enum": ["a", 1]}, {"enum": ["a", 1]}, [], ["a", 1]),
+        ({"enum": ["a", 1]}, {"type": "string", "enum": ["a", 1]}, [1], ["a"]),
+        ({"enum": ["a"]}, {"type": "integer", "enum": ["a"]}, ["a"], [1]),
+        ({"type": "string", "enum": ["a", 1]}, {"type": "integer", "enum": ["a", 1]}, ["a"], [1]),
+        ({"enum": ["a", 1]}, {"type": "string", "enum": [1]}, ["a", 1], ["b"]),
+    ],
+    ids=str,
+)
+def test_a_list_denied_with_its_type(asked: Any, denied: Any, accepts: list[Any], rejects: list[Any]) -> None:
+    """Only what the type admits is denied, so a property may be left a value."""
+    property_asked = {"type": "object", "properties": {"k": asked}, "required": ["k"]}
+    schema = {"allOf": [property_asked, {"not": {"properties": {"k": denied}}}]}
+    if not accepts:
+        with pytest.raises(UnsatisfiableError):
+            any_json(schema).root()
+        return
+    texts = [[json.dumps({"k": value}) for value in values] for values in (accepts, rejects)]
+    check_language(any_json(schema), accepts=texts[0], rejects=texts[1])

@@ -246,12 +246,13 @@ def test_texts_that_go_round(pattern: str, least: int, most: int | None, empty: 
 def test_patterns_against_each_other() -> None:
     """Sets of 2**n remainders, but a text is near: the first letter that all patterns can use is taken at once."""
     asked = [patterns.searched(f"^(a|b)*a(a|b){{{n}}}$", at="#").texts for n in range(5, 18)]
-    work = character_search._Work(0)
+    work = character_search.SearchWork()
     state, least, most = character_search._start([text.meet(*asked)])
-    for letter in "abbabaaabbbbabababba":  # and from wherever one stands
+    for letter in "abbabaaabbbbabababba":  # and from wherever one stands, whatever text was found before
+        character_search._text_lengths.clear()
         assert state is not None and character_search._has_word(state, least, most, work)
         state = after_letter(state, letter)
-    assert work.max_states - work.num_states < 600
+    assert 10 < work.num_states < 600
 
 
 def after_letter(state: character_search._State, letter: str) -> character_search._State | None:
@@ -290,3 +291,26 @@ def test_searches_that_wait_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
             character_search._resumed(number, (nothing for nothing in ()))
         waiting.append([*character_search._begun])
     assert waiting == [[0], [0, 1], [2], [2, 3], [4]]
+
+
+def test_the_rests_of_a_text_that_was_found_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who follows the text asks for each of them next, and would search for the same end each time."""
+    node = text.meet(*(patterns.searched(pattern, at="#").texts for pattern in ("^(a|b)*a(a|b){9}$", "b(a|b){4}$")))
+    character_search.forget()
+    assert character_search.is_empty(node) is False
+    state = character_search._start([*getattr(node, "operands", ())])[0]
+    assert state is not None
+    num_known = 0
+    while not character_search._is_end(state):
+        length = character_search._text_lengths[state]
+        assert character_search._known_answer(state, 0, length) and character_search._known_answer(state, length, None)
+        assert not character_search._known_answer(state, length + 1, None)  # perhaps there is a longer one, too
+        state = next(
+            after
+            for after in character_search._following(state)
+            if character_search._text_lengths.get(after) == length - 1
+        )
+        num_known += 1
+    assert num_known >= 10
+    character_search.forget()
+    assert character_search._known_answer(state, 0, None) is None

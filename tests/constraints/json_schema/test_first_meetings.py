@@ -16,7 +16,7 @@ from decodekit.constraints import JsonSchema, allocate_bitmask, compile
 from decodekit.constraints.engine.automaton import Automaton, begin_epoch
 from decodekit.constraints.json_schema.frames import objects
 from decodekit.constraints.json_schema.frames.objects import ObjectPlan
-from decodekit.constraints.json_schema.strings import text
+from decodekit.constraints.json_schema.strings import character_search, text
 from decodekit.constraints.language import utf8
 from decodekit.constraints.language.blocks import Block
 from decodekit.constraints.language.ir import both
@@ -173,3 +173,26 @@ def test_ranges_of_many_code_points_cut_few_ranges(monkeypatch: pytest.MonkeyPat
     text.encode(ranges)
     assert counts["intersect"] < 30  # not one for every digit of every surrogate
     assert JsonSchema({"type": "string"}).network() is not None
+
+
+@pytest.mark.parametrize("num_branches", [1, 16])
+def test_what_tells_the_keys_of_an_object_apart_takes_as_much_work_as_one_question(
+    num_branches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each region would be a question of its own, and so would be the regions of each branch."""
+    monkeypatch.setattr(character_search, "MAX_STATES", 800)
+    counts = counting(monkeypatch, character_search, "_followed")
+    branches = [
+        {
+            "type": "object",
+            "required": [f"k{number}"],
+            "patternProperties": {f"a(a|b){{{n}}}$": {"minimum": number} for n in range(5)},
+        }
+        for number in range(num_branches)
+    ]
+    schema = {"propertyNames": {"pattern": "^(a|b)*a(a|b){10}$|^k"}, "anyOf": branches}
+    network = any_json(schema).network()
+    plans = network.objects(network.root_goal)
+    assert len(plans) == num_branches and all(plan.classes for plan in plans)
+    assert counts["_followed"] <= 2 * 800
+    assert any("states are needed" in cause for cause in network.semantics.left.values())

@@ -8,6 +8,7 @@ import pytest
 from decodekit.constraints.author.coverage import check
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.document import support
+from decodekit.constraints.json_schema.frames.objects import MAX_WITNESSES
 from decodekit.errors import (
     ConstraintError,
     InvalidConstraintError,
@@ -199,3 +200,11 @@ def test_deep_nesting_is_a_typed_error() -> None:
         deep = {"properties": {"a": deep}}
     with pytest.raises(ResourceLimitError):
         JsonSchema(deep)
+
+
+@pytest.mark.parametrize("num_more", [0, 1])
+def test_what_is_left_to_the_guard_is_what_exceeds_the_bound_on_denied_keywords(num_more: int) -> None:
+    denied = [{"not": {"patternProperties": {f"^{n}": {"type": "null"}}}} for n in range(MAX_WITNESSES + num_more)]
+    network = JsonSchema({"type": "object", "allOf": denied}).network()
+    assert [plan.spec.witnesses != () for plan in network.objects(network.root_goal)] == [True]
+    assert len(network.semantics.left) == num_more

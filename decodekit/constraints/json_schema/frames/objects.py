@@ -30,7 +30,7 @@ from typing import Final, Literal, TypeAlias
 
 from decodekit.constraints.json_schema.meaning.semantics import Semantics
 from decodekit.constraints.json_schema.strings import text
-from decodekit.constraints.json_schema.strings.character_search import num_texts, texts
+from decodekit.constraints.json_schema.strings.character_search import SearchWork, is_empty, num_texts, texts
 from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values.inhabited import Ask, have_representatives
 from decodekit.constraints.json_schema.values.shape import FALSE, Goal, ObjectSpec, conjunction
@@ -98,7 +98,13 @@ class ObjectPlan:
     """The transitions of the objects of one spec; `is_inhabited` gives final answers, `keys` can be written."""
 
     def __init__(
-        self, spec: ObjectSpec, semantics: Semantics, order: Order, is_inhabited: Ask, keys: Node = text.BODY
+        self,
+        spec: ObjectSpec,
+        semantics: Semantics,
+        order: Order,
+        is_inhabited: Ask,
+        keys: Node = text.BODY,
+        share: int = 1,
     ) -> None:
         if len(spec.witnesses) > MAX_WITNESSES:
             error = ResourceLimitError(
@@ -117,6 +123,7 @@ class ObjectPlan:
         self.required = sorted(self.index[name] for name in spec.required)
         self._required_mask = sum(1 << number for number in self.required)
         self._counts = spec.max_properties is not None or spec.min_properties > 0
+        self._work = SearchWork(share)  # for all regions together: each would be a question of its own
         self._count_cap = max(spec.min_properties, (spec.max_properties or 0) + 1)
 
     # -- keys
@@ -165,7 +172,7 @@ class ObjectPlan:
             is_open = keys is self._all_keys
             if self._declared is not ir.EMPTY:
                 keys = text.without(keys, self._declared)
-            num_keys = _MANY if is_open else self._num_texts(keys, _MANY)
+            num_keys = _MANY if is_open else self._num_keys(keys)
             if num_keys:
                 classes.append(KeyClass(keys, goal, num_keys, is_open))
         return tuple(classes)
@@ -184,7 +191,7 @@ class ObjectPlan:
         regions: list[tuple[Node, frozenset[Node]]] = [(self._key_language, frozenset())]
         for number, pattern in enumerate(patterns):
             try:
-                regions = _divided(regions, pattern, patterns[:number])
+                regions = _divided(regions, pattern, patterns[:number], self._work)
             except ResourceLimitError as error:
                 left = patterns[number:]
                 asked = [goal for part in self.spec.parts for node, goal in part.patterns if node in left]
@@ -192,10 +199,15 @@ class ObjectPlan:
                 return regions, patterns[:number]
         return regions, patterns
 
-    def _num_texts(self, keys: Node, limit: int) -> int:
+    @kept
+    def _num_keys(self, keys: Node) -> int:
+        """The number of keys of a class, at most `_MANY`; kept, as the work for it is counted once."""
+        return self._num_texts(keys, _MANY, self._work)
+
+    def _num_texts(self, keys: Node, limit: int, work: SearchWork | None = None) -> int:
         """The number of some keys, at most `limit`, which also stands for a number that is hard to tell."""
         try:
-            return num_texts(keys, limit)
+            return num_texts(keys, limit, work)
         except ResourceLimitError as error:
             asked = [goal for part in self.spec.parts for _, goal in part.patterns]
             self.semantics.leave_goals(error, [self.spec.names, *asked])
@@ -513,7 +525,7 @@ class ObjectPlan:
 
 
 def _divided(
-    regions: list[tuple[Node, frozenset[Node]]], pattern: Node, earlier: Sequence[Node]
+    regions: list[tuple[Node, frozenset[Node]]], pattern: Node, earlier: Sequence[Node], work: SearchWork
 ) -> list[tuple[Node, frozenset[Node]]]:
     """Each region, with the patterns that its keys match, as what matches another pattern and what does not.
 
@@ -521,14 +533,14 @@ def _divided(
     region.
 
     Raises:
-        ResourceLimitError: more than `MAX_CLASSES`, or too many states to tell whether one is empty.
+        ResourceLimitError: more than `MAX_CLASSES`, or too much work to tell whether one is empty.
     """
-    apart = {other for other in earlier if text.meet(pattern, other).is_empty}
+    apart = {other for other in earlier if _is_empty(text.meet(pattern, other), work)}
     found: list[tuple[Node, frozenset[Node]]] = []
     for region, matched in regions:
         if matched.isdisjoint(apart):
             both = ((text.meet(region, pattern), matched | {pattern}), (text.without(region, pattern), matched))
-            found += [part for part in both if not part[0].is_empty]
+            found += [part for part in both if not _is_empty(part[0], work)]
         else:
             found.append((region, matched))
     if len(found) > MAX_CLASSES:
@@ -537,6 +549,13 @@ def _divided(
             hint="fewer overlapping patterns",
         )
     return found
+
+
+def _is_empty(keys: Node, work: SearchWork) -> bool:
+    """Whether there are no keys, told within some work."""
+    if keys.can_be_empty and keys.known_emptiness() is None and (told := is_empty(keys, work)) is not None:
+        keys.remember_emptiness(told)
+    return keys.is_empty
 
 
 def _can_all_choose(choices: tuple[_Choice, ...]) -> bool:

@@ -30,7 +30,7 @@ from decodekit.constraints.json_schema.strings.text import WordTable
 from decodekit.constraints.json_schema.values import scalars
 from decodekit.constraints.json_schema.values.inhabited import Ask, Emptiness
 from decodekit.constraints.json_schema.values.scalars import Scalar
-from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec, conjunction
+from decodekit.constraints.json_schema.values.shape import ArraySpec, Goal, ObjectSpec, Shape, conjunction
 from decodekit.constraints.json_schema.values.short_numbers import Numbers
 from decodekit.constraints.language import ir
 from decodekit.constraints.language.node import Node
@@ -166,7 +166,7 @@ class SchemaNetwork:
     def _below(self, goal: Goal, most: int) -> Iterator[Goal]:
         """The goals of the members and items of what satisfies a goal, of each kind at most so many."""
         shape = self.semantics.shape(goal)
-        for plan in map(self._object, shape.objects):
+        for plan in self._plans(shape):
             yield from plan.other_goals
             yield from (plan.goal(number) for number in range(min(len(plan.names), most)))
             yield from (witness.goal for witness in plan.spec.witnesses)
@@ -178,7 +178,7 @@ class SchemaNetwork:
     @kept
     def objects(self, goal: Goal) -> tuple[ObjectPlan, ...]:
         """The plans of the objects that satisfy a goal, those that no object satisfies left out."""
-        plans = map(self._object, self.semantics.shape(goal).objects)
+        plans = self._plans(self.semantics.shape(goal))
         return tuple([plan for plan in plans if plan.is_satisfiable(self.is_inhabited)])
 
     @kept
@@ -233,9 +233,14 @@ class SchemaNetwork:
         quotation = self.quotations[place]
         return Fresh(frames, listed, quotation.read, quotation.end, quotation.spell) if quotation.is_told else None
 
+    def _plans(self, shape: Shape) -> list[ObjectPlan]:
+        """The plans of the alternatives of a shape: many have smaller bounds each."""
+        share = max(1, len(shape.objects) // 2)
+        return [self._object(spec, share) for spec in shape.objects]
+
     @kept
-    def _object(self, spec: ObjectSpec) -> ObjectPlan:
-        return ObjectPlan(spec, self.semantics, self.order, self.is_inhabited, self.notation.keys)
+    def _object(self, spec: ObjectSpec, share: int) -> ObjectPlan:
+        return ObjectPlan(spec, self.semantics, self.order, self.is_inhabited, self.notation.keys, share)
 
     @kept
     def _array(self, spec: ArraySpec) -> ArrayPlan:
@@ -249,7 +254,7 @@ class SchemaNetwork:
         # All alternatives are asked, not only the first that holds: the answers of one round are found together.
         return any(
             [
-                *(self._object(spec).is_satisfiable(ask) for spec in shape.objects),
+                *(plan.is_satisfiable(ask) for plan in self._plans(shape)),
                 *(self._array(spec).is_satisfiable(ask) for spec in shape.arrays),
             ]
         )

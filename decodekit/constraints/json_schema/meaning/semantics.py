@@ -256,7 +256,7 @@ class Semantics:
         for part in parts:
             both = ir.both(strings, part)
             try:
-                is_empty = character_search.is_empty(both, _SHARE)
+                is_empty = character_search.is_empty(both, character_search.SearchWork(_SHARE))
             except ResourceLimitError:
                 is_empty, num_refused = None, num_refused + 1
             if is_empty:

@@ -54,7 +54,8 @@ _Search: TypeAlias = Generator[None, None, int]
 Between two stops it asks for nothing that a slice of work may stop.
 """
 
-_barren: set[_State] = set()  # from which no text leads to an end
+_text_lengths: dict[_State, int] = {}  # of some text that leads from a state to an end
+_barren: set[_State] = set()  # from which no text does
 _inhabited: tuple[_State, ...] = ()  # the last states that were asked for and have a text
 _begun: dict[Hashable, _Search] = {}  # by question, those that a slice of work has left
 _NONE: Final[frozenset[Node]] = frozenset()  # one for all: CPython makes another for every empty set
@@ -65,22 +66,22 @@ def forget() -> None:
     """Let go of all answers, and of the searches that wait."""
     global _inhabited
     _inhabited = ()
-    _barren.clear()
-    _begun.clear()
+    for known in (_text_lengths, _barren, _begun):
+        known.clear()
 
 
 forgetters.append(forget)
 
 
-def is_empty(node: Node, share: int = 1) -> bool | None:
+def is_empty(node: Node, work: SearchWork | None = None) -> bool | None:
     """Whether a body language has no word; None if the node is not a body language, or begins inside a character.
 
     Args:
         node: the language.
-        share: the search may take one part of so many of its bounds.
+        work: what the search may take; as much as one question by default.
 
     Raises:
-        ResourceLimitError: the search exceeds `MAX_STATES` or `MAX_PARTS`.
+        ResourceLimitError: the search exceeds it.
     """
     if not is_spelled(node):
         return None
@@ -91,7 +92,7 @@ def is_empty(node: Node, share: int = 1) -> bool | None:
             if not state[0]:
                 return None  # only complements: the language has words that are no texts
             questions.append((state, least, most))
-    return not any(_has_word(*question, _Work(question[1], share)) for question in questions)
+    return not any(_has_word(*question, (work or SearchWork()).lengthen(question[1])) for question in questions)
 
 
 def _alternatives(node: Node) -> list[list[Node]]:
@@ -216,13 +217,21 @@ def _after(state: _State, targets: Targets) -> _State | None:
     return _state([(node, index < num_asked) for index, node in enumerate(targets) if node is not None])
 
 
-class _Work:
-    """The budget of one question: a number of states, and of the conditions and alternatives in them."""
+class SearchWork:
+    """The work of one question, or of several together: a number of states, and of the conditions in them.
 
-    def __init__(self, least: int, share: int = 1) -> None:
-        self.num_lengthy = min(least, MAX_LENGTHY) // share
-        self.num_states = self.max_states = MAX_STATES // share + self.num_lengthy
-        self.num_parts = MAX_PARTS // share + self.num_lengthy
+    Args:
+        share: it may be one part of so many of the bounds of a question.
+    """
+
+    def __init__(self, share: int = 1) -> None:
+        self.share = share
+        self.num_states = self.num_parts = self.num_lengthy = 0
+
+    def lengthen(self, least: int) -> SearchWork:
+        """The same, with room for a text of so many characters."""
+        self.num_lengthy = max(self.num_lengthy, min(least, MAX_LENGTHY) // self.share)
+        return self
 
     def look(self, state: _State) -> None:
         """Count a state whose successors are made.
@@ -230,18 +239,18 @@ class _Work:
         Raises:
             ResourceLimitError: it is one too many.
         """
-        self.num_states -= 1
+        self.num_states += 1
         # The conditions, each counted with its alternatives.
-        self.num_parts -= sum(len(n.options) if isinstance(n, ir.Choice) else 1 for nodes in state for n in nodes)
-        if self.num_states < 0 or self.num_parts < 0:
+        self.num_parts += sum(len(n.options) if isinstance(n, ir.Choice) else 1 for nodes in state for n in nodes)
+        counted = ((self.num_states, MAX_STATES), (self.num_parts, MAX_PARTS))
+        if any(number > most // self.share + self.num_lengthy for number, most in counted):
             raise ResourceLimitError(
-                f"more than {self.max_states - self.num_states - 1:,} states are needed to tell whether an "
-                "intersection is empty",
+                f"more than {self.num_states - 1:,} states are needed to tell whether an intersection is empty",
                 hint="use fewer or simpler patterns together",
             )
 
 
-def _has_word(start: _State, least: int, most: int | None, work: _Work) -> bool:
+def _has_word(start: _State, least: int, most: int | None, work: SearchWork) -> bool:
     """Whether a text of some length between the bounds leads from a state to an end."""
     known = _known_answer(start, least, most)
     if known is None:
@@ -255,11 +264,18 @@ def _known_answer(start: _State, least: int, most: int | None) -> bool | None:
         return True
     if start in _barren:
         return False
+    if _is_between(_text_lengths.get(start), least, most):
+        return True
     is_bounded = least > 0 or most is not None
     # With fewer conditions than a state that has a text: every successor of an intersection that lost an operand.
     if not is_bounded and len(start[0]) > 1 and any(start[0] <= one[0] and start[1] <= one[1] for one in _inhabited):
         return True
     return None
+
+
+def _is_between(length: int | None, least: int, most: int | None) -> bool:
+    """Whether a length is known and lies between the bounds."""
+    return length is not None and least <= length and (most is None or length <= most)
 
 
 def _resumed(question: Hashable, search: _Search) -> int:
@@ -278,7 +294,7 @@ def _resumed(question: Hashable, search: _Search) -> int:
         raise
 
 
-def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Search:
+def _looking(start: _State, least: int, most: int | None, work: SearchWork) -> _Search:
     """Best first; then, where the length is bounded, breadth first."""
     known = _known_answer(start, least, most)
     if known is not None:
@@ -289,17 +305,19 @@ def _looking(start: _State, least: int, most: int | None, work: _Work) -> _Searc
     return found or (yield from _search(start, least, most, work))
 
 
-def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: float) -> _Search:
+def _dive(start: _State, least: int, most: int | None, work: SearchWork, max_states: float) -> _Search:
     """Whether a text is found best first, within so many states; exact if they do not bound it, nor does the length."""
     global _inhabited
     order = count(step=-1)  # of equal ones the last first: deeper and deeper
     queue = [(0, 0, 0, next(order), start, 0)]
-    seen = {(start, 0)}
+    seen: dict[tuple[_State, int], tuple[_State, int] | None] = {(start, 0): None}  # each with the one before it
     num_states = 0
     while queue and num_states < max_states:
         *_, state, length = heappop(queue)
         num_states += 1
-        if _is_end(state) and length >= least:
+        left = 0 if _is_end(state) and length >= least else _text_lengths.get(state)
+        if left is not None and _is_between(length + left, least, most):
+            _learn_way((state, min(length, least)), left, seen)
             _inhabited = (start, *_inhabited)[:_MAX_COMPARED]
             return True
         if state in _barren or length == most:
@@ -310,7 +328,7 @@ def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: 
         for after in _following(state):
             key = (after, min(length, least))
             if key not in seen:
-                seen.add(key)
+                seen[key] = (state, min(length - 1, least))
                 heappush(queue, (*_rank(after, length, least), next(order), after, length))
     if not queue and not least and most is None:
         if len(_barren) > MAX_REMEMBERED:
@@ -319,7 +337,17 @@ def _dive(start: _State, least: int, most: int | None, work: _Work, max_states: 
     return False
 
 
-def _search(start: _State, least: int, most: int | None, work: _Work) -> _Search:
+def _learn_way(end: tuple[_State, int], left: int, before: dict[tuple[_State, int], tuple[_State, int] | None]) -> None:
+    """Keep the lengths of the rests of a text: who follows it asks for each of them next."""
+    if len(_text_lengths) > MAX_REMEMBERED:
+        _text_lengths.clear()
+    step: tuple[_State, int] | None = end
+    while step is not None:
+        _text_lengths.setdefault(step[0], left)
+        step, left = before[step], left + 1
+
+
+def _search(start: _State, least: int, most: int | None, work: SearchWork) -> _Search:
     """Whether there is a text of a bounded length, breadth first: each state is looked at once beyond the least."""
     frontier = {start}
     frontiers: dict[frozenset[_State], int] = {}  # shorter than the least length, with the length
@@ -393,16 +421,17 @@ def _num_ways(node: Node) -> int:
 _MAX_LENGTH: Final = 2_000  # a language with longer texts only is taken to be large
 
 
-def num_texts(body: Node, limit: int) -> int:
-    """The number of texts in a body language, or `limit` if there are at least so many; errors as of `is_empty`."""
+def num_texts(body: Node, limit: int, work: SearchWork | None = None) -> int:
+    """The number of texts in a body language, or `limit` if there are at least so many; else as `is_empty`."""
     start, least, most = _start([trust(body)])
-    return 0 if start is None else _resumed((body, limit), _counting(start, least, most, limit))
+    if start is None:
+        return 0
+    return _resumed((body, limit), _counting(start, least, most, limit, (work or SearchWork()).lengthen(least)))
 
 
-def _counting(start: _State, least: int, most: int | None, limit: int) -> _Search:
+def _counting(start: _State, least: int, most: int | None, limit: int, work: SearchWork) -> _Search:
     """Level by level: the number of ways into each state after k characters."""
     total = length = 0
-    work = _Work(least)
     frontier = {start: 1} if (yield from _looking(start, least, most, work)) else {}
     while frontier and total + sum(frontier.values()) < limit:  # each of these ways goes on to a text of its own
         if length >= _MAX_LENGTH:
