@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import repeat
 from typing import Any
@@ -11,6 +11,7 @@ from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.thought import Thought
 from decodekit.chat.tools import NO_TEMPLATE, in_format_of, tells_format, waits
 from decodekit.constraints import as_constraint, compile
+from decodekit.constraints.coercion import named_constraint
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.matching.matcher import Matcher
@@ -20,16 +21,25 @@ from decodekit.decoding.request.prompt import Prompt
 from decodekit.decoding.request.settings import MAX_ROLLBACKS, Settings, left_out_of
 from decodekit.decoding.request.stopping import StoppingFunction, StopStrings
 from decodekit.decoding.search.search import Aggregation, Search
-from decodekit.errors import DecodekitError, OptionError, ResourceLimitError, UselessOptionError, raise_faults, warn
-from decodekit.llm.plans.option_rules import GenerateCall
+from decodekit.errors import (
+    DecodekitError,
+    OptionError,
+    ResourceLimitError,
+    UselessOptionError,
+    collecting,
+    raise_faults,
+    warn,
+)
+from decodekit.llm.plans.option_rules import are_tokens, faults_of_call, template_arguments_of
 from decodekit.llm.thoughts import Reasoning, reasoning_of
-from decodekit.models.causal_lm import CausalLM
+from decodekit.models.causal_lm import NO_DRAFTS, CausalLM, can_verify
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import LogitsProcessor, Pipeline
-from decodekit.speculation.proposer import each_proposer
+from decodekit.speculation.proposer import Proposer, each_proposer
 from decodekit.speculation.proposers.canonical import Canonical
-from decodekit.strategy import Strategy, can_redraw, lead_of
-from decodekit.strategy.options.generate_options import GenerateOptions, OnLength
+from decodekit.strategy import Greedy, Strategy, can_redraw, lead_of, resolve_strategy
+from decodekit.strategy.options.generate_options import GenerateOptions, OnLength, stops_of
+from decodekit.strategy.options.recommended import read_recommended, recommended_for
 from decodekit.vocabulary import Vocabulary
 
 
@@ -45,7 +55,7 @@ class Plan:
         grammar: the compiled constraint; None without one.
         search: the strategy, if it has a loop of its own.
         choice: the strategy, if it chooses among several samples.
-        told: what the chat template is told beside the messages.
+        chat: what the chat template is told beside the messages.
         recommended: what the strategy takes from the generation config of the model.
         reasoning: how texts may reason; None if they are all answer.
         decoder: decodes its requests in an engine.
@@ -87,28 +97,48 @@ class Plan:
             ConstraintError: the constraint cannot be used.
             ChatTemplateError: the chat template does not tell how tools are called.
         """
-        call = GenerateCall.of(model, vocabulary, options, faults)
+        strategy, recommended = _strategy(model, options, faults)
+        constraint = options.constraint
+        if isinstance(constraint, str):
+            with collecting(faults):
+                constraint = named_constraint(constraint)
+        contrast: Contrast | None = getattr(strategy, "contrast", None)
+        contrasted = model
+        if contrast is not None:
+            with collecting(faults):
+                contrasted = contrast.applied_to(model, vocabulary)
+        given, ending = options.stop_token_ids, vocabulary
+        if given is not None and are_tokens(given, vocabulary.size):
+            ending = vocabulary.ending_with(given)
+        pipeline = []
+        for processor in strategy.pipeline:
+            with collecting(faults):
+                pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
+        proposer = strategy.proposer
+        if proposer is not None and not can_verify(model):
+            warn(f"speculate has no effect on {model.name}, {NO_DRAFTS}. Texts are those without it.")
+            proposer = None
+        proposers = each_proposer(proposer)
+        faults += faults_of_call(options, strategy, model, vocabulary, contrasted, pipeline, proposers)
         raise_faults(faults)
-        strategy = call.strategy
-        assert strategy is not None
-        grammar = compile(_constraint(call, tokenizer), vocabulary) if call.is_constrained else None
-        _check_compiled(call, grammar)
-        given: object = strategy  # the type of a strategy does not say that it may be a search
-        choice = given if isinstance(given, Aggregation) else None
-        search = given if isinstance(given, Search) else None
-        constraint = None if grammar is None else grammar.constraint
-        reasoning = reasoning_of(options, constraint, call.ending_vocabulary, tokenizer, call.chat)
-        settings = _settings(call, strategy, choice, canonical(), () if reasoning is None else reasoning.texts)
+        chat = template_arguments_of(options, [])
+        grammar = None
+        if constraint is not None:
+            grammar = compile(_constraint(constraint, chat, tokenizer), vocabulary)
+        _check_compiled(options, grammar, pipeline)
+        one: object = strategy  # the type of a strategy does not say that it may be a search
+        reasoning = reasoning_of(options, None if grammar is None else grammar.constraint, ending, tokenizer, chat)
+        texts = () if reasoning is None else reasoning.texts
         return cls(
             options,
             strategy,
-            call.contrasted,
-            settings,
+            contrasted,
+            _settings(options, strategy, Pipeline(pipeline), proposer, ending, canonical(), texts),
             grammar,
-            search,
-            choice,
-            call.chat,
-            tuple(call.recommended.items()),
+            one if isinstance(one, Search) else None,
+            one if isinstance(one, Aggregation) else None,
+            chat,
+            tuple(recommended.items()),
             reasoning,
         )
 
@@ -195,35 +225,51 @@ class Plan:
                     memory.check_rows(self.model, 1, 1, f"{name}={num_tokens}", 1 + min(num_tokens, longest))
 
 
-def _constraint(call: GenerateCall, tokenizer: Any) -> Constraint:
+def _strategy(
+    model: CausalLM, options: GenerateOptions, faults: list[DecodekitError]
+) -> tuple[Strategy, Mapping[str, Any]]:
+    """The strategy that options name, and what it takes from the model's generation config; greedy if it is a fault."""
+    strategy: Strategy = Greedy()
+    taken: Mapping[str, Any] = {}
+    with collecting(faults):
+        recommended = read_recommended(model.generation_config) if hasattr(model, "generation_config") else {}
+        taken = recommended_for(options.strategy, options.strategy_options, recommended)
+        strategy = resolve_strategy(options.strategy, {**taken, **options.strategy_options})
+    return strategy, taken
+
+
+def _constraint(given: Any, chat: TemplateArguments, tokenizer: Any) -> Constraint:
     """The constraint, with what the tokenizer tells of it."""
-    constraint = as_constraint(call.constraint)
+    constraint = as_constraint(given)
     if tokenizer is None or not waits(constraint):
         return constraint
-    template = call.chat.options.get("chat_template")
+    template = chat.options.get("chat_template")
     if not tells_format(tokenizer, template):
         warn(NO_TEMPLATE)
     return in_format_of(constraint, tokenizer, template)
 
 
 def _settings(
-    call: GenerateCall,
+    options: GenerateOptions,
     strategy: Strategy,
-    choice: Aggregation | None,
+    pipeline: Pipeline,
+    proposer: Proposer | None,
+    vocabulary: Vocabulary,
     canonical: Canonical,
     texts: Sequence[bytes | None],
 ) -> Settings:
-    options = call.options
+    stops = stops_of(options.stop)
+    stop_strings = tuple(one for one in stops if not callable(one))
     num_alternatives = int(options.logprobs) if options.logprobs is not True else 0
-    needs_logprobs = bool(options.logprobs) or (choice is not None and choice.needs_logprobs)
+    needs_logprobs = bool(options.logprobs) or (isinstance(strategy, Aggregation) and strategy.needs_logprobs)
     contrast = getattr(strategy, "contrast", None)
     return Settings(
-        vocabulary=call.ending_vocabulary,
-        pipeline=Pipeline(call.pipeline),
+        vocabulary=vocabulary,
+        pipeline=pipeline,
         select=strategy.select,
         max_new_tokens=options.max_new_tokens,
-        stop=StopStrings(call.stop_strings, options.include_stop),
-        stop_rules=tuple(StoppingFunction(one) for one in call.stops if callable(one)),
+        stop=StopStrings(stop_strings, options.include_stop),
+        stop_rules=tuple(StoppingFunction(one) for one in stops if callable(one)),
         num_alternatives=num_alternatives if needs_logprobs else None,
         can_redraw=can_redraw(strategy),
         max_rollbacks=MAX_ROLLBACKS if options.max_rollbacks is None else options.max_rollbacks,
@@ -233,7 +279,7 @@ def _settings(
         masks=options.masks,
         traces=options.trace,
         texts=texts,
-        proposer=call.proposer,
+        proposer=proposer,
         verify=getattr(strategy, "verify", "coupled"),  # a search has none
         mirostat=getattr(strategy, "mirostat", None),  # beams have none
         canonical=canonical,
@@ -241,20 +287,21 @@ def _settings(
     )
 
 
-def _check_compiled(call: GenerateCall, grammar: CompiledGrammar | None) -> None:
+def _check_compiled(
+    options: GenerateOptions, grammar: CompiledGrammar | None, pipeline: Sequence[LogitsProcessor]
+) -> None:
     """Raise what only the compiled constraint shows.
 
     Raises:
         UselessOptionError: nothing is ever rolled back.
         OptionError: no text of the constraint is short enough to be closed in time.
     """
-    options = call.options
     if options.max_rollbacks is not None and (grammar is None or not grammar.has_guard):
         cause = f"max_rollbacks={options.max_rollbacks} has no effect: only a constraint with a guard takes texts back"
         raise UselessOptionError(cause, at="max_rollbacks")
     if grammar is None or options.on_length != "close":
         return
-    least = _least_tokens(grammar, call.left_out[0], call.pipeline)
+    least = _least_tokens(grammar, pipeline)
     if least > options.max_new_tokens:
         raise OptionError(
             f"max_new_tokens={options.max_new_tokens:,} is too few for any text of the constraint: it needs {least:,}",
@@ -263,13 +310,14 @@ def _check_compiled(call: GenerateCall, grammar: CompiledGrammar | None) -> None
         )
 
 
-def _least_tokens(grammar: CompiledGrammar, left_out: frozenset[int], pipeline: Sequence[LogitsProcessor]) -> int:
+def _least_tokens(grammar: CompiledGrammar, pipeline: Sequence[LogitsProcessor]) -> int:
     """The number of tokens that suffice for some text, none of them forbidden.
 
     Raises:
         OptionError: there is no text without the forbidden tokens, or none was found.
         ResourceLimitError: none was found, and nothing is forbidden.
     """
+    left_out = left_out_of(pipeline, grammar.vocabulary.size)[0]
     try:
         return grammar.least_tokens(left_out)
     except ResourceLimitError as error:
