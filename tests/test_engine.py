@@ -122,12 +122,12 @@ def test_rows_of_a_model_are_read_together(llm: LLM) -> None:
     scheduler, decoder = Scheduler(8), Texts(model)
     plans = [llm.plan(GenerateOptions.of(max_new_tokens=8, logprobs=i % 2), []) for i in range(8)]
     for i, plan in enumerate(plans):
-        scheduler.add(ScheduledRequest(i, llm.request("abc"[i % 3], plan), decoder, plan.settings))
+        scheduler.add(ScheduledRequest(i, llm.request("abc"[i % 3], plan), decoder, plan))
     while not scheduler.is_idle:
         scheduler.step()
     assert num_rows[:7] == [8] * 7 and len(num_rows) == 8
-    limits = [replace(plans[0].settings, max_new_tokens=n) for n in (3, 5)]
-    assert limits[0].batch_key is limits[1].batch_key is not plans[1].settings.batch_key
+    limits = [replace(plans[0], max_new_tokens=n) for n in (3, 5)]
+    assert limits[0].batch_key is limits[1].batch_key is not plans[1].batch_key
 
 
 def test_texts_stay_in_their_rows(llm: LLM) -> None:
@@ -143,7 +143,7 @@ def test_texts_stay_in_their_rows(llm: LLM) -> None:
     scheduler, decoder = Scheduler(4), Texts(model)
     for i, limit in enumerate((2, 9, 3, 9)):
         plan = llm.plan(GenerateOptions.of(max_new_tokens=limit), [])
-        scheduler.add(ScheduledRequest(i, llm.request("abca"[i], plan), decoder, plan.settings))
+        scheduler.add(ScheduledRequest(i, llm.request("abca"[i], plan), decoder, plan))
     while not scheduler.is_idle:
         scheduler.step()
     assert last_rows[0] == [0, 1, 2, 3]

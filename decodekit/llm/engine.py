@@ -328,7 +328,7 @@ class Engine:
             thought = request.thought if isinstance(request, Request) else None
             handle = Handle(index, plan, thought, lambda: self._cancel(index), self._check_process)
             scheduled = ScheduledRequest(
-                index, request, plan.decoder, plan.settings, plan.num_samples, priority=priority, owner=owner
+                index, request, plan.decoder, plan, plan.num_samples, priority=priority, owner=owner
             )
             loop.handles[index] = handle
 

@@ -179,7 +179,7 @@ class Traffic:
         index = self.counts["submitted"]
         self.counts["submitted"] += 1
         self.asked[index] = Asked(tuple(prompt), options)
-        self.scheduler.add(ScheduledRequest(index, request, plan.decoder, plan.settings, plan.num_samples, **place))
+        self.scheduler.add(ScheduledRequest(index, request, plan.decoder, plan, plan.num_samples, **place))
 
     def cancel(self, index: int) -> None:
         """End a request early."""

@@ -1,4 +1,4 @@
-"""The plan of a call, made of checked options: the model, the settings of the loops, and the compiled constraint."""
+"""The plan of a call, made of checked options: the settings of the loops, the model, and the compiled constraint."""
 
 from __future__ import annotations
 
@@ -43,15 +43,14 @@ from decodekit.strategy.options.recommended import read_recommended, recommended
 from decodekit.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A checked call.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Settings):
+    """A checked call: the settings of its loops, and what is done around them.
 
     Args:
         options: as they were given.
         strategy: takes the tokens.
         model: runs; under the contrast if there is one.
-        settings: of the loops.
         grammar: the compiled constraint; None without one.
         search: the strategy, if it has a loop of its own.
         choice: the strategy, if it chooses among several samples.
@@ -64,13 +63,12 @@ class Plan:
     options: GenerateOptions
     strategy: Strategy
     model: CausalLM
-    settings: Settings
     grammar: CompiledGrammar | None
     search: Search | None
     choice: Aggregation | None
     chat: TemplateArguments
-    recommended: tuple[tuple[str, Any], ...] = ()
-    reasoning: Reasoning | None = None
+    recommended: tuple[tuple[str, Any], ...]
+    reasoning: Reasoning | None
     decoder: Decoder[Any] | None = None
 
     @classmethod
@@ -107,17 +105,8 @@ class Plan:
         if contrast is not None:
             with collecting(faults):
                 contrasted = contrast.applied_to(model, vocabulary)
-        given, ending = options.stop_token_ids, vocabulary
-        if given is not None and are_tokens(given, vocabulary.size):
-            ending = vocabulary.ending_with(given)
-        pipeline = []
-        for processor in strategy.pipeline:
-            with collecting(faults):
-                pipeline.append(processor.for_vocabulary(ending.size, ending.eos_token_ids))
-        proposer = strategy.proposer
-        if proposer is not None and not can_verify(model):
-            warn(f"speculate has no effect on {model.name}, {NO_DRAFTS}. Texts are those without it.")
-            proposer = None
+        ending, pipeline = _pipeline(strategy, options, vocabulary, faults)
+        proposer = _proposer(strategy, model)
         proposers = each_proposer(proposer)
         faults += faults_of_call(options, strategy, model, vocabulary, contrasted, pipeline, proposers)
         raise_faults(faults)
@@ -126,20 +115,40 @@ class Plan:
         if constraint is not None:
             grammar = compile(_constraint(constraint, chat, tokenizer), vocabulary)
         _check_compiled(options, grammar, pipeline)
-        one: object = strategy  # the type of a strategy does not say that it may be a search
+        given: object = strategy  # the type of a strategy does not say that it may be a search
+        choice = given if isinstance(given, Aggregation) else None
         reasoning = reasoning_of(options, None if grammar is None else grammar.constraint, ending, tokenizer, chat)
-        texts = () if reasoning is None else reasoning.texts
+        stops = stops_of(options.stop)
         return cls(
-            options,
-            strategy,
-            contrasted,
-            _settings(options, strategy, Pipeline(pipeline), proposer, ending, canonical(), texts),
-            grammar,
-            one if isinstance(one, Search) else None,
-            one if isinstance(one, Aggregation) else None,
-            chat,
-            tuple(recommended.items()),
-            reasoning,
+            vocabulary=ending,
+            pipeline=Pipeline(pipeline),
+            select=strategy.select,
+            max_new_tokens=options.max_new_tokens,
+            stop=StopStrings(tuple(one for one in stops if not callable(one)), options.include_stop),
+            stop_rules=tuple(StoppingFunction(one) for one in stops if callable(one)),
+            num_alternatives=_num_alternatives(options, choice),
+            can_redraw=can_redraw(strategy),
+            max_rollbacks=MAX_ROLLBACKS if options.max_rollbacks is None else options.max_rollbacks,
+            must_close=options.on_length == "close",
+            fast_forward=options.fast_forward,
+            lead=lead_of(strategy),
+            masks=options.masks,
+            traces=options.trace,
+            texts=() if reasoning is None else reasoning.texts,
+            proposer=proposer,
+            verify=getattr(strategy, "verify", "coupled"),  # a search has none
+            mirostat=getattr(strategy, "mirostat", None),  # beams have none
+            canonical=canonical(),
+            distribution_of="the model" if contrast is None else f"the model under {contrast!r:.80}",
+            options=options,
+            strategy=strategy,
+            model=contrasted,
+            grammar=grammar,
+            search=given if isinstance(given, Search) else None,
+            choice=choice,
+            chat=chat,
+            recommended=tuple(recommended.items()),
+            reasoning=reasoning,
         )
 
     @property
@@ -215,10 +224,10 @@ class Plan:
         if self.num_samples > 1:
             name = "n" if self.choice else "num_return_sequences"
             memory.check_texts(self.num_samples, f"{name}={self.num_samples}")
-        memory.check_masks(num_prompts * rows, self.settings.vocabulary.num_mask_words, option)
+        memory.check_masks(num_prompts * rows, self.vocabulary.num_mask_words, option)
         memory.check_rows(self.model, num_sure * rows, 1, option)
         longest = min(self.options.max_new_tokens, self.model.context_length or memory.MAX_TOKENS)
-        for proposer in each_proposer(self.settings.proposer):
+        for proposer in each_proposer(self.proposer):
             for name in ("num_tokens", "max_tokens"):
                 num_tokens = getattr(proposer, name, 0)
                 if num_tokens > 1:
@@ -238,6 +247,31 @@ def _strategy(
     return strategy, taken
 
 
+def _pipeline(
+    strategy: Strategy, options: GenerateOptions, vocabulary: Vocabulary, faults: list[DecodekitError]
+) -> tuple[Vocabulary, list[LogitsProcessor]]:
+    """The vocabulary where `stop_token_ids` end a text, too, and the processors of the strategy for it."""
+    given, pipeline = options.stop_token_ids, []
+    if given is not None and are_tokens(given, vocabulary.size):
+        vocabulary = vocabulary.ending_with(given)
+    for processor in strategy.pipeline:
+        with collecting(faults):
+            pipeline.append(processor.for_vocabulary(vocabulary.size, vocabulary.eos_token_ids))
+    return vocabulary, pipeline
+
+
+def _proposer(strategy: Strategy, model: CausalLM) -> Proposer | None:
+    """The proposer of a strategy, made once: its model is loaded when it is first used, for checks or for drafts.
+
+    None, with a warning, where the model cannot verify drafts.
+    """
+    proposer = strategy.proposer
+    if proposer is None or can_verify(model):
+        return proposer
+    warn(f"speculate has no effect on {model.name}, {NO_DRAFTS}. Texts are those without it.")
+    return None
+
+
 def _constraint(given: Any, chat: TemplateArguments, tokenizer: Any) -> Constraint:
     """The constraint, with what the tokenizer tells of it."""
     constraint = as_constraint(given)
@@ -249,42 +283,11 @@ def _constraint(given: Any, chat: TemplateArguments, tokenizer: Any) -> Constrai
     return in_format_of(constraint, tokenizer, template)
 
 
-def _settings(
-    options: GenerateOptions,
-    strategy: Strategy,
-    pipeline: Pipeline,
-    proposer: Proposer | None,
-    vocabulary: Vocabulary,
-    canonical: Canonical,
-    texts: Sequence[bytes | None],
-) -> Settings:
-    stops = stops_of(options.stop)
-    stop_strings = tuple(one for one in stops if not callable(one))
-    num_alternatives = int(options.logprobs) if options.logprobs is not True else 0
-    needs_logprobs = bool(options.logprobs) or (isinstance(strategy, Aggregation) and strategy.needs_logprobs)
-    contrast = getattr(strategy, "contrast", None)
-    return Settings(
-        vocabulary=vocabulary,
-        pipeline=pipeline,
-        select=strategy.select,
-        max_new_tokens=options.max_new_tokens,
-        stop=StopStrings(stop_strings, options.include_stop),
-        stop_rules=tuple(StoppingFunction(one) for one in stops if callable(one)),
-        num_alternatives=num_alternatives if needs_logprobs else None,
-        can_redraw=can_redraw(strategy),
-        max_rollbacks=MAX_ROLLBACKS if options.max_rollbacks is None else options.max_rollbacks,
-        must_close=options.on_length == "close",
-        fast_forward=options.fast_forward,
-        lead=lead_of(strategy),
-        masks=options.masks,
-        traces=options.trace,
-        texts=texts,
-        proposer=proposer,
-        verify=getattr(strategy, "verify", "coupled"),  # a search has none
-        mirostat=getattr(strategy, "mirostat", None),  # beams have none
-        canonical=canonical,
-        distribution_of="the model" if contrast is None else f"the model under {contrast!r:.80}",
-    )
+def _num_alternatives(options: GenerateOptions, choice: Aggregation | None) -> int | None:
+    """The number of alternatives that are recorded with each token; None if nothing is."""
+    if not options.logprobs:
+        return 0 if choice is not None and choice.needs_logprobs else None
+    return 0 if options.logprobs is True else options.logprobs
 
 
 def _check_compiled(

@@ -123,8 +123,8 @@ class Preparing:
         )
         num_bytes = 0 if plan.grammar is None else plan.grammar.constraint.num_bytes
         with self._lock:
-            batch_key = self._batch_keys.keep(key_of_batch, (plan.settings.batch_key, held), num_bytes)[0]
-        plan = self._with_decoder(replace(plan, settings=replace(plan.settings, batch_key=batch_key)))
+            batch_key = self._batch_keys.keep(key_of_batch, (plan.batch_key, held), num_bytes)[0]
+        plan = self._with_decoder(replace(plan, batch_key=batch_key))
         with self._lock:
             return self._plans.keep(key, (plan, held), num_bytes)[0]
 
@@ -141,7 +141,7 @@ class Preparing:
             if not hasattr(search, "decoder"):
                 cause = f"{search!r:.60} decodes in a way of its own, which an engine cannot share its rows with"
                 raise OptionError(cause, at="strategy", hint="LLM.generate; or a strategy.searching.Searching")
-            return replace(plan, decoder=search.decoder(plan.model, plan.settings))
+            return replace(plan, decoder=search.decoder(plan.model, plan))
         with self._lock:
             known = next((model for contrast, model in self._models if _is_equal(contrast, plan.contrast)), None)
             if known is None:
