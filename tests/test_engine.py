@@ -730,13 +730,15 @@ def test_salts_share_nothing(llm: LLM) -> None:
 
 
 def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many constraints there were, the memory of those that are kept has a bound."""
+    """However many constraints texts had, the memory of those that are kept has a bound."""
     monkeypatch.setattr("decodekit.llm.plans.prepared.MOST_BYTES", 200_000)
     grammars = list[weakref.ref[Any]]()
     with llm.engine() as engine:
         for number in range(30):
             schema = {"type": "object", "properties": {f"{number}-{i}": {"type": "integer"} for i in range(80)}}
-            plan = engine._preparing.plan({"constraint": schema, "max_new_tokens": 4}, [])
+            options: Any = {"constraint": schema, "max_new_tokens": 4, "on_length": "return"}
+            assert engine.submit("abc", **options).result().text
+            plan, _ = engine._preparing.plan(options, [])
             assert plan.grammar is not None
             grammars.append(weakref.ref(plan.grammar))
             num_bytes = plan.grammar.constraint.num_bytes
@@ -744,7 +746,6 @@ def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.Mon
         assert prepared.num_bytes <= 200_000 and len(prepared) == 200_000 // num_bytes == len(
             engine._preparing._batch_keys
         )
-        assert engine.submit("abc", constraint=schema, max_new_tokens=4, on_length="return").result().text
         del plan
         compiler._grammars.clear()
         gc.collect()

@@ -15,7 +15,6 @@ from decodekit.constraints.coercion import named_constraint
 from decodekit.constraints.constraint import Constraint
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.decoding.loop.decoder import Decoder
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.request.prompt import Prompt
 from decodekit.decoding.request.settings import MAX_ROLLBACKS, Settings, left_out_of
@@ -57,7 +56,6 @@ class Plan(Settings):
         chat: what the chat template is told beside the messages.
         recommended: what the strategy takes from the generation config of the model.
         reasoning: how texts may reason; None if they are all answer.
-        decoder: decodes its requests in an engine.
     """
 
     options: GenerateOptions
@@ -69,7 +67,6 @@ class Plan(Settings):
     chat: TemplateArguments
     recommended: tuple[tuple[str, Any], ...]
     reasoning: Reasoning | None
-    decoder: Decoder[Any] | None = None
 
     @classmethod
     def of(
