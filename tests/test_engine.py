@@ -738,7 +738,7 @@ def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.Mon
             schema = {"type": "object", "properties": {f"{number}-{i}": {"type": "integer"} for i in range(80)}}
             options: Any = {"constraint": schema, "max_new_tokens": 4, "on_length": "return"}
             assert engine.submit("abc", **options).result().text
-            plan, _ = engine._preparing.plan(options, [])
+            plan, _ = engine._preparing.plan(GenerateOptions.of(**options), [])
             assert plan.grammar is not None
             grammars.append(weakref.ref(plan.grammar))
             num_bytes = plan.grammar.constraint.num_bytes

@@ -302,8 +302,9 @@ class Engine:
             cause = "max_retries has no effect on a request: what is refused is the error of its completion"
             hint = "another request with the reason in its prompt, or LLM.generate and LLM.as_completed"
             faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
-        plan, decoder = self._preparing.plan(options, faults)
-        request = self._request(prompt, plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
+        asked = GenerateOptions.of(**options)
+        plan, decoder = self._preparing.plan(asked, faults)
+        request = self._request(prompt, plan, asked.seed)  # type: ignore[arg-type]  # which is none of several now
         if isinstance(request, Request):
             matcher = None if request.matcher is None else BudgetedMatcher(request.matcher, WorkBudget())
             deadline = deadline_after(timeout, started)

@@ -28,7 +28,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decodekit import LLM
+from decodekit import LLM, GenerateOptions
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.draws import device_step as decode_step
@@ -171,7 +171,7 @@ class Traffic:
 
     def ask(self, prompt: list[int], options: dict[str, Any], **place: Any) -> None:
         """This request; `place` is its priority and owner."""
-        plan, decoder = self._preparing.plan(options, [])  # type: ignore[arg-type]
+        plan, decoder = self._preparing.plan(GenerateOptions.of(**options), [])
         request = self.llm.request(prompt, plan, options.get("seed"))
         if request.matcher is not None:  # as an engine does
             request = replace(request, matcher=BudgetedMatcher(request.matcher, WorkBudget()))

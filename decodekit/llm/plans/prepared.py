@@ -20,7 +20,7 @@ from decodekit.errors import DecodekitError, OptionError, raise_faults
 from decodekit.llm.plans.plan import Plan
 from decodekit.models.causal_lm import CausalLM
 from decodekit.strategy import Guidance, check_seed
-from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.options.generate_options import GenerateOptions
 
 MANY_PLANS: Final = 128
 MOST_BYTES: Final = 256 << 20
@@ -93,7 +93,7 @@ class Preparing:
         self._models: list[tuple[object, CausalLM]] = []
         self._texts: list[Texts] = []
 
-    def plan(self, options: GenerateKeywords, faults: list[DecodekitError]) -> tuple[Plan, Decoder[Any]]:
+    def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> tuple[Plan, Decoder[Any]]:
         """The plan of options, and what decodes the requests that have them.
 
         Args:
@@ -103,24 +103,23 @@ class Preparing:
         Raises:
             DecodekitError: as `LLM.generate` raises it.
         """
-        asked = GenerateOptions.of(**options)
-        if isinstance(asked.seed, Iterable):
+        if isinstance(options.seed, Iterable):
             faults.append(OptionError("a request has one seed", at="seed", hint="an integer"))
         held: list[object] = []
-        key = _key({**asked.keywords(), "seed": asked.seed is None}, held)
+        key = _key({**options.keywords(), "seed": options.seed is None}, held)
         with self._lock:
             known = None if faults else self._plans.find(key)
         if known is not None:
-            if asked.seed is not None:
-                check_seed(asked.seed, faults)
+            if options.seed is not None:
+                check_seed(options.seed, faults)
                 raise_faults(faults)
             return known[:2]
-        plan = self._llm.plan(asked, faults)
+        plan = self._llm.plan(options, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
             cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
             raise OptionError(cause, at="negative_prompt")
         key_of_batch = _key(
-            {**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held
+            {**options.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held
         )
         num_bytes = 0 if plan.grammar is None else plan.grammar.constraint.num_bytes
         with self._lock:
