@@ -235,13 +235,13 @@ def _strategy(
     model: CausalLM, options: GenerateOptions, faults: list[DecodekitError]
 ) -> tuple[Strategy, Mapping[str, Any]]:
     """The strategy that options name, and what it takes from the model's generation config; greedy if it is a fault."""
-    strategy: Strategy = Greedy()
+    strategy: Strategy | None = None
     taken: Mapping[str, Any] = {}
     with collecting(faults):
         recommended = read_recommended(model.generation_config) if hasattr(model, "generation_config") else {}
         taken = recommended_for(options.strategy, options.strategy_options, recommended)
         strategy = resolve_strategy(options.strategy, {**taken, **options.strategy_options})
-    return strategy, taken
+    return Greedy() if strategy is None else strategy, taken
 
 
 def _pipeline(
