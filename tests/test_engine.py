@@ -122,12 +122,12 @@ def test_rows_of_a_model_are_read_together(llm: LLM) -> None:
     scheduler, decoder = Scheduler(8), Texts(model)
     plans = [llm.plan(GenerateOptions.of(max_new_tokens=8, logprobs=i % 2), []) for i in range(8)]
     for i, plan in enumerate(plans):
-        scheduler.add(ScheduledRequest(i, llm.request("abc"[i % 3], plan), decoder, plan.settings))
+        scheduler.add(ScheduledRequest(i, llm.request("abc"[i % 3], plan), decoder, plan))
     while not scheduler.is_idle:
         scheduler.step()
     assert num_rows[:7] == [8] * 7 and len(num_rows) == 8
-    limits = [replace(plans[0].settings, max_new_tokens=n) for n in (3, 5)]
-    assert limits[0].batch_key is limits[1].batch_key is not plans[1].settings.batch_key
+    limits = [replace(plans[0], max_new_tokens=n) for n in (3, 5)]
+    assert limits[0].batch_key is limits[1].batch_key is not plans[1].batch_key
 
 
 def test_texts_stay_in_their_rows(llm: LLM) -> None:
@@ -143,7 +143,7 @@ def test_texts_stay_in_their_rows(llm: LLM) -> None:
     scheduler, decoder = Scheduler(4), Texts(model)
     for i, limit in enumerate((2, 9, 3, 9)):
         plan = llm.plan(GenerateOptions.of(max_new_tokens=limit), [])
-        scheduler.add(ScheduledRequest(i, llm.request("abca"[i], plan), decoder, plan.settings))
+        scheduler.add(ScheduledRequest(i, llm.request("abca"[i], plan), decoder, plan))
     while not scheduler.is_idle:
         scheduler.step()
     assert last_rows[0] == [0, 1, 2, 3]
@@ -730,13 +730,15 @@ def test_salts_share_nothing(llm: LLM) -> None:
 
 
 def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many constraints there were, the memory of those that are kept has a bound."""
+    """However many constraints texts had, the memory of those that are kept has a bound."""
     monkeypatch.setattr("decodekit.llm.plans.prepared.MOST_BYTES", 200_000)
     grammars = list[weakref.ref[Any]]()
     with llm.engine() as engine:
         for number in range(30):
             schema = {"type": "object", "properties": {f"{number}-{i}": {"type": "integer"} for i in range(80)}}
-            plan = engine._preparing.plan({"constraint": schema, "max_new_tokens": 4}, [])
+            options: Any = {"constraint": schema, "max_new_tokens": 4, "on_length": "return"}
+            assert engine.submit("abc", **options).result().text
+            plan, _ = engine._preparing.plan(GenerateOptions.of(**options), [])
             assert plan.grammar is not None
             grammars.append(weakref.ref(plan.grammar))
             num_bytes = plan.grammar.constraint.num_bytes
@@ -744,7 +746,6 @@ def test_plans_of_large_constraints_are_let_go(llm: LLM, monkeypatch: pytest.Mon
         assert prepared.num_bytes <= 200_000 and len(prepared) == 200_000 // num_bytes == len(
             engine._preparing._batch_keys
         )
-        assert engine.submit("abc", constraint=schema, max_new_tokens=4, on_length="return").result().text
         del plan
         compiler._grammars.clear()
         gc.collect()

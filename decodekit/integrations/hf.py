@@ -137,7 +137,7 @@ class Decoding:
         streamer = self.streamer if self.streamer is not None else call.caller.streamer
         faults += seeds_fit(options.seed, len(call.rows.tokens))
         plan = Plan.of(lm, vocabulary, lambda: canonical, options, faults, self.tokenizer)
-        plan = replace(plan, settings=replace(plan.settings, stop_rules=(*plan.settings.stop_rules, *rules)))
+        plan = replace(plan, stop_rules=(*plan.stop_rules, *rules))
         is_bound, is_batch_given = self.streamer is not None, "batch_size" in self.given
         run_of_call = _Run(call, plan, streamer, self.tokenizer, is_bound, is_batch_given)
         output, cut = run_of_call.output(), run_of_call.cut
@@ -185,11 +185,11 @@ class _Run:
         taps, watched = None, None
         if wants_rows:
             taps = None if is_beam else Taps()
-            pipeline = plan.settings.pipeline if taps is None else taps.along(plan.settings.pipeline)
-            self.plan = plan = replace(plan, settings=replace(plan.settings, pipeline=pipeline, masks="always"))
+            pipeline = plan.pipeline if taps is None else taps.along(plan.pipeline)
+            self.plan = plan = replace(plan, pipeline=pipeline, masks="always")
         if is_beam and call.config.return_dict_in_generate:
             assert isinstance(plan.strategy, Beam)
-            watched = WatchedBeams(plan.model, plan.settings, plan.strategy, keeps_logits=bool(wants_rows))
+            watched = WatchedBeams(plan.model, plan, plan.strategy, keeps_logits=bool(wants_rows))
         if is_several:
             texts = self._searched(num_rows, watched)
         else:
@@ -208,7 +208,7 @@ class _Run:
             given = contrast.negative_prompt_of(number) if isinstance(contrast, Guidance) else None
             negative: list[int] = []
             if given is not None:
-                negative = encode(self.tokenizer, given, f"negative prompt {number}", plan.settings.vocabulary.size)
+                negative = encode(self.tokenizer, given, f"negative prompt {number}", plan.vocabulary.size)
             for sample in range(num_samples):
                 thought, matcher = plan.begun(tokens, tokens, plan.chat)
                 yield Request(tokens, matcher, seed, sample, negative_prompt=negative, thought=thought)
@@ -232,7 +232,7 @@ class _Run:
             if self.is_bound:
                 self.streamer.put(self.call.rows.given.repeat_interleave(num_samples, dim=0))
             requests = self._requests(num_samples)
-            for update in samples.decode(self.plan.model, self.plan.settings, num_rows, requests):
+            for update in samples.decode(self.plan.model, self.plan, num_rows, requests):
                 if streamer is not None:
                     streamer.push(update.index, update.token_ids, is_last=update.result is not None)
                 if update.result is not None:
@@ -249,11 +249,11 @@ class _Run:
         plan, requests = self.plan, self._requests(1)
         updates: Iterator[Update]
         if watched is not None:
-            updates = run(watched, plan.settings, num_rows, requests)
+            updates = run(watched, plan, num_rows, requests)
         elif plan.search is not None:
-            updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
+            updates = plan.search.decode(plan.model, plan, num_rows, requests)
         else:
-            updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+            updates = samples.decode(plan.model, plan, num_rows, requests, plan.num_samples)
         found: dict[int, list[ReturnedText]] = {}
         for update in updates:
             if update.result is not None:
@@ -279,7 +279,7 @@ class _Run:
     def _note(self, prompt: int, tokens: Sequence[int], reason: str, is_satisfied: bool) -> None:
         """Remember a returned text that was cut before its constraint was satisfied."""
         if self.plan.grammar is not None and reason == "length" and not is_satisfied:
-            text = self.plan.settings.vocabulary.decode(tokens).decode(errors="replace")
+            text = self.plan.vocabulary.decode(tokens).decode(errors="replace")
             self.cut.append((prompt, length_error(self.plan, prompt, text, len(tokens), is_satisfied)))
 
     def _checked(self, update: Update, result: Result, prompt: int) -> Result:

@@ -104,8 +104,7 @@ def _completion(plan: Plan, index: int, text: str, result: Result, thought: Thou
     if error is None and result.finish_reason == "length" and plan.on_length != "return":
         said = content if split.is_over else None
         error = length_error(plan, index, said, len(result.token_ids), result.is_satisfied)
-    settings = plan.settings
-    has_logprobs = settings.num_alternatives is not None and (plan.options.logprobs or plan.choice is not None)
+    has_logprobs = plan.num_alternatives is not None and (plan.options.logprobs or plan.choice is not None)
     others = tuple(
         _completion(plan, index, other.text, other.result, thought)
         for other in result.others
@@ -125,7 +124,7 @@ def _completion(plan: Plan, index: int, text: str, result: Result, thought: Thou
         replace(stats, recommended=plan.recommended) if plan.recommended else stats,
         result.score,
         others,
-        result.trace if settings.traces else None,
+        result.trace if plan.traces else None,
         result.tree,
         reasoning=reasoning if split.has_thought else None,
         content_at=split.content_at,

@@ -32,6 +32,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, Unpack
 
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import WorkBudget
+from decodekit.decoding.loop.decoder import Decoder
 from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler, SchedulerStats
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import row_memory as memory
@@ -301,17 +302,24 @@ class Engine:
             cause = "max_retries has no effect on a request: what is refused is the error of its completion"
             hint = "another request with the reason in its prompt, or LLM.generate and LLM.as_completed"
             faults.append(UselessOptionError(cause, at="max_retries", hint=hint))
-        plan = self._preparing.plan(options, faults)
-        request = self._request(prompt, plan, GenerateOptions.of(**options).seed)  # type: ignore[arg-type]
+        asked = GenerateOptions.of(**options)
+        plan, decoder = self._preparing.plan(asked, faults)
+        request = self._request(prompt, plan, asked.seed)  # type: ignore[arg-type]  # which is none of several now
         if isinstance(request, Request):
             matcher = None if request.matcher is None else BudgetedMatcher(request.matcher, WorkBudget())
             deadline = deadline_after(timeout, started)
             request = replace(request, matcher=matcher, sequence=sample, salt=salt, deadline=deadline)
-        return self._enqueue(request, plan, priority, owner)
+        return self._enqueue(request, plan, decoder, priority, owner)
 
-    def _enqueue(self, request: Request | DecodekitError, plan: Plan, priority: float, owner: Hashable) -> Handle:
+    def _enqueue(
+        self,
+        request: Request | DecodekitError,
+        plan: Plan,
+        decoder: Decoder[Any],
+        priority: float,
+        owner: Hashable,
+    ) -> Handle:
         loop = self._loop
-        assert plan.decoder is not None
         with loop.wake:
             if loop.state != "open":
                 error = EngineClosedError("the engine is closed", hint="a new one: llm.engine()")
@@ -328,7 +336,7 @@ class Engine:
             thought = request.thought if isinstance(request, Request) else None
             handle = Handle(index, plan, thought, lambda: self._cancel(index), self._check_process)
             scheduled = ScheduledRequest(
-                index, request, plan.decoder, plan.settings, plan.num_samples, priority=priority, owner=owner
+                index, request, decoder, plan, plan.num_samples, priority=priority, owner=owner
             )
             loop.handles[index] = handle
 

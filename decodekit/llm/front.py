@@ -472,9 +472,9 @@ class LLM:
         while attempts.is_open:
             requests = self._requests(attempts, plan, deadline, texts)
             if plan.search is None:
-                updates = samples.decode(plan.model, plan.settings, num_rows, requests, plan.num_samples)
+                updates = samples.decode(plan.model, plan, num_rows, requests, plan.num_samples)
             else:
-                updates = plan.search.decode(plan.model, plan.settings, num_rows, requests)
+                updates = plan.search.decode(plan.model, plan, num_rows, requests)
             for update in updates:
                 index = attempts.index(update.index)
                 text = texts.setdefault(update.index, GrowingText(plan, None))

@@ -28,7 +28,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decodekit import LLM
+from decodekit import LLM, GenerateOptions
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.draws import device_step as decode_step
@@ -171,15 +171,14 @@ class Traffic:
 
     def ask(self, prompt: list[int], options: dict[str, Any], **place: Any) -> None:
         """This request; `place` is its priority and owner."""
-        plan = self._preparing.plan(options, [])  # type: ignore[arg-type]
-        assert plan.decoder is not None
+        plan, decoder = self._preparing.plan(GenerateOptions.of(**options), [])
         request = self.llm.request(prompt, plan, options.get("seed"))
         if request.matcher is not None:  # as an engine does
             request = replace(request, matcher=BudgetedMatcher(request.matcher, WorkBudget()))
         index = self.counts["submitted"]
         self.counts["submitted"] += 1
         self.asked[index] = Asked(tuple(prompt), options)
-        self.scheduler.add(ScheduledRequest(index, request, plan.decoder, plan.settings, plan.num_samples, **place))
+        self.scheduler.add(ScheduledRequest(index, request, decoder, plan, plan.num_samples, **place))
 
     def cancel(self, index: int) -> None:
         """End a request early."""

@@ -213,7 +213,7 @@ class Batch(Generic[G]):
             num_left -= num_padded
             self.counts.num_read += sum(min(count, chunk) for count in counts)
             if max(counts) > chunk or groups[0].withheld:
-                self._guarded(lambda groups=groups, chunk=chunk: self._read(groups, chunk, rows), groups)  # type: ignore[misc]
+                self._guarded(self._read, groups, chunk, rows)
             else:
                 for group in groups:
                     self.reading.remove(group)
@@ -254,7 +254,7 @@ class Batch(Generic[G]):
             if group.withheld:
                 if num_left or any(one.prefix_owner is group for one in self.reading):
                     continue
-                self._guarded(lambda group=group: self._release(group), [group])  # type: ignore[misc]
+                self._guarded(self._release, [group])
                 if not group.rows:
                     continue
             elif not self.running:
@@ -262,8 +262,9 @@ class Batch(Generic[G]):
             self.reading.remove(group)
             self.running.append(group)
 
-    def _release(self, group: G) -> None:
+    def _release(self, groups: Sequence[G]) -> None:
         """Go on with the last token of a prompt; where several rows begin with it, they get a copy of the rest."""
+        [group] = groups
         assert self.rows is not None
         if self.decoder.is_prompt_shared:  # first, since there may be no memory for it
             copy_rows(self.rows.cache, [(group.rows[0], row) for row in group.rows[1:]])
@@ -278,7 +279,7 @@ class Batch(Generic[G]):
         self.num_alone -= bool(self.num_alone)
         for first in range(0, len(groups), size):
             some = groups[first : first + size]
-            self._guarded(lambda some=some: self._bring_on(some, rows), some)  # type: ignore[misc]
+            self._guarded(self._bring_on, some, rows)
         return self._ended(groups)
 
     def _bring_on(self, groups: Sequence[G], rows: CacheRows) -> None:
@@ -318,11 +319,11 @@ class Batch(Generic[G]):
                 self._most += self.decoder.num_rows == 1
         return updates
 
-    def _guarded(self, act: Callable[[], object], groups: Sequence[G]) -> None:
+    def _guarded(self, act: Callable[..., object], groups: Sequence[G], *rest: object) -> None:
         """Act on groups, with fewer of them where memory runs out; a fault of a group ends it."""
         while any(group.rows and not group.is_done for group in groups):
             try:
-                act()
+                act(groups, *rest)
                 return
             except Exception as error:
                 if not is_out_of_memory(error):

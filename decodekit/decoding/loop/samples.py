@@ -39,7 +39,7 @@ class Texts(Decoder[Group]):
 
     def __init__(self, model: CausalLM) -> None:
         super().__init__(model)
-        self._masks: dict[int, tuple[Settings, StepMasks]] = {}  # by the identity of their batch_key
+        self._masks: dict[object, StepMasks] = {}  # by `Settings.batch_key`
         self._loop: weakref.ref[DecodingLoop] | None = None  # of the rows: a decoder must not keep a cache
 
     def begin(self, sequence: TextRow) -> Group:
@@ -60,14 +60,14 @@ class Texts(Decoder[Group]):
 
     def _masks_for(self, settings: Settings) -> StepMasks:
         """The buffers for the masks of some settings."""
-        known = self._masks.get(id(settings.batch_key))
-        if known is None:
+        masks = self._masks.get(settings.batch_key)
+        if masks is None:
             if len(self._masks) >= _MANY_SETTINGS:
                 self._masks.clear()
             left_out = settings.left_out if settings.masks_ending else None
             masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
-            known = self._masks[id(settings.batch_key)] = settings, masks  # held, so that the identity stays theirs
-        return known[1]
+            self._masks[settings.batch_key] = masks
+        return masks
 
     def recover(self, groups: Sequence[Group], rows: CacheRows) -> bool:
         """Read the last token again where no token was taken after it."""

@@ -70,7 +70,8 @@ class ScheduledRequest:
         owner: what it belongs to, with others; None for itself alone.
         num_begun: how many samples were admitted.
         groups: those that were admitted and are not done, with rows or waiting for some again.
-        num_before: how many requests of its owner came before it.
+        number: how many requests and entries came before it.
+        num_before: how many requests of its owner did.
         texts, results: of the samples.
         is_over: whether its last update was given out.
     """
@@ -84,6 +85,7 @@ class ScheduledRequest:
     owner: Hashable = None
     num_begun: int = 0
     groups: list[Group] = field(default_factory=list)
+    number: int = 0
     num_before: int = 0
     texts: dict[int, str] = field(default_factory=dict)
     results: dict[int, Result] = field(default_factory=dict)
@@ -178,7 +180,6 @@ class Scheduler:
         self._request_of: dict[int, ScheduledRequest] = {}  # by the identity of the group
         self._deadlines: list[tuple[float, int, ScheduledRequest]] = []
         self._numbers = count()
-        self._numbers_of: dict[int, int] = {}  # by index of the request
         self._finished: Counter[str] = Counter()
         self._owners: dict[
             Hashable, list[int]
@@ -221,7 +222,7 @@ class Scheduler:
             raise ValueError(f"there is a request {scheduled.index} already")
         self._requests[scheduled.index] = scheduled
         self.num_waiting += 1
-        self._numbers_of[scheduled.index] = next(self._numbers)
+        scheduled.number = next(self._numbers)
         if self._max_owned is not None:
             if scheduled.owner is None and scheduled.num_samples > 1:
                 scheduled.owner = "samples of", scheduled.index
@@ -239,7 +240,7 @@ class Scheduler:
         if scheduled.owner is not None:
             sample = scheduled.num_begun if group is None else group.sequence.request.sequence - scheduled.number_of(0)
             place = scheduled.num_before + sample
-        entry = (-scheduled.priority, place, self._numbers_of[scheduled.index], next(self._numbers), scheduled, group)
+        entry = (-scheduled.priority, place, scheduled.number, next(self._numbers), scheduled, group)
         heapq.heappush(self._waiting.setdefault(id(scheduled.decoder), []), entry)
 
     def cancel(self, index: int, error: DecodekitError) -> list[Update]:
@@ -286,7 +287,7 @@ class Scheduler:
 
     def _finish(self, scheduled: ScheduledRequest, update: Update) -> None:
         scheduled.is_over = True
-        del self._requests[scheduled.index], self._numbers_of[scheduled.index]
+        del self._requests[scheduled.index]
         if scheduled.owner in self._owners:
             self._owners[scheduled.owner][1] -= 1
             if not self._owners[scheduled.owner][1]:
@@ -507,7 +508,7 @@ class Scheduler:
                 return
             youngest = max(
                 (
-                    (self._numbers_of[group.sequence.index], group.number, batch)
+                    (self._request_of[id(group)].number, group.number, batch)
                     for batch in batches
                     for group in batch.groups
                 ),
@@ -562,7 +563,6 @@ class Scheduler:
         self._requests.clear()
         self._request_of.clear()
         self._deadlines.clear()
-        self._numbers_of.clear()
 
 
 def overdue(at: str) -> RequestTimeoutError:

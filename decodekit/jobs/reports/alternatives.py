@@ -82,11 +82,10 @@ class FieldAlternatives:
             return {}
         tokens = [*self._llm.request(prompt, self._plan).prompt]
         requests = [Request([*tokens, *completion.token_ids[: field.num_tokens]]) for field in fields]
-        settings = self._plan.settings
         # One row for each: the next field then begins with what the row has read.
-        search = DecisionSearch(self._plan.model, settings, lambda sequence: fields[sequence.index].trie)
+        search = DecisionSearch(self._plan.model, self._plan, lambda sequence: fields[sequence.index].trie)
         found: dict[str, dict[str, float]] = {}
-        for update in run(search, settings, min(len(requests), _MOST_GROUPS), requests):
+        for update in run(search, self._plan, min(len(requests), _MOST_GROUPS), requests):
             assert update.result is not None
             if isinstance(update.result.error, ResourceLimitError):
                 continue
@@ -99,7 +98,7 @@ class FieldAlternatives:
 
     def _fields(self, completion: Completion) -> Iterator[_Field]:
         assert self._plan.grammar is not None
-        vocabulary, matcher = self._plan.settings.vocabulary, self._plan.grammar.matcher()
+        vocabulary, matcher = self._plan.vocabulary, self._plan.grammar.matcher()
         text, data = completion.text, completion.text.encode()
         ends = [*accumulate(len(vocabulary.token_bytes[token] or b"") for token in completion.token_ids)]
         if not ends or ends[-1] != len(data):

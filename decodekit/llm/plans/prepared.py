@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from decodekit.constraints.memory_account import share
+from decodekit.decoding.loop.decoder import Decoder
 from decodekit.decoding.loop.samples import Texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import Prompt
@@ -19,7 +20,7 @@ from decodekit.errors import DecodekitError, OptionError, raise_faults
 from decodekit.llm.plans.plan import Plan
 from decodekit.models.causal_lm import CausalLM
 from decodekit.strategy import Guidance, check_seed
-from decodekit.strategy.options.generate_options import GenerateKeywords, GenerateOptions
+from decodekit.strategy.options.generate_options import GenerateOptions
 
 MANY_PLANS: Final = 128
 MOST_BYTES: Final = 256 << 20
@@ -87,13 +88,13 @@ class Preparing:
     def __init__(self, llm: PlansRequests) -> None:
         self._llm = llm
         self._lock = threading.Lock()
-        self._plans = Kept[tuple[Plan, object]]()  # with what the key of its options names by identity
+        self._plans = Kept[tuple[Plan, Decoder[Any], object]]()  # with what the key of its options names by identity
         self._batch_keys = Kept[tuple[object, object]]()
         self._models: list[tuple[object, CausalLM]] = []
         self._texts: list[Texts] = []
 
-    def plan(self, options: GenerateKeywords, faults: list[DecodekitError]) -> Plan:
-        """The plan of options, with what decodes the requests that have them.
+    def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> tuple[Plan, Decoder[Any]]:
+        """The plan of options, and what decodes the requests that have them.
 
         Args:
             options: of a request.
@@ -102,34 +103,33 @@ class Preparing:
         Raises:
             DecodekitError: as `LLM.generate` raises it.
         """
-        asked = GenerateOptions.of(**options)
-        if isinstance(asked.seed, Iterable):
+        if isinstance(options.seed, Iterable):
             faults.append(OptionError("a request has one seed", at="seed", hint="an integer"))
         held: list[object] = []
-        key = _key({**asked.keywords(), "seed": asked.seed is None}, held)
+        key = _key({**options.keywords(), "seed": options.seed is None}, held)
         with self._lock:
             known = None if faults else self._plans.find(key)
         if known is not None:
-            if asked.seed is not None:
-                check_seed(asked.seed, faults)
+            if options.seed is not None:
+                check_seed(options.seed, faults)
                 raise_faults(faults)
-            return known[0]
-        plan = self._llm.plan(asked, faults)
+            return known[:2]
+        plan = self._llm.plan(options, faults)
         if isinstance(plan.contrast, Guidance) and plan.contrast.num_prompts not in (None, 1):
             cause = f"{plan.contrast.num_prompts} negative prompts for one prompt"
             raise OptionError(cause, at="negative_prompt")
         key_of_batch = _key(
-            {**asked.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held
+            {**options.keywords(), "seed": None, "max_new_tokens": None, "stop": None, **_OF_PROMPTS}, held
         )
         num_bytes = 0 if plan.grammar is None else plan.grammar.constraint.num_bytes
         with self._lock:
-            batch_key = self._batch_keys.keep(key_of_batch, (plan.settings.batch_key, held), num_bytes)[0]
-        plan = self._with_decoder(replace(plan, settings=replace(plan.settings, batch_key=batch_key)))
+            batch_key = self._batch_keys.keep(key_of_batch, (plan.batch_key, held), num_bytes)[0]
+        plan, decoder = self._with_decoder(replace(plan, batch_key=batch_key))
         with self._lock:
-            return self._plans.keep(key, (plan, held), num_bytes)[0]
+            return self._plans.keep(key, (plan, decoder, held), num_bytes)[:2]
 
-    def _with_decoder(self, plan: Plan) -> Plan:
-        """A plan with its decoder: one for all single texts of a model, one for each search.
+    def _with_decoder(self, plan: Plan) -> tuple[Plan, Decoder[Any]]:
+        """A plan and its decoder: one for all single texts of a model, one for each search.
 
         Equal contrasts have one model, so that their requests share rows.
 
@@ -141,7 +141,7 @@ class Preparing:
             if not hasattr(search, "decoder"):
                 cause = f"{search!r:.60} decodes in a way of its own, which an engine cannot share its rows with"
                 raise OptionError(cause, at="strategy", hint="LLM.generate; or a strategy.searching.Searching")
-            return replace(plan, decoder=search.decoder(plan.model, plan.settings))
+            return plan, search.decoder(plan.model, plan)
         with self._lock:
             known = next((model for contrast, model in self._models if _is_equal(contrast, plan.contrast)), None)
             if known is None:
@@ -151,7 +151,7 @@ class Preparing:
             if decoder is None:
                 decoder = Texts(known)
                 self._texts = [*self._texts[-_MANY_CONTRASTS:], decoder]
-        return replace(plan, model=known, decoder=decoder)
+        return replace(plan, model=known), decoder
 
 
 def _is_equal(one: object, other: object) -> bool:
