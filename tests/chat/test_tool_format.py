@@ -316,6 +316,14 @@ def test_leads_and_ends_are_no_part_of_a_response() -> None:
     assert (renderings.response("", (call_of(0),)) or "").startswith("<call>")
 
 
+def test_a_single_call_whose_end_is_missing_has_that_of_several() -> None:
+    written = '{{- "<|end|>\\n" }}\n{%- endfor %}'
+    template = MADE["json in tags"].template
+    assert written in template
+    ends = "{% if (message.tool_calls or []) | length != 1 %}<|end|>{% endif %}\n{%- endfor %}"
+    assert Renderings(tokenizer_of(template.replace(written, ends))).ends == ("<|end|>", "<|end|>")
+
+
 # --- where a format is told -------------------------------------------------------------------------------------------
 
 
