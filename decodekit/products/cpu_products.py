@@ -56,8 +56,14 @@ KIND_OF: Final = {types.float32: 0, types.uint16: 1, types.int16: 2, types.int8:
 SIZES: Final = (4, 2, 2, 1)
 
 LANES: Final = 16
-IS_WIDE: Final = bool(llvm.get_host_cpu_features().get("avx512f"))
+_FEATURES: Final = llvm.get_host_cpu_features()
+IS_WIDE: Final = bool(_FEATURES.get("avx512f"))
 """Whether the processor has registers for tiles of four rows."""
+_OWN: Final = {torch.bfloat16: ("avx512bf16", "amx-bf16"), torch.float16: ("avx512fp16", "amx-fp16")}
+WIDENED: Final = frozenset(
+    dtype for dtype, names in _OWN.items() if _FEATURES.get("avx2") and not any(map(_FEATURES.get, names))
+)
+"""The types of which the processor has no products: torch multiplies many rows at a sixth of the speed of float32."""
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
 _WIDENED: Final = 3  # outputs whose weights are widened at a time

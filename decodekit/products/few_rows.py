@@ -7,7 +7,7 @@ take as long as reading the weights. Libraries of linear algebra are made for la
 
 On a CPU a row is bit for bit the same whatever rows stand beside it, and whatever threads make it (`cpu_products`): up
 to `MAX_ROWS`, the products of a draft are those of its tokens one by one. What is larger or of another type is left to
-torch.
+torch, in float32 where the processor has no products of a type of two bytes (`widened_linear`).
 
 On CUDA a product is that of `few_rows_kernel` where `MEASURED` says that it is quicker there than torch's, and torch's
 elsewhere. Whoever captures steps has it measured (`measure`), since which one is quicker depends on the device and the
@@ -29,7 +29,7 @@ from torch.nn.functional import linear
 
 from decodekit.gpu.triton_programs import missing, next_power_of_2, on
 from decodekit.products import cpu_team
-from decodekit.products.cpu_products import KINDS, MAX_ROWS
+from decodekit.products.cpu_products import KINDS, MAX_ROWS, WIDENED
 
 ROWS: Final = (1, 2, 4, 8)
 """Numbers of rows for which products are measured on CUDA: captured steps have so many."""
@@ -75,7 +75,29 @@ def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     )
     if is_ours:
         return cpu_team.multiply(x, weight, bias)
-    return linear(x.float(), weight.float(), bias) if is_coded else linear(x, weight, bias)
+    is_widened = is_coded or (weight.dtype in WIDENED and x.dtype is weight.dtype)
+    return widened_linear(x, weight, bias) if is_widened else linear(x, weight, bias)
+
+
+_PIECE: Final = 1 << 19  # weights that are widened at a time: 2 MiB of float32, which stay in the second or third cache
+
+
+def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    """The product [..., N] of many rows x [..., K] with weights of one or two bytes [N, K], on a CPU, added in float32.
+
+    A piece of the weights at a time is widened and multiplied by torch. Where a processor has no products of bfloat16
+    this is three to seven times as quick as torch's own (measured with AVX2: 28 to 66 GFLOP/s in place of 7 to 9).
+    """
+    (num_outs, width), wide = weight.shape, x.float()
+    if out is None:
+        out = x.new_empty(*x.shape[:-1], num_outs, dtype=torch.float32 if weight.dtype is torch.int8 else x.dtype)
+    step = max(1, _PIECE // width)
+    piece = torch.empty(min(step, num_outs), width)
+    for start in range(0, num_outs, step):
+        some = weight[start : start + step]
+        added = None if bias is None else bias[start : start + step].float()
+        out[..., start : start + step] = linear(wide, piece[: len(some)].copy_(some), added)
+    return out
 
 
 def is_quicker(shape: ProductShape) -> bool:

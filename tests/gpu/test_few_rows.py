@@ -63,6 +63,31 @@ def error_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return (x.shape[-1] + 1) * 2.0**-24 * most + unit * most + 1e-7
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_products_of_many_rows_are_added_in_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Piece by piece, the last one smaller, with and without a bias; what a processor multiplies itself is torch's."""
+    monkeypatch.setattr(few_rows, "_PIECE", 1000)
+    for is_widened in (True, False):
+        monkeypatch.setattr(few_rows, "WIDENED", frozenset({dtype} if is_widened else ()))
+        pieces: list[int] = []
+
+        def noted(x: Tensor, weight: Tensor, bias: Tensor | None, pieces: list[int] = pieces) -> Tensor:
+            pieces.append(len(weight))
+            return linear(x, weight, bias)
+
+        monkeypatch.setattr(few_rows, "linear", noted)
+        for num_rows, num_outs, width in ((MAX_ROWS + 1, 70, 33), (30, 10, 1500), (64, 1, 1000)):
+            x, weight, bias = (
+                one.to(dtype) for one in (numbers(num_rows, width), numbers(num_outs, width), numbers(num_outs))
+            )
+            for added in (None, bias):
+                exact = linear(x.double(), weight.double(), None if added is None else added.double())
+                ours = few_rows_linear(x.view(1, num_rows, width), weight, added)
+                assert ours.dtype is dtype and ours.shape == (1, num_rows, num_outs)
+                assert not is_widened or bool(((ours[0].double() - exact).abs() <= error_of(x, weight, added)).all())
+        assert pieces == ([30, 30, 10] * 2 + [1] * 20 + [1] * 2 if is_widened else [70, 70, 10, 10, 1, 1])
+
+
 @DTYPE
 def test_products_are_those_of_float64(calls: list[Any], dtype: torch.dtype) -> None:
     """Rows of every tile, outputs that fill a tile or not, widths that fill vectors and blocks or not."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.programs import replay, step_program
+from decodekit.products import few_rows
 from decodekit.products.cpu_products import MAX_ROWS
 from decodekit.products.step_code import Op
 from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
@@ -171,6 +172,20 @@ def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatc
         assert apart(*(drafted(one, prompt_lengths, width, width) for one in (lm, plain))) < ROUNDING
     assert {key[1] for key in runner(lm)._replays._kinds} == {16, 96}
     assert runner(lm)._replays.num_replayable() == 2 and programs(lm)[0].calls
+
+
+@pytest.mark.parametrize("is_widened", [True, False])
+def test_many_tokens_of_bfloat16(is_widened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 where the processor has no products of the type, by programs as by modules."""
+    for module in (few_rows, step_program):
+        monkeypatch.setattr(module, "WIDENED", frozenset({torch.bfloat16} if is_widened else ()))
+    monkeypatch.setattr(replay, "WRITE_AFTER", 2)
+    model = build("llama").bfloat16()
+    lm, plain = HuggingFaceLM(model), HuggingFaceLM(copy.deepcopy(model))
+    runner(plain)._replays = None
+    assert apart(*(drafted(one, [3, 9, 6], 4, 4) for one in (lm, plain))) < 0.2
+    [program] = programs(lm)
+    assert {call.function is few_rows.widened_linear for _, call in program.calls} == {is_widened}
 
 
 def test_uneven_rows_and_rows_out_of_order() -> None:

@@ -33,7 +33,8 @@ from typing_extensions import TypeIs
 
 from decodekit.models.caches.kv_cache import Step
 from decodekit.models.modules.shared_copy import parts_of
-from decodekit.products.cpu_products import KINDS, MAX_ROWS, WEIGHTS
+from decodekit.products.cpu_products import KINDS, MAX_ROWS, WEIGHTS, WIDENED
+from decodekit.products.few_rows import widened_linear
 from decodekit.products.step_code import BOOL, INT64, NO_OPERAND, NUM_FLOATS, Field, Op
 
 READS: Final = frozenset({"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal", "_unique2"})
@@ -616,13 +617,15 @@ def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, b
     if x.dtype not in KINDS or not (is_coded or x.dtype is weight.dtype) or not weight.is_contiguous():
         raise _NoInstructionError
     is_fit = bias is None or (bias.is_contiguous() and bias.dtype is out.dtype)
-    if not is_fit or (is_coded and num_rows > MAX_ROWS):
+    if not is_fit:
         raise _NoInstructionError
     if num_rows > MAX_ROWS:
         with _paused():
             flat, rows = writer.contiguous(x).view(num_rows, -1), out.view(num_rows, -1)
             columns = weight.t()
-        if bias is None:
+        if is_coded or weight.dtype in WIDENED:
+            writer.call(widened_linear, (flat, weight, bias), {}, [rows], is_given_out=True)
+        elif bias is None:
             writer.call(torch.mm, (flat, columns), {}, [rows], is_given_out=True)
         else:
             writer.call(torch.addmm, (bias, flat, columns), {}, [rows], is_given_out=True)
