@@ -553,3 +553,31 @@ def test_tokens_that_close_many_brackets_after_a_key(in_a_grammar: bool) -> None
         allowed = set(mask_ids(matcher, vocabulary))
         assert allowed == {token for token in range(vocabulary.size) if matcher.validate([token])}
         assert matcher.accept(byte)
+
+
+def differing_masks(constraint: Constraint, vocabulary: Vocabulary, texts: list[bytes]) -> list[bytes]:
+    """The beginnings of some texts whose masks are not those of brute force."""
+    grammar = compile(constraint, vocabulary)
+    differing: list[bytes] = []
+    for text in texts:
+        matcher = grammar.matcher()
+        for end, byte in enumerate([*text, None]):
+            if mask_ids(matcher, vocabulary) != masks.allowed(constraint.root(), text[:end], vocabulary):
+                differing.append(text[:end])
+            assert byte is None or matcher.accept(byte), text[: end + 1]
+    return differing
+
+
+def test_lengths_that_are_out_of_sight_share_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    original = masks_module.Masks._make
+
+    def noted(self: masks_module.Masks, state: int) -> Any:
+        made.append(state)
+        return original(self, state)
+
+    monkeypatch.setattr(masks_module.Masks, "_make", noted)
+    vocabulary = byte_vocabulary([b"ab", b"ab" * 4, b'a"', b'aaa"'])
+    value = JsonSchema({"type": "string", "minLength": 3, "maxLength": 200})
+    assert differing_masks(value, vocabulary, [b'"' + b"x" * 200 + b'"']) == []
+    assert len(made) < 60

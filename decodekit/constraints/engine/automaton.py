@@ -65,6 +65,7 @@ class Automaton:
         endings: number of the label set with which a word may end here, int32 [capacity]; 0 where none ends.
         low, high: range of the labels of all words from here, where they are numbers, else -1; int32 [capacity].
         label_sets: the labels by number in `endings`.
+        counted: the states that `saturated` may change.
     """
 
     def __init__(self) -> None:
@@ -77,6 +78,7 @@ class Automaton:
         self.label_sets: list[tuple[Hashable, ...]] = [()]
         self._label_set_of: dict[tuple[tuple[type, Hashable], ...], int] = {(): 0}
         self._state_of: dict[Node, int] = {}
+        self.counted: set[int] = set()
         self._saturated: dict[tuple[int, int], int] = {}
         self._steps: dict[int, dict[int, int]] = {}  # of states that are not expanded: the state after a byte
         self._blocks: list[tuple[int, Block[Node]]] = []  # with their root states, ascending
@@ -118,6 +120,8 @@ class Automaton:
                 self.low[state], self.high[state] = label_range(node) or (-1, -1)
             self.nodes[state] = node
             self._state_of[node] = state
+            if node.has_counts:
+                self.counted.add(state)
             if block is not None:
                 self._lay_out(state, block, ends)
             return state
@@ -231,13 +235,12 @@ class Automaton:
 
     def saturated(self, state: int, limit: int) -> int:
         """A state that behaves as `state` for the next `limit` bytes, the same one for many large counts."""
+        if state not in self.counted:
+            return state
         with self.lock:
-            node = self.nodes[state]
-            if node is None or not node.has_counts:
-                return state
             key = (state, limit)
             if key not in self._saturated:
-                self._saturated[key] = self.state(node.saturated(limit))
+                self._saturated[key] = self.state(self.node(state).saturated(limit))
             return self._saturated[key]
 
     def is_final(self, state: int) -> bool:

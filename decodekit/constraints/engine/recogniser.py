@@ -150,6 +150,15 @@ class Recogniser:
             configurations = frozenset(one for state in given for one in known.configurations[state])
             return self._intern((configurations, any(map(known.is_accepting, given))))
 
+    def saturated(self, state: State, limit: int) -> State:
+        """A state that behaves as `state` for the next `limit` bytes: one for all lengths that are out of sight."""
+        automaton, configurations = self.automaton, self.states.configurations[state]
+        if automaton.counted.isdisjoint([one[0] for one in configurations]):
+            return state
+        far = frozenset((automaton.saturated(one[0], limit), *one[1:]) for one in configurations)
+        found = self._intern((far, self.states.is_accepting(state)))
+        return state if found is None else found
+
     def is_selected(self, lexical: int, permitted: bytes | None) -> bool:
         """Whether some word from a lexical state ends with a permitted label."""
         if permitted is None:

@@ -119,7 +119,11 @@ class Masks:
         with self._recogniser.automaton.lock:
             words = self._kept.get(state)
             if words is None:
-                words = self._make(state)
+                same = self._recogniser.saturated(state, self._tokens.whole.trie.max_depth)
+                words = self._kept.get(same)
+                if words is None:
+                    words = self._make(same)
+                    self._kept.keep(same, words)
                 self._kept.keep(state, words)
         return words
 
