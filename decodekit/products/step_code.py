@@ -228,10 +228,7 @@ def _filled(scratch: int, n: int, value: float) -> int:
 @compiled
 def _two(op: int, out: int, a: int, b: int, n: int, x: float) -> None:
     """Operations on two operands of n float32 numbers."""
-    if op == Op.ADD and x == _ONE:  # most of them: `x`, a float64, would make each sum one of float64
-        for i in range(n):
-            write(SINGLE, out, i, read(SINGLE, a, i) + read(SINGLE, b, i))
-    elif op == Op.ADD:
+    if op == Op.ADD:
         for i in range(n):
             write(SINGLE, out, i, read(SINGLE, a, i) + x * read(SINGLE, b, i))
     elif op == Op.MUL:

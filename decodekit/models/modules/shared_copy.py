@@ -14,7 +14,6 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 _MAX_DEPTH: Final = 3
-_PLAIN: Final = frozenset({Tensor, nn.Parameter})
 
 
 def shared_copy(model: nn.Module, attention: str | None = None) -> nn.Module:
@@ -134,13 +133,8 @@ class WeightPlaces:
         self._tensors = [(held, name) for held in holders for name, tensor in held.items() if tensor is not None]
         self._places = self._now()
 
-    def _now(self) -> list[int | tuple[int, ...]]:
-        # Asked in every step: a tensor that is no subclass is asked without a further call.
-        return [
-            tensor.data_ptr() if type(tensor) in _PLAIN else addresses_of(tensor)
-            for held, name in self._tensors
-            if (tensor := held[name]) is not None
-        ]
+    def _now(self) -> list[tuple[int, ...]]:
+        return [addresses_of(tensor) for held, name in self._tensors if (tensor := held[name]) is not None]
 
     def have_changed(self) -> bool:
         """Whether tensors were moved or replaced since this was asked last. Numbers written in place are not seen."""
