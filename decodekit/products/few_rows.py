@@ -36,6 +36,7 @@ ROWS: Final = (1, 2, 4, 8)
 
 _CLEARLY: Final = 0.97
 """The share of torch's time below which ours is chosen: of two equals the choice, and how sums round, would change."""
+_PIECE: Final = 1 << 19  # weights that are widened at a time: 2 MiB of float32, which stay in the second or third cache
 
 
 class ProductShape(NamedTuple):
@@ -79,9 +80,6 @@ def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return widened_linear(x, weight, bias) if is_widened else linear(x, weight, bias)
 
 
-_PIECE: Final = 1 << 19  # weights that are widened at a time: 2 MiB of float32, which stay in the second or third cache
-
-
 def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """The product [..., N] of many rows x [..., K] with weights of one or two bytes [N, K], on a CPU, added in float32.
 
@@ -91,7 +89,7 @@ def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out
     (num_outs, width), wide = weight.shape, x.float()
     if out is None:
         out = x.new_empty(*x.shape[:-1], num_outs, dtype=torch.float32 if weight.dtype is torch.int8 else x.dtype)
-    step = max(1, _PIECE // width)
+    step = max(1, _PIECE // max(1, width))
     piece = torch.empty(min(step, num_outs), width)
     for start in range(0, num_outs, step):
         some = weight[start : start + step]

@@ -76,7 +76,7 @@ def test_products_of_many_rows_are_added_in_float32(dtype: torch.dtype, monkeypa
             return linear(x, weight, bias)
 
         monkeypatch.setattr(few_rows, "linear", noted)
-        for num_rows, num_outs, width in ((MAX_ROWS + 1, 70, 33), (30, 10, 1500), (64, 1, 1000)):
+        for num_rows, num_outs, width in ((MAX_ROWS + 1, 70, 33), (30, 10, 1500), (64, 1, 1000), (9, 4, 0)):
             x, weight, bias = (
                 one.to(dtype) for one in (numbers(num_rows, width), numbers(num_outs, width), numbers(num_outs))
             )
@@ -85,7 +85,9 @@ def test_products_of_many_rows_are_added_in_float32(dtype: torch.dtype, monkeypa
                 ours = few_rows_linear(x.view(1, num_rows, width), weight, added)
                 assert ours.dtype is dtype and ours.shape == (1, num_rows, num_outs)
                 assert not is_widened or bool(((ours[0].double() - exact).abs() <= error_of(x, weight, added)).all())
-        assert pieces == ([30, 30, 10] * 2 + [1] * 20 + [1] * 2 if is_widened else [70, 70, 10, 10, 1, 1])
+        assert pieces == (
+            [30, 30, 10] * 2 + [1] * 20 + [1] * 2 + [4] * 2 if is_widened else [70, 70, 10, 10, 1, 1, 4, 4]
+        )
 
 
 @DTYPE

@@ -123,8 +123,8 @@ class Masks:
                 words = self._kept.get(same)
                 if words is None:
                     words = self._make(same)
-                    self._kept.keep(same, words)
-                self._kept.keep(state, words)
+                for one in {same, state}:
+                    self._kept.keep(one, words)
         return words
 
     def num_allowed(self, state: State) -> int:
