@@ -495,6 +495,7 @@ def test_doctor() -> None:
     assert facts["torch"].startswith(__import__("torch").__version__.partition("+")[0])
     assert "float32" in facts["model"] and "ragged" in facts["model"]
     assert {"device", "kernels", "triton", "cuda", "free memory"} <= facts.keys()
+    assert ("steps: programs run by numba" in facts["kernels"]) is (facts["cuda"] == "none")
     assert "estimate" not in facts
     broken = Result("doctor", "--model", "/nowhere")
     assert broken.code == console.CRASH

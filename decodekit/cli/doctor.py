@@ -170,7 +170,7 @@ def _kernels() -> dict[str, str]:
         kernels = f"{programs}; steps: CUDA graphs; masks: numba on the CPU"
     else:
         attention = "torch scaled_dot_product_attention"
-        kernels = f"attention: {attention}; steps: recorded by torch.jit (CPU); masks: numba"
+        kernels = f"attention: {attention}; steps: programs run by numba (CPU); masks: numba"
     need = "torch.compile needs it, too" if is_on_gpu else "only a GPU needs it"
     return {"kernels": kernels, "triton": str(version_of("triton")) if reason is None else f"{reason}; {need}"}
 

@@ -111,7 +111,8 @@ def extract(
         options: ``prompt``, ``max_new_tokens``, ``on_length``, ``seed``, ``speculate``, ``fast_forward``,
             ``max_rollbacks``, ``max_retries``, ``chat_template_kwargs``, ``batch_size``, ``max_failures`` (rows of what
             was not reached then say so), ``executor`` and ``num_workers`` (actors of Ray, each with a model of its
-            own), ``alternatives`` (for `ExtractedRow.alternatives`), ``device_map``; see `ExtractionOptions`.
+            own), ``alternatives`` (for `ExtractedRow.alternatives`), ``device_map``; with their defaults, such as 512
+            for ``max_new_tokens``, in `jobs.extraction.ExtractionOptions`.
 
     Returns:
         A row for each document, in their order.
