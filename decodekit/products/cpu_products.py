@@ -10,11 +10,14 @@ x[r, k] weight[n, k], and it is always added up in the same order:
 So a number does not depend on the rows beside it, on the number of threads, or on which thread made it; what changes
 with these is the *tile*, so many outputs by so many rows, that is added up side by side in registers:
 
-    1 x 1, 1 x 2, ...   few rows of x that stay in the first cache: one output after the other, so that the matrix is
-                        one stream, which the processor fetches ahead by itself. With four outputs in turn it is four
-                        streams that begin anew with every output: 11 of 22 GB/s where rows have 512 numbers
-    3 x 4, 3 x 8        more: three weight vectors and one of x for twelve multiply-adds or 24; 3 x 2 where registers
-                        hold eight numbers. There weights of two bytes are widened once for all tiles
+    1 x 1, 1 x 2   rows of x that stay in the first cache: one output after the other, so that the matrix is one stream.
+                   What comes 16 KiB later is fetched meanwhile: 0.8 of what a plain sum reads per second, 0.6 without
+    3 x 4, 4 x 2   more: three weight vectors and four of x for twelve multiply-adds; 3 x 8 where registers hold 16
+                   numbers. The next tile's weights are fetched meanwhile
+
+Registers of eight numbers hold half of a tile's partial sums: the first eight of each are added up, then the others,
+over the same weights, which are in the first cache by then. Bfloat16 are read by pairs there: shifted, a pair is the
+number at the even place, masked that at the odd one. So these eight are the even places, and rows of x are packed so.
 
 The tiles are written as explicit vectors, since a compiler that vectorises a loop by itself picks another order for
 every number of rows. Rows of x are packed beforehand (block by block, 16 numbers of each row of a tile side by side):
@@ -66,11 +69,11 @@ WIDENED: Final = frozenset(
 """The types of which the processor has no products: torch multiplies many rows at a sixth of the speed of float32."""
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
-_WIDENED: Final = 3  # outputs whose weights are widened at a time
-ROOM: Final = GROUP * MAX_ROWS + _WIDENED * _BLOCK
-"""Float32 numbers that a product needs: totals, and weights that are widened once for many rows."""
+ROOM: Final = GROUP * MAX_ROWS
+"""Float32 numbers that a product needs: totals."""
+_AHEAD: Final = 1 << 14  # bytes from a weight to one that is fetched meanwhile
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
-_IN_ONE_STREAM: Final = 6 if IS_WIDE else 4  # rows with which one output after the other is as quick as three
+_IN_ONE_STREAM: Final = 6 if IS_WIDE else 2  # rows with which one output after the other is as quick as three
 
 # Types of the intermediate code.
 _FLOAT: Final = ir.FloatType()
@@ -115,14 +118,21 @@ class Callback:
         return int(found.address)
 
 
-def widened(b: Any, kind: int, base: Value, index: Value, lanes: int) -> Value:
-    """The code that reads `lanes` stored numbers from `index` on, as float32."""
+def widened(b: Any, kind: int, base: Value, index: Value, lanes: int, half: int | None = None) -> Value:
+    """The code that reads `lanes` stored numbers from `index` on, as float32.
+
+    Of 2 `lanes` bfloat16 with a half: those at even places (0), or at odd ones (1).
+    """
 
     def all_of(one: Any) -> Any:
         return ir.VectorType(one, lanes) if lanes > 1 else one
 
     stored = _STORED[kind]
     place = b.gep(b.inttoptr(base, stored.as_pointer()), [index])
+    if half is not None:
+        pairs = b.load(b.bitcast(place, all_of(_WORD).as_pointer()), align=SIZES[kind])
+        by = ir.Constant(all_of(_WORD), [16 if half == 0 else 0xFFFF0000] * lanes)
+        return b.bitcast(b.and_(pairs, by) if half else b.shl(pairs, by), all_of(_FLOAT))
     value = b.load(b.bitcast(place, all_of(stored).as_pointer()), align=SIZES[kind])
     if kind == 0:
         return value
@@ -142,7 +152,8 @@ def called(b: Any, name: str, result: Any, *arguments: Value) -> Value:
 
 def multiply_add(b: Any, x: Value, y: Value, z: Value) -> Value:
     """The code of x y + z, rounded once, of vectors or of numbers."""
-    return called(b, f"llvm.fma.v{LANES}f32" if x.type == VECTOR else "llvm.fma.f32", x.type, x, y, z)
+    lanes = f"v{x.type.count}" if isinstance(x.type, ir.VectorType) else ""
+    return called(b, f"llvm.fma.{lanes}f32", x.type, x, y, z)
 
 
 def _halved(b: Any, vectors: list[Value]) -> list[Value]:
@@ -167,45 +178,72 @@ def _halved(b: Any, vectors: list[Value]) -> list[Value]:
     return [b.extract_element(vector, _WORD(place)) for _, (vector, place) in sorted(places.items())]
 
 
-def _tile(num_outs: int, num_rows: int) -> Any:
+def _tile(num_outs: int, num_rows: int, num_parts: int = 1, is_split: bool = False, is_stream: bool = False) -> Any:
     """The function that adds up one block of a tile.
 
     Its arguments are a mark of the weights' type, the address of the first weight, that of the packed block of x, the
-    width of a weight row, the length of the block, and how many bytes further weights are fetched ahead. It returns
-    `num_outs` x `num_rows` sums.
+    width of a weight row, and the length of the block. It returns `num_outs` x `num_rows` sums.
+
+    Args:
+        num_parts: 2 adds up the first half of the partial sums, then the other: half as many registers.
+        is_split: bfloat16 are read by pairs: partial sums at even places come first, and x is packed so.
+        is_stream: outputs follow one another, and what the next ones read is fetched ahead.
     """
     cells = [(n, r) for n in range(num_outs) for r in range(num_rows)]
+    lanes = LANES // num_parts
+    part_of = ir.VectorType(_FLOAT, lanes)
 
     def emitted(b: Any, kind: int, weight: Value, x: Value, width: Value, length: Value) -> list[Value]:
-        def weights(n: int, at: Value, lanes: int) -> Value:
-            return widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), lanes)
+        by_pairs = is_split and kind == 1
+
+        def weights(n: int, at: Value, part: int) -> Value:
+            here = b.add(b.mul(_INT(n), width), at)
+            if not by_pairs:
+                return widened(b, kind, weight, b.add(here, _INT(part * lanes)), lanes)
+            if num_parts == 2:
+                return widened(b, kind, weight, here, lanes, part)
+            return _joined(b, *(widened(b, kind, weight, here, LANES // 2, half) for half in (0, 1)))
+
+        def added_up(part: int) -> list[Value]:
+            before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
+            b.branch(head)
+            b.position_at_end(head)
+            k = b.phi(_INT)
+            sums = [b.phi(part_of) for _ in cells]
+            b.cbranch(b.icmp_signed("<", k, whole), body, behind)
+            b.position_at_end(body)
+            read = [weights(n, k, part) for n in range(num_outs)]
+            if part == 0:  # the next tile's weights, or what comes so many bytes later in a stream
+                for n in range(num_outs, 2 * num_outs) if num_outs > 1 else range(is_stream):
+                    place = b.mul(b.add(b.mul(_INT(n), width), k), _INT(SIZES[kind]))
+                    place = b.add(place, _INT(_AHEAD if is_stream else 0))
+                    ahead = b.inttoptr(b.add(weight, place), ir.IntType(8).as_pointer())
+                    called(b, "llvm.prefetch.p0i8", ir.VoidType(), ahead, _WORD(0), _WORD(3), _WORD(1))
+            added: dict[tuple[int, int], Value] = {}
+            for r in range(num_rows):  # a vector of x at a time: there are no more registers
+                at = b.add(b.mul(k, _INT(num_rows)), _INT(r * LANES + part * lanes))
+                of_x = widened(b, 0, x, at, lanes)
+                added |= {(n, r): multiply_add(b, read[n], of_x, sums[n * num_rows + r]) for n in range(num_outs)}
+            k.add_incoming(_INT(0), before)
+            k.add_incoming(b.add(k, _INT(LANES)), body)
+            for cell, phi in zip(cells, sums, strict=True):
+                phi.add_incoming(ir.Constant(part_of, [0.0] * lanes), before)
+                phi.add_incoming(added[cell], body)
+            b.branch(head)
+            b.position_at_end(behind)
+            return sums
 
         whole = b.and_(length, _INT(-LANES))
-        before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
-        b.branch(head)
-        b.position_at_end(head)
-        k = b.phi(_INT)
-        sums = [b.phi(VECTOR) for _ in cells]
-        b.cbranch(b.icmp_signed("<", k, whole), body, behind)
-        b.position_at_end(body)
-        read = [weights(n, k, LANES) for n in range(num_outs)]
-        for n in range(num_outs, 2 * num_outs if num_outs == 3 else 0):  # the next tile's; one stream needs no help
-            place = b.mul(b.add(b.mul(_INT(n), width), k), _INT(SIZES[kind]))
-            ahead = b.inttoptr(b.add(weight, place), ir.IntType(8).as_pointer())
-            called(b, "llvm.prefetch.p0i8", ir.VoidType(), ahead, _WORD(0), _WORD(3), _WORD(1))
-        added: dict[tuple[int, int], Value] = {}
-        for r in range(num_rows):  # a vector of x at a time: there are no more registers
-            of_x = widened(b, 0, x, b.add(b.mul(k, _INT(num_rows)), _INT(r * LANES)), LANES)
-            added |= {(n, r): multiply_add(b, read[n], of_x, sums[n * num_rows + r]) for n in range(num_outs)}
-        k.add_incoming(_INT(0), before)
-        k.add_incoming(b.add(k, _INT(LANES)), body)
-        for cell, phi in zip(cells, sums, strict=True):
-            phi.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), before)
-            phi.add_incoming(added[cell], body)
-        b.branch(head)
-        b.position_at_end(behind)
-        totals = _halved(b, sums)
-        return _rest(b, weights, x, whole, length, totals, num_rows)
+        parts = [added_up(part) for part in range(num_parts)]
+        sums = parts[0] if num_parts == 1 else [_joined(b, *both) for both in zip(*parts, strict=True)]
+        if by_pairs:
+            order = ir.Constant(ir.VectorType(_WORD, LANES), [i // 2 + i % 2 * LANES // 2 for i in range(LANES)])
+            sums = [b.shuffle_vector(one, one, order) for one in sums]
+
+        def one_weight(n: int, at: Value) -> Value:
+            return widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), 1)
+
+        return _rest(b, one_weight, x, whole, length, _halved(b, sums), num_rows, by_pairs)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(typing: Any, mark: Any, weight: Any, x: Any, width: Any, length: Any) -> Any:
@@ -217,8 +255,13 @@ def _tile(num_outs: int, num_rows: int) -> Any:
     return tile
 
 
+def _joined(b: Any, low: Value, high: Value) -> Value:
+    """The code of a vector of two halves."""
+    return b.shuffle_vector(low, high, ir.Constant(ir.VectorType(_WORD, LANES), list(range(LANES))))
+
+
 def _rest(
-    b: Any, weights: Any, x: Value, whole: Value, length: Value, totals: list[Value], num_rows: int
+    b: Any, weights: Any, x: Value, whole: Value, length: Value, totals: list[Value], num_rows: int, by_pairs: bool
 ) -> list[Value]:
     """The code that adds the products behind the last whole step, one after the other."""
     before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
@@ -231,11 +274,13 @@ def _rest(
     b.position_at_end(body)
     lane = b.and_(k, _INT(LANES - 1))
     start = b.mul(b.sub(k, lane), _INT(num_rows))
+    if by_pairs:  # where `_lane` has it
+        lane = b.add(b.lshr(lane, _INT(1)), b.mul(b.and_(lane, _INT(1)), _INT(LANES // 2)))
     for i, (phi, total) in enumerate(zip(sums, totals, strict=True)):
         n, r = divmod(i, num_rows)
         of_x = widened(b, 0, x, b.add(b.add(start, _INT(r * LANES)), lane), 1)
         phi.add_incoming(total, before)
-        phi.add_incoming(multiply_add(b, weights(n, k, 1), of_x, phi), body)
+        phi.add_incoming(multiply_add(b, weights(n, k), of_x, phi), body)
     k.add_incoming(b.add(k, _INT(1)), body)
     b.branch(head)
     b.position_at_end(behind)
@@ -273,9 +318,11 @@ def write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
     return types.void(mark, types.int64, types.int64, types.float32), code
 
 
+_PARTS: Final = 1 if IS_WIDE else 2
 one_by_one, four_by_one = _tile(1, 1), _tile(4, 1)
-_one_by_two, _three_by_two = _tile(1, 2), _tile(3, 2)
-_one_by_four, _three_by_four = _tile(1, 4), _tile(3, 4)
+_one_by_one = _tile(1, 1, 1, not IS_WIDE, not IS_WIDE)
+_one_by_two, _four_by_two = _tile(1, 2, 1, not IS_WIDE, not IS_WIDE), _tile(4, 2, _PARTS, not IS_WIDE)
+_one_by_four, _three_by_four = _tile(1, 4, _PARTS, not IS_WIDE), _tile(3, 4, _PARTS, not IS_WIDE)
 _one_by_eight, _three_by_eight = _tile(1, 8), _tile(3, 8)
 SINGLE: Final = np.float32(0)
 
@@ -284,8 +331,8 @@ SINGLE: Final = np.float32(0)
 def _rows_of_tile(row: int, num_rows: int) -> int:
     """The number of rows, 8, 4, 2 or 1, of the tile that begins with a row."""
     left = num_rows - row
-    if IS_WIDE and left >= 4:
-        return 8 if left >= 8 else 4
+    if left >= 4:
+        return 8 if IS_WIDE and left >= 8 else 4
     return 2 if left >= 2 else 1
 
 
@@ -295,7 +342,14 @@ def _padded(length: int) -> int:
 
 
 @compiled
-def pack(mark: Any, x: int, packed: int, num_rows: int, width: int) -> None:
+def _lane(k: int, by_pairs: bool) -> int:
+    """Where the k-th number of a row lies among 16; by pairs those at even places come first."""
+    lane = k & (LANES - 1)
+    return (lane >> 1) + (lane & 1) * (LANES // 2) if by_pairs else lane
+
+
+@compiled
+def pack(mark: Any, x: int, packed: int, num_rows: int, width: int, by_pairs: bool) -> None:
     """Widen rows [R, K] to float32: block by block, tile by tile, 16 numbers of each row of a tile side by side."""
     for start in range(0, width, _BLOCK):
         length = min(_BLOCK, width - start)
@@ -305,7 +359,7 @@ def pack(mark: Any, x: int, packed: int, num_rows: int, width: int) -> None:
             base = start * num_rows + row * _padded(length)
             for i in range(rows):
                 for k in range(length):
-                    place = base + (k & -LANES) * rows + i * LANES + (k & (LANES - 1))
+                    place = base + (k & -LANES) * rows + i * LANES + _lane(k, by_pairs)
                     write(SINGLE, packed, place, read(mark, x, (row + i) * width + start + k))
             row += rows
 
@@ -329,7 +383,7 @@ def _add_output(mark: Any, weight: int, x: int, totals: int, row: int, num_rows:
     elif rows == 2:
         _add(totals, row, num_rows, 2, _one_by_two(mark, weight, x, 0, length))
     else:
-        _add(totals, row, num_rows, 1, one_by_one(mark, weight, x, 0, length))
+        _add(totals, row, num_rows, 1, _one_by_one(mark, weight, x, 0, length))
 
 
 @compiled
@@ -338,11 +392,12 @@ def _add_block(
 ) -> None:
     """Add one block of `outs` outputs, for the tile of rows that begins with `row`, to totals [N, R]."""
     rows = _rows_of_tile(row, num_rows)
+    tile = 4 if rows == 2 else 3
     n = 0
     while n < outs:
         at = weight + n * width * size
         place = n * num_rows + row
-        if outs - n < 3 or rows == 1:
+        if outs - n < tile or rows == 1:
             _add_output(mark, at, x, totals + 4 * n * num_rows, row, num_rows, length)
             n += 1
             continue
@@ -351,26 +406,8 @@ def _add_block(
         elif rows == 4:
             _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length))
         else:
-            _add(totals, place, num_rows, 2, _three_by_two(mark, at, x, width, length))
-        n += 3
-
-
-@compiled
-def _add_widened(
-    mark: Any, size: int, weight: int, x: int, totals: int, outs: int, num_rows: int, width: int, length: int
-) -> None:
-    """As `_add_block` for all tiles of rows: weights are widened once, and not anew for each tile."""
-    wide = totals + 4 * GROUP * MAX_ROWS
-    for n in range(0, outs, _WIDENED):
-        count = min(_WIDENED, outs - n)
-        for i in range(count):
-            for k in range(length):
-                write(SINGLE, wide, i * _BLOCK + k, read(mark, weight, (n + i) * width + k))
-        row = 0
-        while row < num_rows:
-            at = x + row * _padded(length) * 4
-            _add_block(SINGLE, 4, wide, at, totals + 4 * n * num_rows, count, row, num_rows, _BLOCK, length)
-            row += _rows_of_tile(row, num_rows)
+            _add(totals, place, num_rows, 2, _four_by_two(mark, at, x, width, length))
+        n += tile
 
 
 @compiled
@@ -388,9 +425,7 @@ def outputs(
             [R, N]; room for `ROOM` numbers.
     """
     is_near = num_rows * width <= _NEAR  # all of x stays in the first cache
-    group = 3 if is_near and not IS_WIDE else GROUP
-    if num_rows == 1 or (is_near and num_rows <= _IN_ONE_STREAM):
-        group = 1
+    group = 1 if num_rows == 1 or num_rows <= (_IN_ONE_STREAM if is_near else 0) else GROUP
     n = first
     while n < last:
         outs = min(group, last - n)
@@ -399,9 +434,6 @@ def outputs(
         for start in range(0, width, _BLOCK):
             length = min(_BLOCK, width - start)
             at = weight + (n * width + start) * size
-            if not IS_WIDE and size != 4 and num_rows > 2:
-                _add_widened(mark, size, at, packed + start * num_rows * 4, totals, outs, num_rows, width, length)
-                continue
             row = 0
             while row < num_rows:
                 x = packed + (start * num_rows + row * _padded(length)) * 4

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from decodekit.products.cpu_products import (
     GROUP,
+    IS_WIDE,
     KIND_OF,
     KINDS,
     LANES,
@@ -236,11 +237,11 @@ def product(
     """
     packed = room + 4 * ROOM
     if kind == 0:
-        pack(np.float32(0), x, packed, rows, width)
+        pack(np.float32(0), x, packed, rows, width, False)
     elif kind == 1:
-        pack(np.uint16(0), x, packed, rows, width)
+        pack(np.uint16(0), x, packed, rows, width, size == 2 and not IS_WIDE)
     else:
-        pack(np.int16(0), x, packed, rows, width)
+        pack(np.int16(0), x, packed, rows, width, False)
     chunk = max(1, _CHUNK_BYTES // (width * size * GROUP)) * GROUP
     job = (packed, weight, bias, out, rows, outs, width, chunk, make)
     if state != 0 and outs * width * size >= _WORTHWHILE_BYTES and _ask(state, job, room):
