@@ -1,4 +1,4 @@
-"""Products of one to eight rows with a weight matrix on a CPU: weights are read once, as they are stored.
+"""Products of a few rows with a weight matrix on a CPU: weights are read once, as they are stored.
 
 Example: two rows x of width 2,048 and a bfloat16 matrix of 512 outputs. Each number of the result is a sum over k of
 x[r, k] weight[n, k], and it is always added up in the same order:
@@ -44,7 +44,7 @@ from numba.extending import intrinsic
 from decodekit.first_use import AnnouncedCache
 
 MAX_ROWS: Final = 8
-"""Most rows: with more, arithmetic takes longer than reading the weights."""
+"""Most rows of a step that reading the weights takes longer than: what is made for few rows is made for these."""
 MARKS: Final[dict[torch.dtype, Any]] = {
     torch.float32: np.float32(0),
     torch.bfloat16: np.uint16(0),
@@ -62,6 +62,8 @@ LANES: Final = 16
 _FEATURES: Final = llvm.get_host_cpu_features()
 IS_WIDE: Final = bool(_FEATURES.get("avx512f"))
 """Whether the processor has registers for tiles of four rows."""
+PRODUCT_ROWS: Final = 32 if _FEATURES.get("avx2") and not IS_WIDE else MAX_ROWS
+"""Most rows of a product that is made here: up to these it was measured to take no longer than torch's."""
 _OWN: Final = {torch.bfloat16: ("avx512bf16", "amx-bf16"), torch.float16: ("avx512fp16", "amx-fp16")}
 WIDENED: Final = frozenset(
     dtype for dtype, names in _OWN.items() if _FEATURES.get("avx2") and not any(map(_FEATURES.get, names))
@@ -69,7 +71,7 @@ WIDENED: Final = frozenset(
 """The types of which the processor has no products: torch multiplies many rows at a sixth of the speed of float32."""
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
-ROOM: Final = GROUP * MAX_ROWS
+ROOM: Final = GROUP * PRODUCT_ROWS
 """Float32 numbers that a product needs: totals."""
 _AHEAD: Final = 1 << 14  # bytes from a weight to one that is fetched meanwhile
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole

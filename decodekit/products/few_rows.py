@@ -6,8 +6,8 @@ take as long as reading the weights. Libraries of linear algebra are made for la
     out[r, n] = bias[n] + sum over k of x[r, k] weight[n, k]
 
 On a CPU a row is bit for bit the same whatever rows stand beside it, and whatever threads make it (`cpu_products`): up
-to `MAX_ROWS`, the products of a draft are those of its tokens one by one. What is larger or of another type is left to
-torch, in float32 where the processor has no products of a type of two bytes (`widened_linear`).
+to `PRODUCT_ROWS`, the products of a draft are those of its tokens one by one. What is larger or of another type is left
+to torch, in float32 where the processor has no products of a type of two bytes (`widened_linear`).
 
 On CUDA a product is that of `few_rows_kernel` where `MEASURED` says that it is quicker there than torch's, and torch's
 elsewhere. Whoever captures steps has it measured (`measure`), since which one is quicker depends on the device and the
@@ -29,7 +29,7 @@ from torch.nn.functional import linear
 
 from decodekit.gpu.triton_programs import missing, next_power_of_2, on
 from decodekit.products import cpu_team
-from decodekit.products.cpu_products import KINDS, MAX_ROWS, WIDENED
+from decodekit.products.cpu_products import KINDS, MAX_ROWS, PRODUCT_ROWS, WIDENED
 
 ROWS: Final = (1, 2, 4, 8)
 """Numbers of rows for which products are measured on CUDA: captured steps have so many."""
@@ -56,7 +56,7 @@ MEASURED: Final[dict[ProductShape, tuple[float, float]]] = {}
 def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` [..., N] of x [..., K], weight [N, K], bias [N]; the operation in a recorded graph.
 
-    On a CPU up to `MAX_ROWS` rows of one type with the weights are multiplied here; anything else by torch. Of int8
+    On a CPU up to `PRODUCT_ROWS` rows of one type with the weights are multiplied here; anything else by torch. Of int8
     weights, for x of any type, result and bias are float32.
     """
     out: Tensor = torch.ops.decodekit.few_rows_linear(x, weight, bias)
@@ -67,7 +67,7 @@ def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     is_coded = weight.dtype is torch.int8
     result = torch.float32 if is_coded else x.dtype
     is_ours = (
-        0 < x.numel() <= MAX_ROWS * weight.shape[1]
+        0 < x.numel() <= PRODUCT_ROWS * weight.shape[1]
         and (is_coded or x.dtype is weight.dtype)
         and x.dtype in KINDS
         and x.is_contiguous()

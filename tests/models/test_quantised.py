@@ -22,7 +22,7 @@ from decodekit.models.modules.few_row_layers import Int8Linear, with_few_rows
 from decodekit.models.modules.shared_copy import addresses_of, is_spread, shared_copy
 from decodekit.models.programs import replay
 from decodekit.models.programs.proof import NUM_PROOFS
-from decodekit.products.cpu_products import MAX_ROWS
+from decodekit.products.cpu_products import PRODUCT_ROWS
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
 from tests.reference.generation_tokenizer import small_tokenizer
@@ -134,10 +134,10 @@ def test_int8_weights_are_read_as_they_are() -> None:
     layers = [module for module in lm._runner.module.modules() if isinstance(module, nn.Linear)]
     assert {type(layer) for layer in layers} == {Int8Linear}
     layer = layers[0]
-    x = torch.randn(MAX_ROWS + 1, layer.in_features)
+    x = torch.randn(PRODUCT_ROWS + 1, layer.in_features)
     expected = torch.nn.functional.linear(x, layer.weight.packed * layer.weight.scale)
     torch.testing.assert_close(layer(x[:1]), expected[:1], atol=1e-5, rtol=1e-5)
-    assert torch.equal(layer(x[:1]), layer(x[:MAX_ROWS])[:1]) and torch.equal(layer(x), nn.Linear.forward(layer, x))
+    assert torch.equal(layer(x[:1]), layer(x[:PRODUCT_ROWS])[:1]) and torch.equal(layer(x), nn.Linear.forward(layer, x))
     others = {"act_quant_kwargs": {}, "zero_point": torch.ones(1), "block_size": [1, 4], "act_pre_scale": 1.0}
     for name, value in others.items():
         model = with_scaled_tensors("llama", type("Int8Tensor", (Int8Tensor,), {name: value}))

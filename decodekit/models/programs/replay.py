@@ -11,8 +11,8 @@ rows of one token in the same row of the cache, which write their keys before an
                                                     positions   20   21  31
 
 Steps of up to `MAX_ROWS` tokens are run by a program from the first one on, and every token comes to the same numbers
-whatever stands beside it: those of a draft are those of its tokens one by one. A step of more tokens multiplies by
-torch, and is written down once it has been seen `WRITE_AFTER` times.
+whatever stands beside it: those of a draft are those of its tokens one by one. A step of more tokens is written down
+once it has been seen `WRITE_AFTER` times, and multiplies by torch beyond `PRODUCT_ROWS`.
 
 A program rounds in other places than the modules do. Its first outputs are compared with theirs (`proof`); one that
 differs by more than rounding is never used. This is for a CPU what a captured CUDA graph is for a GPU.
