@@ -343,7 +343,7 @@ class Both(_Interned):
                 continue
             if count.min == 0 or (count.min == 1 and rest is None and not other.labels):
                 return other.saturated(limit)
-            loop = _loop(other)
+            loop = bytes_of_loop(other)
             if loop is not None and num_bytes + (count.min + 1) * loop <= count.max:
                 letters = repeat(count.body, min(count.min, limit + 1))
                 return both(other.saturated(limit), letters if rest is None else concat(rest, letters))
@@ -356,7 +356,7 @@ class Both(_Interned):
         """Whether a short word of A, perhaps gone round, has so many letters, as is plain to see."""
         for other, _, count in self._counted():
             num_bytes = (other.bounds() or (0, 0))[0]
-            loop = 0 if count.min == 0 else _loop(other)
+            loop = 0 if count.min == 0 else bytes_of_loop(other)
             if loop is not None and (count.max is None or num_bytes + (count.min + 1) * loop <= count.max):
                 return True
         return False
@@ -482,12 +482,12 @@ class Repeat(_Interned):
         return f"repeat({self.body!r}, {self.min}, {self.max})"
 
 
-def _loop(node: Node) -> int | None:
+def bytes_of_loop(node: Node) -> int | None:
     """Bytes of a word with which all words of a node go on again and again, not the empty one; None if not known."""
     while isinstance(node, Product):
         node = node.tail
     if isinstance(node, Choice):
-        loops = [_loop(option) for option in node.options]
+        loops = [bytes_of_loop(option) for option in node.options]
         return None if None in loops else max(loop for loop in loops if loop is not None)
     if not isinstance(node, Repeat) or node.max is not None or node.body.labels:
         return None

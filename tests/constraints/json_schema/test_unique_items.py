@@ -11,6 +11,7 @@ from decodekit.constraints.author.coverage import check
 from decodekit.constraints.engine.automaton import Automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.json_schema import JsonSchema
+from decodekit.constraints.json_schema.frames.arrays import ArrayPlan
 from decodekit.constraints.json_schema.values.inhabited import have_representatives
 from decodekit.errors import UnsatisfiableError
 from decodekit.testing import check_language
@@ -27,6 +28,19 @@ IN_MASK: list[tuple[Any, list[str], list[str]]] = [
         {**UNIQUE, "items": {"type": "string"}},
         ["[]", '["a"]', '["a","b","A"]', '["a","aa"]', '["","\\u0061"]'],
         ['["a","a"]', '["a","\\u0061"]', '["\\/","/"]', '["é","b","\\u00e9"]', '["😀","\\ud83d\\uDE00"]'],
+    ),
+    # every beginning can be completed in many ways
+    (
+        {**UNIQUE, "items": {"type": ["string", "null"], "pattern": "[ab]{2}", "minLength": 1}, "minItems": 2},
+        ['["ab","aab",null]', '["ab","xab","abx"]', '[null,"ba","\\u0061b"]'],
+        ['["ab"]', '["ab","a"', '["ab","ba","ab"', '["ab","\\u0061b"', '["aa",null,null'],
+    ),
+    ({**UNIQUE, "items": {"type": "string", "pattern": "^a+$"}}, ['["a","aa","aaa"]'], ['["aa","aa"', '["a","b']),
+    # some beginnings cannot: they are gone with what they begin
+    (
+        {**UNIQUE, "items": {"type": "string", "pattern": "^a(bc|d*)$"}},
+        ['["abc","a","add"]', '["ad","abc"]'],
+        ['["abc","ab', '["a","abc",null', '["ad","ad"'],
     ),
     (
         {**UNIQUE, "items": {"type": ["number", "boolean", "null"]}},
@@ -160,6 +174,11 @@ def test_scalars_beside_objects_are_in_the_mask() -> None:
             {"type": "string"},
             ['["a","b"]', '["a","ab","b"]', '["","\\u0061"]'],
             ['["a"]', '["a","a"]', '["a","\\u0061","b"]'],
+        ),
+        (
+            {"type": "string", "pattern": "b", "minLength": 2},
+            ['["ab","bb"]', '["ab","aab","b\\u0062"]'],
+            ['["ab"]', '["ab","ab"]', '["ab","\\u0061b","bb"]', '["ab","b"]'],
         ),
         (True, ['[1,"1"]', '["a",[],{}]', '["a",1,"b"]'], ['["a","a"]', '["a",1,"a"]', '["b",1,"a",1]', "[null,null]"]),
     ],
@@ -364,6 +383,29 @@ def test_what_is_left_of_a_list_has_no_lexical_states_of_its_own() -> None:
     for gone in ("word00", "word29", "\\u0077ord07"):
         assert recogniser.read(state, f',"{gone}"'.encode()) is None
     assert recogniser.read(state, b',"word30"]') is not None
+
+
+def test_strings_that_are_used_have_no_lexical_states_of_their_own() -> None:
+    rule = any_json({**UNIQUE, "items": {"type": "string", "pattern": "[ab]"}}, whitespace="compact")
+    recogniser = Recogniser(rule.root(), Automaton())
+    state = recogniser.read(recogniser.root, b'["first b","second a"')
+    assert state is not None
+    before = recogniser.automaton.num_states
+    for number in range(20):
+        state = recogniser.read(state, f',"{number} ab"'.encode())
+        assert state is not None
+    assert recogniser.automaton.num_states <= before + 20  # the digits are new, what was read is not
+    for gone in ("first b", "7 ab", "\\u0037 ab"):
+        assert recogniser.read(state, f',"{gone}"'.encode()) is None
+    assert recogniser.read(state, b',"20 ab"]') is not None
+
+
+def test_strings_that_few_complete_have_to_be_told_apart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative control: asked at their ends alone, they leave a beginning with nothing behind it."""
+    schema = {**UNIQUE, "items": {"type": "string", "pattern": "^a(bc|d*)$"}}
+    assert not is_alive(any_json(schema), '["abc","ab')
+    monkeypatch.setattr(ArrayPlan, "_is_endless", lambda plan, strings: True)
+    assert is_alive(any_json({**schema, "title": "another"}), '["abc","ab')
 
 
 def test_a_list_with_surrogate_pairs() -> None:

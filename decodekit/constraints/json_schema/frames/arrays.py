@@ -65,7 +65,7 @@ class NextItem:
         goal: what it satisfies. `after`: the state after it.
         scalars: only these texts; None for every value of the goal.
         is_remembered: the scalar becomes part of the state (`ArrayPlan.remember`).
-        has_texts: beside `scalars`, every string that is not used.
+        texts: beside `scalars`, the strings of which each that is not used may come.
         listed: beside `scalars`, the strings of a list from behind their first quote on, each with its place as the
             label, and which of them are left.
     """
@@ -74,7 +74,7 @@ class NextItem:
     after: ArrayState
     scalars: Node | None = None
     is_remembered: bool = False
-    has_texts: bool = False
+    texts: Node = ir.EMPTY
     listed: tuple[WordTable, bytes] | None = None
 
 
@@ -89,13 +89,13 @@ def is_by_value(spec: ArraySpec, semantics: Semantics) -> bool:
 class ArrayPlan:
     """The transitions of the arrays of one spec. An item counts for a `contains` or does not; both ways are tried."""
 
-    def __init__(self, spec: ArraySpec, semantics: Semantics, form: Numbers = "any") -> None:
+    def __init__(self, spec: ArraySpec, semantics: Semantics, form: Numbers = "any", is_lossy: bool = False) -> None:
         if len(spec.contains) > MAX_CONTAINS:
             error = ResourceLimitError(f"more than {MAX_CONTAINS} contains conditions meet in one array")
             semantics.leave_goals(error, [contains.goal for contains in spec.contains[MAX_CONTAINS:]])
             spec = replace(spec, contains=spec.contains[:MAX_CONTAINS])
         self.spec = spec
-        self.semantics, self._form = semantics, form
+        self.semantics, self._form, self._is_lossy = semantics, form, is_lossy
         is_repeating = spec.is_repeating and is_by_value(spec, semantics)
         self.start = ArrayState(counted=(0,) * len(spec.contains), is_owing=is_repeating)
         self._last = max(len(spec.prefix), spec.min_items, *(contains.start for contains in spec.contains))
@@ -241,18 +241,21 @@ class ArrayPlan:
                 if (own is None or scalar in own)
                 and not self._can_fill(replace(after, used=after.used | {scalar}), ask)
             }
-            # Where all later items may be any string, which string it was is asked at its end (see `ArrayFrame`).
+            # Where every beginning of a string can be completed in any number of ways, now and later, which string it
+            # was is asked at its end (see `ArrayFrame`): no beginning is left with those that are used.
             is_rest = not self.spec.contains and state.num_items >= len(self.spec.prefix)
-            has_texts = is_rest and shape.strings is text.BODY
-            if has_texts:
-                shape = replace(shape, strings=ir.EMPTY)
+            texts = shape.strings if is_rest and self._is_endless(shape.strings) else ir.EMPTY
             listed = self._listed(shape.strings, after.used | needed)
-            if listed is not None:
+            if texts is not ir.EMPTY or listed is not None:
                 shape = replace(shape, strings=ir.EMPTY)
             node = scalars.language(shape, without=after.used | needed, form=self._form)
-            if has_texts or not node.is_empty or (listed is not None and 1 in listed[1]):
+            if texts is not ir.EMPTY or not node.is_empty or (listed is not None and 1 in listed[1]):
                 is_last = self.spec.max_items is not None and after.num_items >= self.spec.max_items
-                yield NextItem(goal, after, node, is_remembered=not is_last, has_texts=has_texts, listed=listed)
+                yield NextItem(goal, after, node, is_remembered=not is_last, texts=texts, listed=listed)
+
+    def _is_endless(self, strings: Node) -> bool:
+        is_endless = not self._is_lossy and ir.bytes_of_loop(strings) is not None and not strings.is_empty
+        return is_endless or strings is text.BODY
 
     def _listed(self, strings: Node, taken: frozenset[Scalar]) -> tuple[WordTable, bytes] | None:
         """A list of strings as one table for all states, and which of them are not taken; None if it is not a list."""

@@ -50,11 +50,10 @@ _SCALAR: Final = "scalar"
 _OBJECT: Final = "object"
 _ARRAY: Final = "array"
 _NAME: Final = "name"
+"""The label of a key or string whose text matters."""
 
 _OPEN_OBJECT: Final = ir.concat(ir.literal(b"{"), ir.accept(_OBJECT))
 _OPEN_ARRAY: Final = ir.concat(ir.literal(b"["), ir.accept(_ARRAY))
-_END_OF_NAME: Final = ir.concat(text.QUOTE, ir.accept(_NAME))
-"""The end of a key or string whose text matters."""
 
 
 class Messages(Protocol):
@@ -119,10 +118,9 @@ class SchemaNetwork:
         return self.quotations[place].language(self._spelled(node))
 
     @kept
-    def any_name(self, place: str) -> Read:
-        """Any key or string, of which it matters which one it is."""
-        body = self.notation.keys if place in self.notation.places_of_keys else text.BODY
-        return Read(self.inside(place, ir.concat(body, _END_OF_NAME)), capture=True)
+    def name(self, place: str, body: Node) -> Read:
+        """A key or string of a language, of which it matters which one it is."""
+        return Read(self.inside(place, ir.concat(body, text.QUOTE, ir.accept(_NAME))), capture=True)
 
     def _spelled(self, node: Node) -> Node:
         return spelled(node, self.escapes) if self.notation.strings == "json" else node
@@ -244,7 +242,7 @@ class SchemaNetwork:
 
     @kept
     def _array(self, spec: ArraySpec) -> ArrayPlan:
-        return ArrayPlan(spec, self.semantics, self.numbers)
+        return ArrayPlan(spec, self.semantics, self.numbers, is_lossy=self.notation.is_lossy)
 
     def _has_value(self, goal: Goal, ask: Ask) -> bool:
         shape = self.semantics.shape(goal)
@@ -357,7 +355,7 @@ class ObjectFrame(_ToldFrame):
     def _keys(self) -> tuple[Move, ...]:
         plan, state = self.plan, self.state
         if plan.is_free(state):
-            return (self.network.any_name(self.place),)
+            return (self.network.name(self.place, self.network.notation.keys),)
         moves: list[Move] = []
         permitted = plan.permitted(state)
         if 1 in permitted:
@@ -381,16 +379,14 @@ class ObjectFrame(_ToldFrame):
             if number is not None:
                 return self._declared(number) if plan.may_take(number, state) else ()
             return self._other(key, 0, ()) if key not in state.used else ()
-        number, met = cast("tuple[int, tuple[int, ...]]", label)
-        return self._other(key, number, met)
+        return self._other(key, *cast("tuple[int, tuple[int, ...]]", label))
 
     def fresh(self, label: Label) -> Fresh | None:
         """The frames behind a key that is neither declared nor used; the language of a pattern has none that is."""
         if SOME_KEY in self.state.used:
             raise TextNeeded
         if type(label) is tuple and not self.state.pending:
-            number, met = cast("tuple[int, tuple[int, ...]]", label)
-            return self.network.fresh(self.place, self._other(SOME_KEY, number, met), ())
+            return self.network.fresh(self.place, self._other(SOME_KEY, *label), ())
         if label != _NAME:
             return None
         listed = self.plan.index.keys() | self.state.used
@@ -436,8 +432,8 @@ class ObjectFrame(_ToldFrame):
 class ArrayFrame(_ToldFrame):
     """Inside an array, at `place`: "open" after the bracket, "next" before an item, "item" after one.
 
-    At "text" it is inside a string that differs from others: one language stands for all strings, and which one it was
-    is asked at its end.
+    At "text" it is inside a string that differs from others: one language stands for all of them, used or not, and
+    which one it was is asked at its end.
     """
 
     plan: ArrayPlan
@@ -449,7 +445,7 @@ class ArrayFrame(_ToldFrame):
         """The items with which the array can still be finished, or what leads to them, or the closing bracket."""
         network, plan, state = self.network, self.plan, self.state
         if self.place in network.quotations:
-            return (network.any_name(self.place),)
+            return (network.name(self.place, self._item_of_texts().texts),)
         items = plan.items(state, network.is_inhabited)
         if self.place == "next":
             return self._items(items)
@@ -472,7 +468,7 @@ class ArrayFrame(_ToldFrame):
                 continue
             for place in self.network.notation.places_of_texts:
                 opening, inside = self.network.quotations[place].opening, self._at(place, self.state)
-                if item.has_texts:
+                if item.texts is not ir.EMPTY:
                     moves.append(Call(opening, inside))
                 if item.listed is not None and 1 in item.listed[1]:
                     moves.append(Call(opening, ListedFrame(inside, item)))
@@ -483,14 +479,12 @@ class ArrayFrame(_ToldFrame):
 
     def after(self, label: Label, text: bytes) -> tuple[Frame, ...]:
         """The frames behind a scalar that was read here; none behind a string that is used already."""
-        items = self.plan.items(self.state, self.network.is_inhabited)
         if label == _NAME:
             if SOME_TEXT in self.state.used:
                 raise TextNeeded
             scalar: Scalar = ("string", self.network.text_at(self.place, text))
-            item = next(item for item in items if item.has_texts)
-            return () if scalar in self.state.used else self.behind(item, scalar)
-        item = tuple(items)[cast("int", label)]
+            return () if scalar in self.state.used else self.behind(self._item_of_texts(), scalar)
+        item = tuple(self.plan.items(self.state, self.network.is_inhabited))[cast("int", label)]
         return self.behind(item, scalars.read(self.network.notation.scalar(text)) if item.is_remembered else None)
 
     def fresh(self, label: Label) -> Fresh | None:
@@ -499,9 +493,12 @@ class ArrayFrame(_ToldFrame):
             raise TextNeeded
         if label != _NAME:
             return None
-        item = next(item for item in self.plan.items(self.state, self.network.is_inhabited) if item.has_texts)
         listed = {value for kind, value in self.state.used if kind == "string" and isinstance(value, str)}
-        return self.network.fresh(self.place, self.behind(item, SOME_TEXT), listed)
+        return self.network.fresh(self.place, self.behind(self._item_of_texts(), SOME_TEXT), listed)
+
+    def _item_of_texts(self) -> NextItem:
+        items = self.plan.items(self.state, self.network.is_inhabited)
+        return next(item for item in items if item.texts is not ir.EMPTY)
 
     def _at(self, place: str, state: ArrayState) -> ArrayFrame:
         return ArrayFrame(self.network, self.plan, state, self.layout, place)
