@@ -15,8 +15,9 @@ from torch import Tensor
 from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.tools import format_of
 from decodekit.constraints.tool_calls import ToolFormat
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.device_pass import warm_up
 from decodekit.decoding.loop.scheduler import overdue
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.completion import Chunk, Completion, Score
 from decodekit.decoding.request.faults import fault_of
@@ -421,7 +422,7 @@ class LLM:
             TooManyRowsError: there is no memory for so many rows.
         """
         COUNT.or_none.require("batch_size", batch_size)
-        return samples.warm_up(self.model, batch_size, drafts=drafts)
+        return warm_up(self.model, batch_size, drafts=drafts)
 
     def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
         """Check options and compile their constraint; `faults`, and what else is wrong with them, are raised together.
@@ -472,7 +473,7 @@ class LLM:
         while attempts.is_open:
             requests = self._requests(attempts, plan, deadline, texts)
             if plan.search is None:
-                updates = samples.decode(plan.model, plan, num_rows, requests, plan.num_samples)
+                updates = decode_texts(plan.model, plan, num_rows, requests, plan.num_samples)
             else:
                 updates = plan.search.decode(plan.model, plan, num_rows, requests)
             for update in updates:

@@ -85,7 +85,7 @@ class Strategy(ABC):
 
     @property
     def num_samples(self) -> int:
-        """The number of texts that are decoded of a prompt; see `decoding.loop.samples`."""
+        """The number of texts that are decoded of a prompt; see `decoding.loop.step`."""
         return 1
 
     @property

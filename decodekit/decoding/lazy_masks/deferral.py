@@ -40,11 +40,6 @@ class Held:
     logits: Tensor
 
 
-def reading(sequences: Sequence[TextRow]) -> list[TextRow]:
-    """The rows that the model reads: those that hold nothing."""
-    return [sequence for sequence in sequences if sequence.held is None]
-
-
 def with_held(
     sequences: Sequence[TextRow], guesses: Sequence[Guess], logits: Tensor | None
 ) -> tuple[list[Guess], Tensor]:

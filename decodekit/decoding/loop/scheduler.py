@@ -40,7 +40,6 @@ from decodekit.decoding.loop.decoder import Decoder, Group
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
-from decodekit.decoding.prefixes.shared_rows import ReadingCounts
 from decodekit.decoding.request.budget import token_budget
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
@@ -184,7 +183,7 @@ class Scheduler:
         self._owners: dict[
             Hashable, list[int]
         ] = {}  # how many requests were added, and how many of them have not ended
-        self._counts = ReadingCounts()  # of all batches
+        self._counts: Counter[str] = Counter()  # of all batches, by their names in `SchedulerStats`
         self.num_waiting = 0
         """Requests of which no sample was admitted."""
 
@@ -541,18 +540,15 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """The counts so far."""
-        batches, counts = list(self._batches.values()), self._counts
+        batches = list(self._batches.values())
         return SchedulerStats(
             running=len(self._requests) - self.num_waiting,
             waiting=self.num_waiting,
             cached_tokens=sum(batch.num_cached for batch in batches),
             prefix_tokens=sum(batch.store.num_tokens for batch in batches),
             prefix_bytes=sum(batch.store.num_bytes for batch in batches),
-            prefix_hits=counts.num_hits,
-            tokens_read=counts.num_read,
-            tokens_reused=counts.num_reused,
-            preemptions=counts.num_preempted,
             finished=dict(self._finished),
+            **self._counts,
         )
 
     def close(self) -> None:
