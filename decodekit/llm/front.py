@@ -214,11 +214,11 @@ class LLM:
             UnknownNameError: no strategy of this name.
             ConstraintError: the constraint cannot be used.
         """
-        chunks = self.stream(prompts, timeout=timeout, **options)
+        chunks = self._begun_call(prompts, timeout, options, is_whole=True)
         if progress:
             chunks = _with_bar(chunks, len(each_prompt(prompts)))
-        done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
-        completions = [done[index] for index in range(len(done))]
+        done: list[Chunk] = [*chunks]
+        completions = [chunk.completion for chunk in sorted(done, key=lambda chunk: chunk.index) if chunk.completion]
         return completions[0] if is_single(prompts) else completions
 
     def stream(
@@ -229,13 +229,19 @@ class LLM:
         `Chunk.completion` is None until the last chunk of a prompt. With `timeout` the time of the caller between two
         chunks counts, too.
         """
+        return self._begun_call(prompts, timeout, options)
+
+    def _begun_call(
+        self, prompts: Any, timeout: float | None, options: GenerateKeywords, *, is_whole: bool = False
+    ) -> Iterator[Chunk]:
+        """The chunks of a call; with `is_whole` one for each text."""
         deadline = deadline_after(timeout, time.monotonic())
         listed, plan = self._planned(prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
         num_prompts = min(plan.batch_size, max(1, len(listed)))
         plan.check_memory(num_prompts, num_prompts)
-        return self._decode(listed, plan, num_prompts, raised=TooManyRowsError, deadline=deadline)
+        return self._decode(listed, plan, num_prompts, TooManyRowsError, deadline, is_whole=is_whole)
 
     @overload
     async def agenerate(self, prompts: OnePrompt, **call: Unpack[TimedKeywords]) -> Completion: ...  # type: ignore[overload-overlap]
@@ -306,7 +312,7 @@ class LLM:
             raise OptionError(f"prompts={prompts!r:.60} are no prompts to go through", at="prompts", hint="a list")
         plan = self.plan(GenerateOptions.of(**options), [])
         plan.check_memory(plan.batch_size, 1)
-        chunks = self._decode(prompts, plan, plan.batch_size)
+        chunks = self._decode(prompts, plan, plan.batch_size, is_whole=True)
         return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
 
     @overload
@@ -465,44 +471,34 @@ class LLM:
         num_rows: int,
         raised: type[DecodekitError] | tuple[()] = (),
         deadline: float | None = None,
+        *,
+        is_whole: bool = False,
     ) -> Iterator[Chunk]:
-        """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
-        texts: dict[int, GrowingText] = {}
+        """Chunks of texts as they grow, or whole; errors are those of completions, except what is `raised`."""
         attempts = Attempts(prompts, plan.seeds, plan.options.max_retries)
-        is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
+        is_whole |= plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
         while attempts.is_open:
-            requests = self._requests(attempts, plan, deadline, texts)
+            requests = (self._request(one, plan, deadline) for one in attempts.round())
             if plan.search is None:
                 updates = decode_texts(plan.model, plan, num_rows, requests, plan.num_samples)
             else:
                 updates = plan.search.decode(plan.model, plan, num_rows, requests)
             for update in updates:
-                index = attempts.index(update.index)
-                text = texts.setdefault(update.index, GrowingText(plan, None))
+                one = attempts.running[update.index]
+                one.text += update.text
                 completion = None
                 if update.result is not None:
-                    ended = completed(plan, index, text.text + update.text, update.result, text.thought)
-                    rename(ended, update.index, index)
+                    ended = completed(plan, one.index, one.text, update.result, one.thought)
+                    rename(ended, update.index, one.index)
                     completion = attempts.ended(update.index, ended, self.tokenizer)
                     error = None if completion is None else completion.error
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
-                    del texts[update.index]
                 if not is_whole:
-                    yield text.chunk(index, update, completion)
+                    one.growing = one.growing or GrowingText(plan, one.thought)
+                    yield one.growing.chunk(one.index, update, completion)
                 elif completion is not None:
-                    yield whole(plan, index, completion)
-                else:
-                    text.text += update.text
-
-    def _requests(
-        self, attempts: Attempts, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
-    ) -> Iterator[Request | DecodekitError]:
-        """The attempts of a round as the loops take them; `texts` gets the text of each."""
-        for number, one in enumerate(attempts.round()):
-            request = self._request(one, plan, deadline)
-            texts[number] = GrowingText(plan, None if isinstance(request, DecodekitError) else request.thought)
-            yield request
+                    yield whole(plan, one.index, completion)
 
     def _request(self, one: Attempt, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
         """An attempt as the loops take it; the error of one that cannot be read, or comes too late to be."""
@@ -513,7 +509,8 @@ class LLM:
                 return overdue(f"prompt {one.index}")
             chat = template_arguments_again(plan.chat) if one.before else plan.chat
             begun = self._begun(one.prompt, plan, chat, f"prompt {one.index}", one.seed, one.index)
-            return replace(begun, deadline=deadline)
+            one.thought = begun.thought
+            return begun if deadline is None else replace(begun, deadline=deadline)
         except Exception as error:  # of a tokenizer, say
             return fault_of(error, "reading the prompt", at=f"prompt {one.index}")
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from decodekit.chat.conversation import TemplateArguments
+from decodekit.chat.thought import Thought
 from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.prompt import Prompt, encode_plain, is_messages, token_ids_of
 from decodekit.errors import ConstraintError, DecodekitError, GuardError, InvalidValueError, OptionError
@@ -35,26 +36,33 @@ MAX_REASON: Final = 2_000
 """Most characters of a reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt at a prompt.
+    """One attempt at a prompt, and its text so far.
 
     Args:
         index: number of the prompt.
         prompt: what is read.
         seed: of the prompt, the same for every attempt; the error if there is none.
         before: the completions of the attempts before it, the first one first.
+
+    Attributes:
+        thought: with which the text may begin.
+        growing: the text for those who see it grow, a `completions.GrowingText`.
     """
 
     index: int
     prompt: Prompt
     seed: int | DecodekitError
     before: tuple[Completion, ...] = ()
+    text: str = field(init=False, default="")
+    thought: Thought | None = field(init=False, default=None)
+    growing: Any = field(init=False, default=None)
 
     def again(self, completion: Completion, tokenizer: Any) -> Attempt:
         """The next attempt at the prompt, after one with this completion."""
         prompt = corrected(self.prompt, completion.content, reason_of(completion), tokenizer)
-        return replace(self, prompt=prompt, before=(*self.before, completion))
+        return Attempt(self.index, prompt, self.seed, (*self.before, completion))
 
     def finished(self, completion: Completion) -> Completion:
         """The last completion of the prompt, with those of the attempts before it."""
@@ -77,7 +85,8 @@ class Attempts:
         self._prompts, self._seeds = enumerate(prompts), iter(seeds)
         self._max_retries = max_retries
         self._again: deque[Attempt] = deque()
-        self._running: dict[int, Attempt] = {}
+        self.running: dict[int, Attempt] = {}
+        """By number in the round."""
         self._is_new = True
 
     @property
@@ -97,17 +106,13 @@ class Attempts:
                 if entry is None:
                     return
                 one = Attempt(*entry, self._seed(entry[0]))
-            self._running[number] = one
+            self.running[number] = one
             number += 1
             yield one
 
-    def index(self, number: int) -> int:
-        """The number of the prompt of an attempt."""
-        return self._running[number].index
-
     def ended(self, number: int, completion: Completion, tokenizer: Any) -> Completion | None:
         """The completion of a prompt whose try has ended; None if it is tried again."""
-        one = self._running.pop(number)
+        one = self.running.pop(number)
         prompt = one.before[0].prompt if one.before else one.prompt
         completion = replace(completion, prompt=prompt, seed=one.seed if isinstance(one.seed, int) else None)
         if is_refused(completion) and len(one.before) < self._max_retries:

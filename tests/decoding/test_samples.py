@@ -18,7 +18,6 @@ from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.stats import Stats
-from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import OptionError
 from decodekit.models.huggingface import HuggingFaceLM
@@ -43,7 +42,7 @@ def settings_of(
         vocabulary,
         strategy.pipeline,
         strategy.select,
-        stop=StopStrings(tuple(stop)),
+        stops=tuple(stop),
         proposer=strategy.proposer,
         mirostat=strategy.mirostat,
         **options,

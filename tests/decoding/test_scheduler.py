@@ -17,7 +17,6 @@ from decodekit.decoding.loop import batch as batch_module
 from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
-from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import ContextLengthError, DeadEndError, NonFiniteLogitsError, OptionError, ResourceLimitError
 from decodekit.sampling import History, LogitBias, RepetitionPenalty, sample
@@ -39,7 +38,7 @@ def settings_of(
     strategy: Strategy = Greedy(), max_new_tokens: int = 12, stop: Sequence[str] = (), **kw: Any
 ) -> Settings:
     kw.setdefault("lead", lead_of(strategy))
-    return Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens, StopStrings(tuple(stop)), **kw)
+    return Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens, tuple(stop), **kw)
 
 
 def run(model: ToyLM, requests: Sequence[Any], settings: Settings, num_rows: int) -> dict[int, tuple[str, Result]]:

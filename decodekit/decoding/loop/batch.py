@@ -23,7 +23,6 @@ import torch
 
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.loop.decoder import Decoder, G
-from decodekit.decoding.prefixes.padding import similar_lengths
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.prefixes.row_memory import free_memory, new_cache
 from decodekit.decoding.prefixes.shared_rows import SharedRows, copy_rows, withhold
@@ -34,6 +33,9 @@ from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, i
 PREFILL_TOKENS: Final = 2048
 """Most tokens, padding included, of the prompts that are read between two steps: bounds the activations and the wait of
 the rows that decode. Longer prompts are read in chunks."""
+
+FREE_PADDING: Final = 32
+"""So many tokens of padding are always worth a pass less."""
 
 CAPACITY_STEP: Final = 64
 _FIRST_TEXT: Final = 256
@@ -397,3 +399,24 @@ class Batch(Generic[G]):
         update = self.decoder.update(group)
         self.leave(group, is_sound=False)
         return update
+
+
+def similar_lengths(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices in groups of similar length, shorter ones first.
+
+    A group has at most `max_tokens` with its padding, and at most a quarter of padding beside its tokens, or
+    `FREE_PADDING`: padding costs as much as tokens where arithmetic is the limit (a CPU, long prompts), another pass
+    costs more than a little padding where it is not. An index whose length exceeds `max_tokens` is alone.
+    """
+    group: list[int] = []
+    num_tokens = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padded = lengths[index] * (len(group) + 1)
+        padding = padded - num_tokens - lengths[index]
+        if group and (padded > max_tokens or padding > max(FREE_PADDING, (num_tokens + lengths[index]) // 4)):
+            yield group
+            group, num_tokens = [], 0
+        group.append(index)
+        num_tokens += lengths[index]
+    if group:
+        yield group

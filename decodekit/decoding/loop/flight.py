@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from decodekit.decoding.lazy_masks.positions import Guess, Outcome
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, Outcome
 from decodekit.errors import DecodekitError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Entry:
     row: int
     number: int
     given: list[int] = field(default_factory=list)
-    guess: Guess = Guess()
+    guess: Guess = NO_GUESS
     draft: Sequence[int] = ()
     end: int = 0
     later: Entry | None = None

@@ -23,7 +23,6 @@ from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.flight import Decided, Entry, Flight
 from decodekit.decoding.loop.text_row import TextRow, by_settings
-from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.trace_recorder import trace
@@ -243,3 +242,9 @@ def forward(
         sequence.pending = sequence.pending[count:]
         sequence.num_forwards += 1
     return logits
+
+
+def right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Token ids of unequal rows on the host, int64 [N, T], padded on the right with 0."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64)

@@ -111,7 +111,7 @@ class Texts(Decoder[Group]):
             raise
 
     def _device_over(self, rows: CacheRows) -> DevicePass | None:
-        """What takes tokens ahead of the host over a cache of pages."""
+        """The passes ahead of the host over a cache of pages; None over another cache."""
         if rows.device is None and isinstance(rows.cache, PagedCache):
             paged = getattr(self.model, "paged", None)
             if paged is not None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from decodekit.chat.conversation import TemplateArguments
+from decodekit.chat.conversation import NO_ARGUMENTS, TemplateArguments
 from decodekit.constraints.tool_calls import Tools, tools
 from decodekit.decoding.request.settings import left_out_of
 from decodekit.decoding.search.search import Search, SearchCall
@@ -187,7 +187,8 @@ def template_arguments_of(options: GenerateOptions, faults: list[DecodekitError]
         with collecting(faults):
             given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
             definitions = given.definitions
-    return TemplateArguments(definitions, chat, options.split_special_tokens)
+    is_told = bool(definitions or chat) or options.split_special_tokens is not None
+    return TemplateArguments(definitions, chat, options.split_special_tokens) if is_told else NO_ARGUMENTS
 
 
 def _chat(options: GenerateOptions) -> Faults:

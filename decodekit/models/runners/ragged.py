@@ -31,7 +31,7 @@ from decodekit.models.runners.paged import PagedModel
 
 
 class Output(Protocol):
-    """What the modules of transformers give."""
+    """The output of the modules of transformers."""
 
     logits: Tensor
     hidden_states: tuple[Tensor, ...] | None

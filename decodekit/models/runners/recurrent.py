@@ -265,7 +265,7 @@ class RecurrentModel(RaggedModel):
         return recorder.layers
 
     def _past(self, store: Any, step: Step | None) -> Any:
-        """What `_pass` gives to `run`, which is such a cache already."""
+        """The cache that `_pass` gives to `run`, which is one for modules already."""
         return store
 
     def _leaves(self, past: Any) -> list[Tensor]:
