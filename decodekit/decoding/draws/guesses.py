@@ -41,8 +41,6 @@ def propose(sequences: Sequence[TextRow], model: CausalLM, settings: Settings, t
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
     """
     guesses = [NO_GUESS] * len(sequences)
-    if settings.proposer is None and (settings.is_forced_unseen or settings.fast_forward == "off"):
-        return guesses
     limits = [sequence.max_tokens - len(sequence.token_ids) - 1 for sequence in sequences]
     if not settings.is_forced_unseen:
         for row, (sequence, limit) in enumerate(zip(sequences, limits, strict=True)):

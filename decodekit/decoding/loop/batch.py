@@ -205,7 +205,7 @@ class Batch(Generic[G]):
         """
         num_left = PREFILL_TOKENS
         self._start()
-        while due := self._due():
+        while self.reading and (due := self._due()):
             groups = due[0]
             chunk = PREFILL_TOKENS // len(groups)
             counts = [len(group.sequence.pending) for group in groups]
@@ -280,8 +280,8 @@ class Batch(Generic[G]):
         """
         assert self.rows is not None
         cache, longest = self.rows.cache, max(group.num_cached + len(group.sequence.pending) for group in groups)
-        num_bytes: object = getattr(cache, "num_bytes", None)
-        if longest <= cache.capacity or not isinstance(num_bytes, int):
+        num_bytes: object = None if longest <= cache.capacity else getattr(cache, "num_bytes", None)
+        if not isinstance(num_bytes, int):
             return
         needed = num_bytes * max(2, longest / cache.capacity)
         free = free_memory(self.decoder.model.device)

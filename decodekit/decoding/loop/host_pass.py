@@ -18,7 +18,7 @@ from decodekit.decoding.draws.row_draws import Outputs, record
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.deferral import can_take, defer, hold, with_held
 from decodekit.decoding.lazy_masks.judgement import resolve
-from decodekit.decoding.lazy_masks.positions import Guess, Outcome, Position, first_positions, positions_along
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, Outcome, Position, first_positions, positions_along
 from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.flight import Decided, Entry, Flight
@@ -50,7 +50,7 @@ def flights_over(
         own = table if settings.pipeline.needs_history else None
         is_free = all(sequence.matcher is None for sequence in rows)
         reading = [sequence for sequence in rows if sequence.held is None]
-        guesses = guesses_of(reading, model, settings, own) if reading else []
+        guesses = [NO_GUESS] * len(reading) if settings.is_plain else guesses_of(reading, model, settings, own)
         flights.append(HostFlight(rows, reading, guesses, None if is_free else masks(settings), own, can_wait))
     return flights
 

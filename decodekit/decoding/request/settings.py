@@ -172,6 +172,8 @@ class Settings:
 
     Not where their log-probabilities are wanted, or where a bias may forbid them: then they go along as a draft.
     """
+    is_plain: bool = field(init=False)
+    """Whether nothing is guessed: there is no proposer, and forced tokens are taken unseen, or like any other."""
     asks: bool = field(init=False)
     """Whether questions are asked before masks are made: where tokens can be certified, and nobody wants the masks.
 
@@ -192,3 +194,5 @@ class Settings:
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
         object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)
+        is_plain = self.proposer is None and (self.is_forced_unseen or self.fast_forward == "off")
+        object.__setattr__(self, "is_plain", is_plain)

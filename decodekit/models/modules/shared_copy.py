@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 _MAX_DEPTH: Final = 3
@@ -133,8 +134,14 @@ class WeightPlaces:
         self._tensors = [(held, name) for held in holders for name, tensor in held.items() if tensor is not None]
         self._places = self._now()
 
-    def _now(self) -> list[tuple[int, ...]]:
-        return [addresses_of(tensor) for held, name in self._tensors if (tensor := held[name]) is not None]
+    def _now(self) -> list[object]:  # asked at every step, so that most tensors are asked without a call of Python
+        return [
+            tensor.data_ptr()
+            if type(tensor) in (nn.Parameter, Tensor) and tensor.layout is torch.strided
+            else addresses_of(tensor)
+            for held, name in self._tensors
+            if (tensor := held[name]) is not None
+        ]
 
     def have_changed(self) -> bool:
         """Whether tensors were moved or replaced since this was asked last. Numbers written in place are not seen."""
