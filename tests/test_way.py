@@ -20,7 +20,7 @@ from decodekit.decoding.loop import step
 from decodekit.models.programs.replay import StepFrame
 from tests.package_sources import PACKAGE
 
-NOUNS = 21
+NOUNS = 20
 FILES = 40
 CALLS = 12
 """To the modules, which read the prompt."""

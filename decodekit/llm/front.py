@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
@@ -52,7 +54,7 @@ from decodekit.llm.plans.option_rules import (
     warn_of_equal_prompts,
 )
 from decodekit.llm.plans.plan import Plan
-from decodekit.llm.retries import Attempt, Attempts, rename, template_arguments_again
+from decodekit.llm.retries import Attempt, first_attempts, is_refused, rename, template_arguments_again
 from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
@@ -269,7 +271,7 @@ class LLM:
         listed, plan = await asyncio.to_thread(self._planned, prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
-        attempts = Attempts(listed, plan.seeds, 0).round()
+        attempts = first_attempts(listed, plan.seeds)
         completions = await awaited(self._shared_engine, attempts, options, deadline, self.tokenizer)
         return completions[0] if is_single(prompts) else completions
 
@@ -453,7 +455,8 @@ class LLM:
         """A prompt in tokens, with the thought that its text may have, and its matcher."""
         if plan.reasoning is not None:
             chat = plan.reasoning.chat(chat, prompt)
-        token_ids = self._encoded(prompt, chat, at)
+        _check_template_arguments(chat, [(at, prompt)])
+        token_ids = encode(self.tokenizer, prompt, at, self.vocabulary.size, chat, self._check_bytes)
         thought, matcher = plan.begun(prompt, token_ids, chat)
         negative = self._negative_prompt(plan, index)
         return Request(token_ids, matcher, seed, negative_prompt=negative, thought=thought)
@@ -475,22 +478,35 @@ class LLM:
         is_whole: bool = False,
     ) -> Iterator[Chunk]:
         """Chunks of texts as they grow, or whole; errors are those of completions, except what is `raised`."""
-        attempts = Attempts(prompts, plan.seeds, plan.options.max_retries)
+        fresh, again = first_attempts(prompts, plan.seeds), deque[Attempt]()
+        running: dict[int, Attempt] = {}  # by number in the round
         is_whole |= plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
-        while attempts.is_open:
-            requests = (self._request(one, plan, deadline) for one in attempts.round())
+
+        def requests() -> Iterator[Request | DecodekitError]:
+            for number in itertools.count():
+                one = again.popleft() if again else next(fresh, None)
+                if one is None:
+                    return
+                running[number] = one
+                yield self._request(one, plan, deadline)
+
+        while True:
             if plan.search is None:
-                updates = decode_texts(plan.model, plan, num_rows, requests, plan.num_samples)
+                updates = decode_texts(plan.model, plan, num_rows, requests(), plan.num_samples)
             else:
-                updates = plan.search.decode(plan.model, plan, num_rows, requests)
+                updates = plan.search.decode(plan.model, plan, num_rows, requests())
             for update in updates:
-                one = attempts.running[update.index]
+                one, completion = running[update.index], None
                 one.text += update.text
-                completion = None
                 if update.result is not None:
+                    del running[update.index]
                     ended = completed(plan, one.index, one.text, update.result, one.thought)
                     rename(ended, update.index, one.index)
-                    completion = attempts.ended(update.index, ended, self.tokenizer)
+                    ended = one.named(ended)
+                    if is_refused(ended) and len(one.before) < plan.options.max_retries:
+                        again.append(one.again(ended, self.tokenizer))
+                    else:
+                        completion = one.finished(ended)
                     error = None if completion is None else completion.error
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
@@ -499,6 +515,8 @@ class LLM:
                     yield one.growing.chunk(one.index, update, completion)
                 elif completion is not None:
                     yield whole(plan, one.index, completion)
+            if not again:
+                return
 
     def _request(self, one: Attempt, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
         """An attempt as the loops take it; the error of one that cannot be read, or comes too late to be."""
@@ -514,10 +532,6 @@ class LLM:
         except Exception as error:  # of a tokenizer, say
             return fault_of(error, "reading the prompt", at=f"prompt {one.index}")
 
-    def _encoded(self, prompt: Prompt, chat: TemplateArguments, at: str) -> list[int]:
-        _check_template_arguments(chat, [(at, prompt)])
-        return encode(self.tokenizer, prompt, at, self.vocabulary.size, chat, self._check_bytes)
-
     def _check_bytes(self, text: str, at: str) -> None:
         """Refuse a text that cannot fit into the context; of long ones it is asked how long tokens are."""
         most_tokens = self.model.context_length
@@ -531,14 +545,8 @@ class LLM:
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
         if given is None:
             return []
-        return encode(
-            self.tokenizer,
-            given,
-            f"negative prompt {index}",
-            self.vocabulary.size,
-            plan.chat,
-            self._check_bytes,
-        )
+        at, size = f"negative prompt {index}", self.vocabulary.size
+        return encode(self.tokenizer, given, at, size, plan.chat, self._check_bytes)
 
 
 @overload

@@ -34,10 +34,10 @@ from decodekit.decoding.draws.device_draws import DeviceDraw, Parameters
 from decodekit.decoding.draws.device_step import DecodeStep, StepShape, draws_of
 from decodekit.decoding.draws.guesses import guesses_of
 from decodekit.decoding.lazy_masks.mask_pool import MIN_PLACES, MaskPool, mask_key
-from decodekit.decoding.lazy_masks.positions import Guess, NoToken, Outcome
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, NoToken, Outcome
 from decodekit.decoding.lazy_masks.probes import is_due, pause_after
 from decodekit.decoding.lazy_masks.state_memory import StateMemory
-from decodekit.decoding.loop.flight import TAKEN, Decided, Entry, Flight
+from decodekit.decoding.loop.flight import TAKEN, Decided, Entry
 from decodekit.decoding.loop.text_row import TextRow, by_settings
 from decodekit.decoding.prefixes.row_memory import ROW_TOKENS, new_cache, rows_that_fit
 from decodekit.errors import DecodekitError, is_out_of_memory
@@ -103,7 +103,7 @@ class DeviceText:
 
 
 @dataclass(slots=True, eq=False)
-class DeviceFlight(Flight):
+class DeviceFlight:
     """A pass that runs; `out` is on the host once the event has come."""
 
     device: DevicePass
@@ -112,7 +112,7 @@ class DeviceFlight(Flight):
     event: torch.cuda.Event | None
 
     def decide(self) -> list[DeviceDecided]:
-        """Row by row, for a text may go on with what is known of its constraint by then."""
+        """Row by row, for a text may go on with what is known of its constraint by then; rows that have left aside."""
         if self.event is not None:
             self.event.synchronize()
         found = []
@@ -355,7 +355,7 @@ class DevicePass:
 
     def _draft_for(self, text: DeviceText, entry: Entry) -> Guess:
         """The draft behind the pending tokens of a row: as much of the offer as a captured step has room for."""
-        guess = _rest_of(text) or Guess()
+        guess = _rest_of(text) or NO_GUESS
         if self._model.capture is None:
             return guess
         return replace(guess, tokens=guess.tokens[: max(0, WIDTH_BUCKETS[-1] - len(entry.given))])

@@ -100,11 +100,3 @@ class Decided(ABC):
     @abstractmethod
     def close(self, number: int, *, is_token: bool, is_turned: bool) -> None:
         """Note what came of a row: whether a token, and whether a step that runs behind it is of no use."""
-
-
-class Flight(ABC):
-    """A pass that was started."""
-
-    @abstractmethod
-    def decide(self) -> Sequence[Decided]:
-        """The decisions, when the pass is over; a row that is no longer where it was, or waits, is in none."""

@@ -21,7 +21,7 @@ from decodekit.decoding.lazy_masks.judgement import resolve
 from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, Outcome, Position, first_positions, positions_along
 from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
-from decodekit.decoding.loop.flight import Decided, Entry, Flight
+from decodekit.decoding.loop.flight import Decided, Entry
 from decodekit.decoding.loop.text_row import TextRow, by_settings
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
@@ -56,7 +56,7 @@ def flights_over(
 
 
 @dataclass(slots=True)
-class HostFlight(Flight):
+class HostFlight:
     """The rows of a pass that have the same settings.
 
     Attributes:
@@ -78,7 +78,7 @@ class HostFlight(Flight):
     logits: Tensor | None = None
 
     def decide(self) -> list[HostDecided]:
-        """The target's own token at every position; the texts do not change."""
+        """The target's own token at every position; the texts do not change. A row that waits is in none."""
         guesses, logits = with_held(self.sequences, self.guesses, self.logits)
         return self._decided(self.sequences, guesses, logits)
 
@@ -104,9 +104,8 @@ class HostFlight(Flight):
         positions = positions_along(sequences, guesses)  # P = N + all draft tokens
         outputs = Outputs(positions, logits, None, settings, self.table)
         choices: list[int | None] = [UNDECIDED] * len(positions)
-        if settings.asks:
-            choices = ask(outputs, guesses, self.can_wait)
         if self.masks is not None:  # [P, words], on the CPU while a GPU computes
+            choices = ask(outputs, guesses, self.can_wait) if settings.asks else choices
             outputs = replace(outputs, bitmask=self.masks.fill(sequences, drafts, choices, self.can_wait))
         if any(sequence.is_waiting for sequence in sequences):
             drafts = [draft for draft, sequence in zip(drafts, sequences, strict=True) if not sequence.is_waiting]
@@ -114,7 +113,8 @@ class HostFlight(Flight):
         # the target's own token at every position, or an error
         target = outputs.choose_rest(choices) if sequences else []
         decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks)
-        return decided.without_slow() if any(sequence.is_served for sequence in sequences) else decided
+        is_served = self.masks is not None and any(sequence.is_served for sequence in sequences)
+        return decided.without_slow() if is_served else decided
 
 
 @dataclass(slots=True)

@@ -66,7 +66,9 @@ def faults_of_call(
     yield from _stop_token_ids(options, vocabulary.size)
     yield from _seed(options, strategy)
     yield from _closing(options, pipeline, vocabulary.size)
-    yield from _chat(options)
+    told: list[DecodekitError] = []
+    template_arguments_of(options, told)
+    yield from told
     yield from _reasoning(options)
 
 
@@ -189,12 +191,6 @@ def template_arguments_of(options: GenerateOptions, faults: list[DecodekitError]
             definitions = given.definitions
     is_told = bool(definitions or chat) or options.split_special_tokens is not None
     return TemplateArguments(definitions, chat, options.split_special_tokens) if is_told else NO_ARGUMENTS
-
-
-def _chat(options: GenerateOptions) -> Faults:
-    faults: list[DecodekitError] = []
-    template_arguments_of(options, faults)
-    yield from faults
 
 
 def _reasoning(options: GenerateOptions) -> Faults:
