@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 
 _MAX_DEPTH: Final = 3
@@ -135,13 +134,11 @@ class WeightPlaces:
         self._places = self._now()
 
     def _now(self) -> list[object]:  # asked at every step, so that most tensors are asked without a call of Python
-        return [
-            tensor.data_ptr()
-            if type(tensor) in (nn.Parameter, Tensor) and tensor.layout is torch.strided
-            else addresses_of(tensor)
-            for held, name in self._tensors
-            if (tensor := held[name]) is not None
-        ]
+        each = [tensor for held, name in self._tensors if (tensor := held[name]) is not None]
+        try:
+            return [one.data_ptr() if type(one) in (nn.Parameter, Tensor) else addresses_of(one) for one in each]
+        except (RuntimeError, NotImplementedError):  # one without memory of its own
+            return [*map(addresses_of, each)]
 
     def have_changed(self) -> bool:
         """Whether tensors were moved or replaced since this was asked last. Numbers written in place are not seen."""
