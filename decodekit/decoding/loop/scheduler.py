@@ -540,15 +540,18 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """The counts so far."""
-        batches = list(self._batches.values())
+        batches, counts = list(self._batches.values()), self._counts
         return SchedulerStats(
             running=len(self._requests) - self.num_waiting,
             waiting=self.num_waiting,
             cached_tokens=sum(batch.num_cached for batch in batches),
             prefix_tokens=sum(batch.store.num_tokens for batch in batches),
             prefix_bytes=sum(batch.store.num_bytes for batch in batches),
+            prefix_hits=counts["prefix_hits"],
+            tokens_read=counts["tokens_read"],
+            tokens_reused=counts["tokens_reused"],
+            preemptions=counts["preemptions"],
             finished=dict(self._finished),
-            **self._counts,
         )
 
     def close(self) -> None:
