@@ -41,7 +41,7 @@ from benchmarks.masks import DEV, make_tokenizer
 from benchmarks.own_schemas import SCHEMAS
 from decodekit.constraints import CompiledGrammar, JsonSchema, as_constraint, compile
 from decodekit.constraints.author.members import sample_texts
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Masking, Settings
 from decodekit.errors import DecodekitError
@@ -161,7 +161,7 @@ def looped(
     ]
     num_tokens = num_masks = num_questions = 0
     begin = time.process_time()
-    for update in samples.decode(model, settings, batch, requests):
+    for update in decode_texts(model, settings, batch, requests):
         if update.result is not None:
             num_tokens += len(update.result.token_ids)
             num_masks += update.result.stats.num_masks

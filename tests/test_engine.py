@@ -27,8 +27,8 @@ from decodekit.constraints.matching import compiler
 from decodekit.constraints.matching.wrapped_matcher import BudgetedMatcher
 from decodekit.constraints.work_budget import WorkBudget
 from decodekit.decoding.loop import batch as batch_module
-from decodekit.decoding.loop.samples import Texts
 from decodekit.decoding.loop.scheduler import ScheduledRequest, Scheduler
+from decodekit.decoding.loop.step import Texts
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.errors import (
     CacheFullError,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.errors import GuardError, InvalidValueError, JobSettingsError, OptionError, UselessOptionError
+from decodekit.llm import front
 from decodekit.llm.retries import corrected, reason_of
 from tests.commands import Result
 from tests.reference.generation import ToyLM
@@ -165,13 +166,13 @@ def test_a_job_of_python_asks_again_and_tells_the_template(tmp_path: Path, monke
     """As `decodekit extract` does with `--max-retries` and `--chat-template-kwargs`."""
     monkeypatch.setattr(TOKENIZER, "chat_template", "{% if formal %}formal {% endif %}" + TEMPLATE)
     llm, read = improving(), list[str]()
-    encode = llm._encoded
+    encode = front.encode
 
     def noted(*given: Any) -> list[int]:
         read.append(TOKENIZER.decode(tokens := encode(*given)))
         return tokens
 
-    monkeypatch.setattr(llm, "_encoded", noted)
+    monkeypatch.setattr(front, "encode", noted)
     variables: Any = MappingProxyType({"formal": True})
     options: Any = {"prompt": "{text}", "folder": tmp_path / "out", "chat_template_kwargs": variables}
     [row] = dk.extract(["the total"], Paid, llm, **options)

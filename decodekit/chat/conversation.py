@@ -242,6 +242,9 @@ class TemplateArguments:
         return variables(self._source(tokenizer))
 
 
+NO_ARGUMENTS: Final = TemplateArguments()
+
+
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
     """A value with each of its texts changed; all but keys, roles and types that are words: templates compare these."""
     if isinstance(value, str):

@@ -18,8 +18,8 @@ from typing import Any, Final, Unpack
 import torch
 from torch import Tensor
 
-from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.scheduler import run
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.request.updates import Result, Update
@@ -232,7 +232,7 @@ class _Run:
             if self.is_bound:
                 self.streamer.put(self.call.rows.given.repeat_interleave(num_samples, dim=0))
             requests = self._requests(num_samples)
-            for update in samples.decode(self.plan.model, self.plan, num_rows, requests):
+            for update in decode_texts(self.plan.model, self.plan, num_rows, requests):
                 if streamer is not None:
                     streamer.push(update.index, update.token_ids, is_last=update.result is not None)
                 if update.result is not None:
@@ -253,7 +253,7 @@ class _Run:
         elif plan.search is not None:
             updates = plan.search.decode(plan.model, plan, num_rows, requests)
         else:
-            updates = samples.decode(plan.model, plan, num_rows, requests, plan.num_samples)
+            updates = decode_texts(plan.model, plan, num_rows, requests, plan.num_samples)
         found: dict[int, list[ReturnedText]] = {}
         for update in updates:
             if update.result is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack, overload
@@ -15,8 +17,9 @@ from torch import Tensor
 from decodekit.chat.conversation import TemplateArguments
 from decodekit.chat.tools import format_of
 from decodekit.constraints.tool_calls import ToolFormat
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.device_pass import warm_up
 from decodekit.decoding.loop.scheduler import overdue
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.completion import Chunk, Completion, Score
 from decodekit.decoding.request.faults import fault_of
@@ -51,7 +54,7 @@ from decodekit.llm.plans.option_rules import (
     warn_of_equal_prompts,
 )
 from decodekit.llm.plans.plan import Plan
-from decodekit.llm.retries import Attempt, Attempts, rename, template_arguments_again
+from decodekit.llm.retries import Attempt, first_attempts, is_refused, rename, template_arguments_again
 from decodekit.llm.vocabulary_cache import facts_of
 from decodekit.models.causal_lm import CausalLM
 from decodekit.models.encoding import check_bytes, most_bytes_per_token
@@ -213,11 +216,11 @@ class LLM:
             UnknownNameError: no strategy of this name.
             ConstraintError: the constraint cannot be used.
         """
-        chunks = self.stream(prompts, timeout=timeout, **options)
+        chunks = self._begun_call(prompts, timeout, options, is_whole=True)
         if progress:
             chunks = _with_bar(chunks, len(each_prompt(prompts)))
-        done = {chunk.index: chunk.completion for chunk in chunks if chunk.completion is not None}
-        completions = [done[index] for index in range(len(done))]
+        done: list[Chunk] = [*chunks]
+        completions = [chunk.completion for chunk in sorted(done, key=lambda chunk: chunk.index) if chunk.completion]
         return completions[0] if is_single(prompts) else completions
 
     def stream(
@@ -228,13 +231,19 @@ class LLM:
         `Chunk.completion` is None until the last chunk of a prompt. With `timeout` the time of the caller between two
         chunks counts, too.
         """
+        return self._begun_call(prompts, timeout, options)
+
+    def _begun_call(
+        self, prompts: Any, timeout: float | None, options: GenerateKeywords, *, is_whole: bool = False
+    ) -> Iterator[Chunk]:
+        """The chunks of a call; with `is_whole` one for each text."""
         deadline = deadline_after(timeout, time.monotonic())
         listed, plan = self._planned(prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
         num_prompts = min(plan.batch_size, max(1, len(listed)))
         plan.check_memory(num_prompts, num_prompts)
-        return self._decode(listed, plan, num_prompts, raised=TooManyRowsError, deadline=deadline)
+        return self._decode(listed, plan, num_prompts, TooManyRowsError, deadline, is_whole=is_whole)
 
     @overload
     async def agenerate(self, prompts: OnePrompt, **call: Unpack[TimedKeywords]) -> Completion: ...  # type: ignore[overload-overlap]
@@ -262,7 +271,7 @@ class LLM:
         listed, plan = await asyncio.to_thread(self._planned, prompts, timeout, options)
         if plan.is_drawn_unseeded:
             warn_of_equal_prompts(listed)
-        attempts = Attempts(listed, plan.seeds, 0).round()
+        attempts = first_attempts(listed, plan.seeds)
         completions = await awaited(self._shared_engine, attempts, options, deadline, self.tokenizer)
         return completions[0] if is_single(prompts) else completions
 
@@ -305,7 +314,7 @@ class LLM:
             raise OptionError(f"prompts={prompts!r:.60} are no prompts to go through", at="prompts", hint="a list")
         plan = self.plan(GenerateOptions.of(**options), [])
         plan.check_memory(plan.batch_size, 1)
-        chunks = self._decode(prompts, plan, plan.batch_size)
+        chunks = self._decode(prompts, plan, plan.batch_size, is_whole=True)
         return ((chunk.index, chunk.completion) for chunk in chunks if chunk.completion is not None)
 
     @overload
@@ -421,7 +430,7 @@ class LLM:
             TooManyRowsError: there is no memory for so many rows.
         """
         COUNT.or_none.require("batch_size", batch_size)
-        return samples.warm_up(self.model, batch_size, drafts=drafts)
+        return warm_up(self.model, batch_size, drafts=drafts)
 
     def plan(self, options: GenerateOptions, faults: list[DecodekitError]) -> Plan:
         """Check options and compile their constraint; `faults`, and what else is wrong with them, are raised together.
@@ -446,7 +455,8 @@ class LLM:
         """A prompt in tokens, with the thought that its text may have, and its matcher."""
         if plan.reasoning is not None:
             chat = plan.reasoning.chat(chat, prompt)
-        token_ids = self._encoded(prompt, chat, at)
+        _check_template_arguments(chat, [(at, prompt)])
+        token_ids = encode(self.tokenizer, prompt, at, self.vocabulary.size, chat, self._check_bytes)
         thought, matcher = plan.begun(prompt, token_ids, chat)
         negative = self._negative_prompt(plan, index)
         return Request(token_ids, matcher, seed, negative_prompt=negative, thought=thought)
@@ -464,44 +474,49 @@ class LLM:
         num_rows: int,
         raised: type[DecodekitError] | tuple[()] = (),
         deadline: float | None = None,
+        *,
+        is_whole: bool = False,
     ) -> Iterator[Chunk]:
-        """Chunks of texts as they grow; errors are those of completions, except what is `raised`."""
-        texts: dict[int, GrowingText] = {}
-        attempts = Attempts(prompts, plan.seeds, plan.options.max_retries)
-        is_whole = plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
-        while attempts.is_open:
-            requests = self._requests(attempts, plan, deadline, texts)
+        """Chunks of texts as they grow, or whole; errors are those of completions, except what is `raised`."""
+        fresh, again = first_attempts(prompts, plan.seeds), deque[Attempt]()
+        running: dict[int, Attempt] = {}  # by number in the round
+        is_whole |= plan.choice is not None or plan.options.max_retries > 0  # a text may be none, or another one
+
+        def requests() -> Iterator[Request | DecodekitError]:
+            for number in itertools.count():
+                one = again.popleft() if again else next(fresh, None)
+                if one is None:
+                    return
+                running[number] = one
+                yield self._request(one, plan, deadline)
+
+        while True:
             if plan.search is None:
-                updates = samples.decode(plan.model, plan, num_rows, requests, plan.num_samples)
+                updates = decode_texts(plan.model, plan, num_rows, requests(), plan.num_samples)
             else:
-                updates = plan.search.decode(plan.model, plan, num_rows, requests)
+                updates = plan.search.decode(plan.model, plan, num_rows, requests())
             for update in updates:
-                index = attempts.index(update.index)
-                text = texts.setdefault(update.index, GrowingText(plan, None))
-                completion = None
+                one, completion = running[update.index], None
+                one.text += update.text
                 if update.result is not None:
-                    ended = completed(plan, index, text.text + update.text, update.result, text.thought)
-                    rename(ended, update.index, index)
-                    completion = attempts.ended(update.index, ended, self.tokenizer)
+                    del running[update.index]
+                    ended = completed(plan, one.index, one.text, update.result, one.thought)
+                    rename(ended, update.index, one.index)
+                    ended = one.named(ended)
+                    if is_refused(ended) and len(one.before) < plan.options.max_retries:
+                        again.append(one.again(ended, self.tokenizer))
+                    else:
+                        completion = one.finished(ended)
                     error = None if completion is None else completion.error
                     if error is not None and (plan.options.on_error == "raise" or isinstance(error, raised)):
                         raise error
-                    del texts[update.index]
                 if not is_whole:
-                    yield text.chunk(index, update, completion)
+                    one.growing = one.growing or GrowingText(plan, one.thought)
+                    yield one.growing.chunk(one.index, update, completion)
                 elif completion is not None:
-                    yield whole(plan, index, completion)
-                else:
-                    text.text += update.text
-
-    def _requests(
-        self, attempts: Attempts, plan: Plan, deadline: float | None, texts: dict[int, GrowingText]
-    ) -> Iterator[Request | DecodekitError]:
-        """The attempts of a round as the loops take them; `texts` gets the text of each."""
-        for number, one in enumerate(attempts.round()):
-            request = self._request(one, plan, deadline)
-            texts[number] = GrowingText(plan, None if isinstance(request, DecodekitError) else request.thought)
-            yield request
+                    yield whole(plan, one.index, completion)
+            if not again:
+                return
 
     def _request(self, one: Attempt, plan: Plan, deadline: float | None = None) -> Request | DecodekitError:
         """An attempt as the loops take it; the error of one that cannot be read, or comes too late to be."""
@@ -512,13 +527,10 @@ class LLM:
                 return overdue(f"prompt {one.index}")
             chat = template_arguments_again(plan.chat) if one.before else plan.chat
             begun = self._begun(one.prompt, plan, chat, f"prompt {one.index}", one.seed, one.index)
-            return replace(begun, deadline=deadline)
+            one.thought = begun.thought
+            return begun if deadline is None else replace(begun, deadline=deadline)
         except Exception as error:  # of a tokenizer, say
             return fault_of(error, "reading the prompt", at=f"prompt {one.index}")
-
-    def _encoded(self, prompt: Prompt, chat: TemplateArguments, at: str) -> list[int]:
-        _check_template_arguments(chat, [(at, prompt)])
-        return encode(self.tokenizer, prompt, at, self.vocabulary.size, chat, self._check_bytes)
 
     def _check_bytes(self, text: str, at: str) -> None:
         """Refuse a text that cannot fit into the context; of long ones it is asked how long tokens are."""
@@ -533,14 +545,8 @@ class LLM:
         given = plan.contrast.negative_prompt_of(index) if isinstance(plan.contrast, Guidance) else None
         if given is None:
             return []
-        return encode(
-            self.tokenizer,
-            given,
-            f"negative prompt {index}",
-            self.vocabulary.size,
-            plan.chat,
-            self._check_bytes,
-        )
+        at, size = f"negative prompt {index}", self.vocabulary.size
+        return encode(self.tokenizer, given, at, size, plan.chat, self._check_bytes)
 
 
 @overload

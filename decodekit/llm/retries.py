@@ -15,12 +15,12 @@ the third one reads both refusals.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from decodekit.chat.conversation import TemplateArguments
+from decodekit.chat.thought import Thought
 from decodekit.decoding.request.completion import Completion
 from decodekit.decoding.request.prompt import Prompt, encode_plain, is_messages, token_ids_of
 from decodekit.errors import ConstraintError, DecodekitError, GuardError, InvalidValueError, OptionError
@@ -35,26 +35,38 @@ MAX_REASON: Final = 2_000
 """Most characters of a reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt at a prompt.
+    """One attempt at a prompt, and its text so far.
 
     Args:
         index: number of the prompt.
         prompt: what is read.
         seed: of the prompt, the same for every attempt; the error if there is none.
         before: the completions of the attempts before it, the first one first.
+
+    Attributes:
+        thought: with which the text may begin.
+        growing: the text for those who see it grow, a `completions.GrowingText`.
     """
 
     index: int
     prompt: Prompt
     seed: int | DecodekitError
     before: tuple[Completion, ...] = ()
+    text: str = field(init=False, default="")
+    thought: Thought | None = field(init=False, default=None)
+    growing: Any = field(init=False, default=None)
 
     def again(self, completion: Completion, tokenizer: Any) -> Attempt:
         """The next attempt at the prompt, after one with this completion."""
         prompt = corrected(self.prompt, completion.content, reason_of(completion), tokenizer)
-        return replace(self, prompt=prompt, before=(*self.before, completion))
+        return Attempt(self.index, prompt, self.seed, (*self.before, completion))
+
+    def named(self, completion: Completion) -> Completion:
+        """A completion with the prompt as it was given, and its seed."""
+        prompt = self.before[0].prompt if self.before else self.prompt
+        return replace(completion, prompt=prompt, seed=self.seed if isinstance(self.seed, int) else None)
 
     def finished(self, completion: Completion) -> Completion:
         """The last completion of the prompt, with those of the attempts before it."""
@@ -64,68 +76,16 @@ class Attempt:
         return replace(completion, stats=stats, attempts=self.before)
 
 
-class Attempts:
-    """Prompts as the loop takes them: those that are tried again first, then new ones.
-
-    Args:
-        prompts: of the call, taken when there is room for them.
-        seeds: one for each.
-        max_retries: how often each is tried again.
-    """
-
-    def __init__(self, prompts: Iterable[Prompt], seeds: Iterable[int], max_retries: int) -> None:
-        self._prompts, self._seeds = enumerate(prompts), iter(seeds)
-        self._max_retries = max_retries
-        self._again: deque[Attempt] = deque()
-        self._running: dict[int, Attempt] = {}
-        self._is_new = True
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a round to go through; the first one always."""
-        return self._is_new or bool(self._again)
-
-    def round(self) -> Iterator[Attempt]:
-        """The attempts that can be begun, in the order of their numbers in this round."""
-        self._is_new = False
-        number = 0
-        while True:
-            if self._again:
-                one = self._again.popleft()
-            else:
-                entry = next(self._prompts, None)
-                if entry is None:
-                    return
-                one = Attempt(*entry, self._seed(entry[0]))
-            self._running[number] = one
-            number += 1
-            yield one
-
-    def index(self, number: int) -> int:
-        """The number of the prompt of an attempt."""
-        return self._running[number].index
-
-    def ended(self, number: int, completion: Completion, tokenizer: Any) -> Completion | None:
-        """The completion of a prompt whose try has ended; None if it is tried again."""
-        one = self._running.pop(number)
-        prompt = one.before[0].prompt if one.before else one.prompt
-        completion = replace(completion, prompt=prompt, seed=one.seed if isinstance(one.seed, int) else None)
-        if is_refused(completion) and len(one.before) < self._max_retries:
-            self._again.append(one.again(completion, tokenizer))
-            return None
-        return one.finished(completion)
-
-    def _seed(self, index: int) -> int | DecodekitError:
-        """The next seed; a prompt that cannot be read uses its seed up, too."""
-        seed = plain(next(self._seeds, None))
+def first_attempts(prompts: Iterable[Prompt], seeds: Iterable[int]) -> Iterator[Attempt]:
+    """The first attempt at each prompt, with the next seed; a prompt that cannot be read uses its seed up, too."""
+    each_seed = iter(seeds)
+    for index, prompt in enumerate(prompts):
+        seed, faults = plain(next(each_seed, None)), list[DecodekitError]()
         if seed is None:
-            return OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}")
-        faults: list[DecodekitError] = []
-        check_seed(seed, faults)
-        if faults:
-            return faults[0]
-        assert isinstance(seed, int)
-        return seed
+            faults.append(OptionError(f"there are prompts but only {index} seeds", at=f"prompt {index}"))
+        else:
+            check_seed(seed, faults)
+        yield Attempt(index, prompt, faults[0] if faults else seed)
 
 
 def is_refused(completion: Completion) -> bool:

@@ -19,8 +19,9 @@ and name it in the entry-point group ``decodekit.strategies`` to find it by name
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, ClassVar, Final, get_args
 
@@ -85,19 +86,24 @@ class Strategy(ABC):
 
     @property
     def num_samples(self) -> int:
-        """The number of texts that are decoded of a prompt; see `decoding.loop.samples`."""
+        """The number of texts that are decoded of a prompt; see `decoding.loop.step`."""
         return 1
 
     @property
     def proposer(self) -> Proposer | None:
         """The proposer of drafts, None without speculation; an error if `speculate` is nothing that can guess."""
-        return resolve_proposer(self.speculate)
+        return None if self.speculate is None else resolve_proposer(self.speculate)
 
     def __repr__(self) -> str:
         options: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
         values = [(option, getattr(self, option.name)) for option in options]
         given = [f"{option.name}={value!r}" for option, value in values if value != option.default]
         return f"{type(self).__name__}({', '.join(given)})"
+
+
+def options_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The options of what makes a strategy."""
+    return inspect.signature(factory).parameters
 
 
 def check_seed(seed: object, faults: list[DecodekitError]) -> None:

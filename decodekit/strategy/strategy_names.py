@@ -30,14 +30,13 @@ from decodekit.strategy.options.remedies import (
     GUESSING,
     Site,
     find_remedy,
-    options_of,
     own_options,
     unknown_option,
 )
 from decodekit.strategy.options.spelled import read_options, spelled_strategy
 from decodekit.strategy.searches import Beam, ContrastiveSearch
 from decodekit.strategy.several import BestOf, OverSamples, Particles, SelfConsistency
-from decodekit.strategy.strategy import Strategy
+from decodekit.strategy.strategy import Strategy, options_of
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample, useless_with_greedy
 
 
@@ -252,9 +251,10 @@ def _answering(kind: type[Any]) -> None:
     @wraps(make)
     def init(self: Any, *values: Any, **options: Any) -> None:
         given = {option: plain(value) for option, value in options.items() if option in accepted}
-        site = Site(kind.name, accepted, given, _BUILT_IN, "class")
         faults: list[DecodekitError] = [
-            unknown_option(option, value, site) for option, value in options.items() if option not in accepted
+            unknown_option(option, value, Site(kind.name, accepted, given, _BUILT_IN, "class"))
+            for option, value in options.items()
+            if option not in accepted
         ]
         with collecting(faults, OptionError):
             make(self, *map(plain, values), **given)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.decoding.lazy_masks import probes as asking
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -114,7 +114,7 @@ def texts_of(
     given: Settings = settings_of(strategy, masks=masks, **own, **options)
     if is_wide:
         given = replace(given, vocabulary=WIDE_VOCABULARY)
-    updates = samples.decode(model, given, num_rows, requests)
+    updates = decode_texts(model, given, num_rows, requests)
     found = {update.index: update.result for update in updates if update.result is not None}
     return [found[index] for index in range(num_prompts)]
 
@@ -215,7 +215,7 @@ def test_the_mass_of_the_masks_is_recorded_where_all_are_made() -> None:
 def decoded(law: Any, given: Settings, constraint: Constraint) -> Result:
     """The text of one prompt."""
     request = Request((3,), compile(constraint, VOCABULARY).matcher())
-    [result] = [one.result for one in samples.decode(ToyLM(law, V), given, 1, [request]) if one.result]
+    [result] = [one.result for one in decode_texts(ToyLM(law, V), given, 1, [request]) if one.result]
     return result
 
 
@@ -351,7 +351,7 @@ def test_what_a_leader_relies_on_has_to_come_in_time(monkeypatch: pytest.MonkeyP
         given = settings_of(strategy, 2, must_close=True, masks=masks)
         requests = [Request((3 * SPACE,), grammar.matcher(), seed=seed) for seed in range(40)]
         model = ToyLM(spread_law(law=law), large_vocabulary.WIDE)
-        updates = samples.decode(model, replace(given, vocabulary=WIDE_VOCABULARY), 4, requests)
+        updates = decode_texts(model, replace(given, vocabulary=WIDE_VOCABULARY), 4, requests)
         found = {update.index: update.result for update in updates if update.result is not None}
         return [found[index].token_ids for index in range(40)]
 

@@ -14,7 +14,7 @@ from decodekit.constraints.composition.composed import Special
 from decodekit.constraints.constraint import Guard, Refusal, TextReader
 from decodekit.constraints.network import Frame
 from decodekit.decoding.lazy_masks.rollback import luby
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -115,7 +115,7 @@ def run(
     tokens: dict[int, list[int]] = {}
     results: dict[int, Result] = {}
     size = settings.vocabulary.size
-    for update in samples.decode(ToyLM(hashed_law(size, salt=salt), size), settings, num_rows, requests):
+    for update in decode_texts(ToyLM(hashed_law(size, salt=salt), size), settings, num_rows, requests):
         texts[update.index] = texts.get(update.index, "") + update.text
         tokens.setdefault(update.index, []).extend(update.token_ids)
         if update.result is not None:

@@ -21,7 +21,6 @@ from decodekit.constraints import Regex, compile
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
-from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result
 from decodekit.errors import DeadEndError, LengthError, NonFiniteLogitsError, OptionError
 from decodekit.llm import LLM
@@ -402,7 +401,7 @@ def test_stop_strings_end_hypotheses() -> None:
     law = hashed_law(V, salt=6)
     no_end = Vocabulary([b"a", b"b", b"c", b"d"], ())
     beam = Beam(4, -1.0, num_return_sequences=4)
-    settings = Settings(no_end, beam.pipeline, beam.select, 8, StopStrings(("ca",)))
+    settings = Settings(no_end, beam.pipeline, beam.select, 8, ("ca",))
     [update] = beam.decode(ToyLM(law, V), settings, 1, [Request([1])])
     assert update.result is not None
     stopped = 0

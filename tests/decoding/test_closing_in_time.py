@@ -13,7 +13,7 @@ from decodekit.constraints.completion.shortest_completions import Completions
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.draws.row_draws import Outputs
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -62,7 +62,7 @@ def run(
     grammar = compile(constraint, vocabulary)
     requests = [Request([65 + index], grammar.matcher(), seed=index) for index in range(num)]
     size = vocabulary.size
-    updates = samples.decode(ToyLM(hashed_law(size), size), settings, 3, requests)
+    updates = decode_texts(ToyLM(hashed_law(size), size), settings, 3, requests)
     results = {update.index: update.result for update in updates if update.result is not None}
     return [results[index] for index in range(num)]
 

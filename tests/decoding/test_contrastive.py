@@ -11,8 +11,8 @@ import torch
 
 import decodekit as dk
 from decodekit.constraints import compile
-from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.batch import PREFILL_TOKENS
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result, Update
@@ -74,9 +74,7 @@ def twin(name: str, number: int, top_k: int, alpha: float) -> tuple[int, ...]:
 def greedy(name: str) -> list[tuple[int, ...]]:
     settings = Settings(NO_TEXT, Greedy().pipeline, Greedy().select, max_new_tokens=NUM_TOKENS)
     requests = [Request(prompt) for prompt in PROMPTS]
-    done = {
-        one.index: one.result for one in samples.decode(model(name), settings, 4, requests) if one.result is not None
-    }
+    done = {one.index: one.result for one in decode_texts(model(name), settings, 4, requests) if one.result is not None}
     return [done[index].token_ids for index in range(len(PROMPTS))]
 
 

@@ -10,7 +10,7 @@ import torch
 
 import decodekit as dk
 from decodekit.constraints import Regex, compile
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.strategy import Greedy, Sample, Strategy, can_redraw
@@ -78,7 +78,7 @@ def test_the_weight_of_a_text() -> None:
     given = Settings(FIVE, strategy.pipeline, strategy.select, NUM_TOKENS + 1, num_alternatives=0)
     num_samples, weights = 2000, []
     requests = (Request(PROMPT, matcher, seed=seed) for seed in range(num_samples))
-    for update in samples.decode(TableLM(TARGET), given, 500, requests):
+    for update in decode_texts(TableLM(TARGET), given, 500, requests):
         if update.result is not None:
             log_z = update.result.stats.log_z
             assert log_z is not None

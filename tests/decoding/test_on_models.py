@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import decodekit as dk
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -54,7 +54,7 @@ def decode(
     settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=64)
     requests = [Request(prompt, seed=seeds[i] if seeds else 0) for i, prompt in enumerate(prompts)]
     results: dict[int, Result] = {}
-    for update in samples.decode(model(name), settings, num_rows, requests):
+    for update in decode_texts(model(name), settings, num_rows, requests):
         if update.result is not None:
             results[update.index] = update.result
     return [results[i].token_ids for i in range(len(prompts))]

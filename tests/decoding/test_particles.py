@@ -23,7 +23,7 @@ from scipy.stats import chisquare
 
 import decodekit as dk
 from decodekit.constraints import Choices, Guarded, compile
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import encode
 from decodekit.decoding.request.settings import Settings
@@ -441,7 +441,7 @@ def test_masked_sampling_is_rejected() -> None:
     grammar = compile(Choices(LEGAL), SMALL)
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=3)
     requests = [Request([START], grammar.matcher(), seed=i) for i in range(700)]
-    updates = samples.decode(TableLM(TABLE), settings, 500, requests)
+    updates = decode_texts(TableLM(TABLE), settings, 500, requests)
     drawn = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)
     assert set(drawn) <= set(law)
     assert p_value(drawn, law) < THRESHOLD
@@ -462,7 +462,7 @@ def test_where_nothing_is_masked_particles_are_samples() -> None:
         TableLM(TABLE), Particles(6, threshold=1.0), [Request([3], everything.matcher(), 8)], vocabulary=SMALL
     )
     settings = Settings(SMALL, Sample().pipeline, Sample().select, max_new_tokens=4)
-    [update] = [one for one in samples.decode(TableLM(TABLE), settings, 1, [Request([3], None, 8)], 6) if one.result]
+    [update] = [one for one in decode_texts(TableLM(TABLE), settings, 1, [Request([3], None, 8)], 6) if one.result]
     assert update.result is not None
     updates = [replace(update, result=replace(update.result, others=())), *update.result.others]
     drawn = Counter(SMALL.decode(one.result.token_ids).decode() for one in updates if one.result is not None)

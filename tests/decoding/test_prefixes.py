@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decodekit.decoding.loop import batch as batch_module
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.decoding.prefixes.prefix_store import PrefixStore, num_common
@@ -116,7 +116,7 @@ def test_a_row_that_begins_with_a_prefix_is_one_that_has_read_it(name: str, tier
 
 
 def run(model: Any, requests: Sequence[Request], num_rows: int, given_settings: Settings) -> list[tuple[int, ...]]:
-    updates = samples.decode(model, given_settings, num_rows, requests)
+    updates = decode_texts(model, given_settings, num_rows, requests)
     found = {one.index: one.result.token_ids for one in updates if one.result is not None}
     return [found[index] for index in range(len(requests))]
 

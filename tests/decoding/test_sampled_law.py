@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from decodekit.constraints import Choices
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import sample
@@ -100,7 +100,7 @@ def test_samples_of_one_prompt_are_independent() -> None:
         found = [[-1, -1] for _ in seeds]
         for number in (0, 1):
             requests = [Request([0], seed=seed, sequence=number) for seed in seeds]
-            for update in samples.decode(WORLD.model, settings, 500, requests):
+            for update in decode_texts(WORLD.model, settings, 500, requests):
                 if update.token_ids:
                     found[update.index][number] = update.token_ids[0]
         return [tuple(pair) for pair in found]
@@ -118,7 +118,7 @@ def test_equal_keys_give_equal_texts() -> None:
 
     def texts(num_rows: int, order: list[int]) -> dict[int, str]:
         done: dict[int, str] = dict.fromkeys(range(50), "")
-        for update in samples.decode(WORLD.model, settings, num_rows, [requests[i] for i in order]):
+        for update in decode_texts(WORLD.model, settings, num_rows, [requests[i] for i in order]):
             done[order[update.index]] += update.text
         return done
 

@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 
 from decodekit.constraints import Guarded, Regex, compile
 from decodekit.decoding.loop import batch as batch_module
-from decodekit.decoding.loop import samples
-from decodekit.decoding.loop import samples as samples_module
-from decodekit.decoding.loop.samples import Texts, decode
+from decodekit.decoding.loop import step as step_module
 from decodekit.decoding.loop.scheduler import ScheduledRequest
+from decodekit.decoding.loop.step import Texts, decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes import shared_rows as sharing
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.stats import Stats
-from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import OptionError
 from decodekit.models.huggingface import HuggingFaceLM
@@ -44,7 +42,7 @@ def settings_of(
         vocabulary,
         strategy.pipeline,
         strategy.select,
-        stop=StopStrings(tuple(stop)),
+        stops=tuple(stop),
         proposer=strategy.proposer,
         mirostat=strategy.mirostat,
         **options,
@@ -57,7 +55,7 @@ def families(
     """Text and result of every sample of every request, after checking the law of updates."""
     streamed: dict[int, str] = {}
     done: dict[int, list[tuple[str, Result]]] = {}
-    for update in decode(model, given, num_prompts, requests, num_samples):
+    for update in decode_texts(model, given, num_prompts, requests, num_samples):
         assert update.index not in done
         streamed[update.index] = streamed.get(update.index, "") + update.text
         if update.result is not None:
@@ -69,7 +67,7 @@ def families(
 
 def alone(model: Any, given: Settings, request: Request) -> tuple[str, Result]:
     text = ""
-    for update in samples.decode(model, given, 1, [request]):
+    for update in decode_texts(model, given, 1, [request]):
         text += update.text
         if update.result is not None:
             return text, update.result
@@ -121,7 +119,7 @@ def test_every_sample_has_the_text_that_it_has_alone(
     model = ToyLM(law, V)
     model.can_rollback = can_rollback or strategy.proposer is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples_module, "MAX_ROWS", max_rows)
+        patch.setattr(step_module, "MAX_ROWS", max_rows)
         patch.setattr(batch_module, "PREFILL_TOKENS", 7)
         found = families(model, given, requests, num_samples, num_prompts)
     for index, prompt in enumerate(prompts):
@@ -154,7 +152,7 @@ def test_samples_in_turns_find_the_prompt_in_a_row() -> None:
     model = ToyLM(hashed_law(V), V)
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples_module, "MAX_ROWS", 2)
+        patch.setattr(step_module, "MAX_ROWS", 2)
         families(model, given, [Request([1] * 50)], 7, 1)
     assert tokens_read(model) == 49 + 7 * 3
     assert model.caches[0].num_rows == 2
@@ -166,7 +164,7 @@ def test_with_recurrent_state_those_that_begin_together_share() -> None:
     model.can_rollback = False
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples_module, "MAX_ROWS", 2)
+        patch.setattr(step_module, "MAX_ROWS", 2)
         families(model, given, [Request([1] * 50)], 4, 1)
     assert tokens_read(model) == 2 * 49 + 4 * 3
 
@@ -175,10 +173,10 @@ def test_equal_prompts_are_shared_and_a_control_reads_every_one(monkeypatch: pyt
     model = ToyLM(hashed_law(V), V)
     given = settings_of(Sample(), max_new_tokens=3, vocabulary=Vocabulary(LETTERS, ()))
     requests = [Request([1] * 50, sequence=number) for number in range(4)]
-    list(samples.decode(model, given, 4, requests))
+    list(decode_texts(model, given, 4, requests))
     assert tokens_read(model) == 49 + 4 * 3
     monkeypatch.setattr(sharing, "MIN_SHARED", 51)
-    list(samples.decode(model, given, 4, requests))
+    list(decode_texts(model, given, 4, requests))
     assert tokens_read(model) == 49 + 4 * 3 + 4 * (50 + 2)
 
 
@@ -210,7 +208,7 @@ def test_text_that_is_released_at_the_end_is_handed_out() -> None:
 
 def test_samples_differ_and_the_first_streams() -> None:
     given = settings_of(Sample(), max_new_tokens=6, vocabulary=Vocabulary(LETTERS, ()))
-    updates = list(decode(ToyLM(hashed_law(V), V), given, 1, [Request([1])], 4))
+    updates = list(decode_texts(ToyLM(hashed_law(V), V), given, 1, [Request([1])], 4))
     assert len(updates) > 3 and [update.result for update in updates[:-1]] == [None] * (len(updates) - 1)
     assert updates[-1].text == "" and updates[-1].result is not None
     streamed = [token for update in updates for token in update.token_ids]
@@ -229,7 +227,7 @@ def test_on_models(name: str) -> None:
     grammar = compile(Regex("[!-_]{0,5}"), vocabulary)
     requests = [Request(tokens(i, length), grammar.matcher(), seed=i) for i, length in enumerate((9, 3, 40))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples_module, "MAX_ROWS", 5)
+        patch.setattr(step_module, "MAX_ROWS", 5)
         found = families(model, given, requests, 4, 2)
     for request, family in zip(requests, found, strict=True):
         for number, sample in enumerate(family):
@@ -243,7 +241,7 @@ def test_guards_take_back_only_their_own_sample() -> None:
     grammar = compile(Guarded(Regex("[ab][a-d]|[cd][a-d]"), lambda text: text[0] not in "ab"), vocabulary)
     given = settings_of(Sample(), vocabulary=vocabulary, max_new_tokens=2, can_redraw=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples_module, "MAX_ROWS", 3)
+        patch.setattr(step_module, "MAX_ROWS", 3)
         [family] = families(ToyLM(hashed_law(4), 4), given, [Request([1, 2, 3], grammar.matcher())], 12, 1)
     assert sum(result.stats.num_rollbacks for _, result in family) > 0
     for number, sample in enumerate(family):

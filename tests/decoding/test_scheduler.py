@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodekit.decoding.loop import batch as batch_module
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
-from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.errors import ContextLengthError, DeadEndError, NonFiniteLogitsError, OptionError, ResourceLimitError
 from decodekit.sampling import History, LogitBias, RepetitionPenalty, sample
@@ -39,13 +38,13 @@ def settings_of(
     strategy: Strategy = Greedy(), max_new_tokens: int = 12, stop: Sequence[str] = (), **kw: Any
 ) -> Settings:
     kw.setdefault("lead", lead_of(strategy))
-    return Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens, StopStrings(tuple(stop)), **kw)
+    return Settings(VOCABULARY, strategy.pipeline, strategy.select, max_new_tokens, tuple(stop), **kw)
 
 
 def run(model: ToyLM, requests: Sequence[Any], settings: Settings, num_rows: int) -> dict[int, tuple[str, Result]]:
     """Text and result by request, after checking the law of updates."""
     updates: dict[int, list[Update]] = {}
-    for update in samples.decode(model, settings, num_rows, requests):
+    for update in decode_texts(model, settings, num_rows, requests):
         assert not updates.get(update.index) or updates[update.index][-1].result is None
         updates.setdefault(update.index, []).append(update)
     done = {}
@@ -167,7 +166,7 @@ def test_rows_are_refilled_at_once_and_lazily() -> None:
 
     model = ToyLM(partial(ends_after, 5), V)
     finished = 0
-    for update in samples.decode(model, settings_of(), 2, requests()):
+    for update in decode_texts(model, settings_of(), 2, requests()):
         assert len(taken) <= finished + 2
         finished += update.result is not None
     assert finished == 10
@@ -234,7 +233,7 @@ def test_many_refusals_do_not_pile_up() -> None:
             taken += 1
             yield Request([])
 
-    updates = samples.decode(ToyLM(never_ends, V), settings_of(), 4, requests())
+    updates = decode_texts(ToyLM(never_ends, V), settings_of(), 4, requests())
     assert next(updates).result is not None
     assert taken <= 4
 
@@ -321,7 +320,7 @@ def test_constrained_and_free_rows_share_a_batch() -> None:
 
 def test_a_request_can_be_run_again() -> None:
     request = Request([0], TextsMatcher([b"cc"], VOCABULARY))
-    batches = [samples.decode(ToyLM(never_ends, V), settings_of(), 1, [request]) for _ in range(2)]
+    batches = [decode_texts(ToyLM(never_ends, V), settings_of(), 1, [request]) for _ in range(2)]
     assert [[update.text for update in batch] for batch in batches] == [["cc"], ["cc"]]
 
 

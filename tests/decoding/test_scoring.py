@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decodekit.decoding.prefixes.padding import right_padded, similar_lengths
+from decodekit.decoding.loop.batch import similar_lengths
+from decodekit.decoding.loop.host_pass import right_padded
 from decodekit.decoding.search import text_scores as scoring
 from decodekit.decoding.search.text_scores import token_logprobs, token_scores
 from tests.reference.generation import ToyLM, hashed_law

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodekit.decoding.request.stopping import StopStrings, TextStream
+from decodekit.decoding.request.stopping import TextStream
 from tests.reference.generation import first_stop
 
 
 def streamed(pieces: list[bytes], stop: tuple[str, ...]) -> list[str]:
     """What each push returns, and close last; pushing ends at a stop string, as in the loop."""
-    stream = TextStream(StopStrings(stop))
+    stream = TextStream(stop)
     texts = []
     for piece in pieces:
         texts.append(stream.push(piece))
@@ -68,7 +68,7 @@ def test_law_of_streaming(pieces: list[bytes], stop: list[str]) -> None:
 @given(st.lists(alphabet, max_size=14), st.lists(st.text("abcé", min_size=1, max_size=4), max_size=3))
 def test_only_what_may_change_is_withheld(pieces: list[bytes], stop: list[str]) -> None:
     """Text waits only as an incomplete character, or as a real beginning of a stop string."""
-    stream = TextStream(StopStrings(tuple(stop)))
+    stream = TextStream(tuple(stop))
     data, released = b"", ""
     for piece in pieces:
         data += piece

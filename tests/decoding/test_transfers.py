@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 import decodekit as dk
 from decodekit import LLM
-from decodekit.decoding.loop.host_pass import HostPass
-from decodekit.decoding.loop.samples import Texts
+from decodekit.decoding.loop import step as step_module
+from decodekit.decoding.loop.step import Texts
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.programs import proof
 from decodekit.models.runners import paged
@@ -64,7 +64,7 @@ class Transfers(TorchFunctionMode):
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The transfers (up, down) from the end of a step to that of the next; not of those that read prompts."""
     steps: list[tuple[int, int]] = []
-    bring_on, others = Texts.step, HostPass.launch
+    bring_on, others = Texts.step, step_module.flights_over
     with monkeypatch.context() as patch, Transfers() as transfers:
 
         def step(self: Texts, groups: Any, rows: Any) -> None:
@@ -73,12 +73,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
             if not counts.get("other"):
                 steps.append((counts.get("up", 0), counts.get("down", 0)))
 
-        def other(self: HostPass, sequences: Any, table: Any) -> Any:
+        def other(sequences: Any, *rest: Any) -> Any:
             transfers.counts["other"] += bool(sequences)
-            return others(self, sequences, table)
+            return others(sequences, *rest)
 
         patch.setattr(Texts, "step", step)
-        patch.setattr(HostPass, "launch", other)
+        patch.setattr(step_module, "flights_over", other)
         yield steps
 
 

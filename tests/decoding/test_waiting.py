@@ -13,7 +13,8 @@ from decodekit.constraints import Constraint, Guarded, Regex, compile, work_budg
 from decodekit.constraints.engine import automaton
 from decodekit.constraints.matching.matcher import GrammarMatcher
 from decodekit.decoding.lazy_masks import deferral as waiting
-from decodekit.decoding.loop import host_pass, samples
+from decodekit.decoding.loop import host_pass
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.request.updates import Result, Update
 from decodekit.speculation import GrammarDraft, PromptLookup, Proposer
@@ -125,7 +126,7 @@ def decoded(constraints: list[Constraint], masks: str = "asked") -> Iterator[Upd
     requests = [
         Request((index, 3), compile(rule, VOCABULARY).matcher(), seed=index) for index, rule in enumerate(constraints)
     ]
-    return iter(samples.decode(model, settings_of(Greedy(), masks=masks), len(requests), requests))
+    return iter(decode_texts(model, settings_of(Greedy(), masks=masks), len(requests), requests))
 
 
 @pytest.mark.parametrize("masks", ["asked", "always"])

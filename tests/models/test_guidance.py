@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor as TheirGuidance
 
-from decodekit.decoding.loop import samples
 from decodekit.decoding.loop.batch import PREFILL_TOKENS
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -45,7 +45,7 @@ def decode(lm: Any, num_rows: int, scale: float = 1.5, prompts: Any = PROMPTS, n
     settings = Settings(NO_TEXT, Greedy().pipeline, Greedy().select, max_new_tokens=NUM_TOKENS)
     requests = [Request(prompt, negative_prompt=negative) for prompt, negative in zip(prompts, negatives, strict=True)]
     results: dict[int, Result] = {}
-    for update in samples.decode(GuidedLM(lm, scale), settings, num_rows, requests):
+    for update in decode_texts(GuidedLM(lm, scale), settings, num_rows, requests):
         if update.result is not None:
             results[update.index] = update.result
     return [results[i].token_ids for i in range(len(requests))]

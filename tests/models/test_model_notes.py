@@ -207,7 +207,7 @@ def test_a_changed_model_is_checked_again(change: Callable[[Any], None]) -> None
 
 def test_without_noticing_the_text_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a state that sees nothing runs an adapter that was switched off."""
-    monkeypatch.setattr(model_notes, "state_of", lambda model: model_notes.ModelState([], []))
+    monkeypatch.setattr(model_notes, "state_of", lambda model: model_notes.ModelState())
     monkeypatch.setattr("decodekit.models.huggingface.state_of", model_notes.state_of)
     model = architectures.build("llama")
     add_adapter(model)

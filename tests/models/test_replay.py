@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from decodekit.models.huggingface import HuggingFaceLM
+from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.programs import replay, step_program
 from decodekit.products import few_rows
 from decodekit.products.cpu_products import MAX_ROWS
@@ -336,3 +337,15 @@ def test_long_steps_are_run_by_the_modules() -> None:
     lm, _ = loaded("llama")
     drafted(lm, [5], replay.MAX_WIDTH + 1, replay.MAX_WIDTH + 1)
     assert runner(lm)._replays._kinds == {}
+
+
+def test_places_are_told_of_tensors_with_and_without_memory() -> None:
+    """A sparse matrix has none of its own: it is told by its identity, and a weight beside it by its address."""
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("sparse", torch.eye(3).to_sparse())
+    places = WeightPlaces(module)
+    assert not places.have_changed()
+    module.weight.data = torch.ones(2, 2)
+    assert places.have_changed() and not places.have_changed()
+    module.register_buffer("sparse", torch.eye(3).to_sparse())
+    assert places.have_changed() and not places.have_changed()

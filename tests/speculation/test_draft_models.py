@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -32,7 +32,7 @@ def decode(
 ) -> list[Result]:
     settings = Settings(NO_TEXT, strategy.pipeline, strategy.select, max_new_tokens=num_tokens, proposer=proposer)
     requests = [Request(prompt, seed=index) for index, prompt in enumerate(prompts)]
-    updates = samples.decode(model(name), settings, num_rows, requests)
+    updates = decode_texts(model(name), settings, num_rows, requests)
     results = {update.index: update.result for update in updates if update.result is not None}
     return [results[index] for index in range(len(prompts))]
 

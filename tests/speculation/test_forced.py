@@ -18,7 +18,8 @@ import torch
 import decodekit as dk
 from benchmarks.forced import ESCAPES, instances, walk, walk_matcher
 from decodekit.constraints import Regex, compile
-from decodekit.decoding.loop import append, samples
+from decodekit.decoding.loop import append
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.errors import DecodekitError
@@ -66,7 +67,7 @@ def object_counts(strategy: Strategy, num_samples: int = 4000, **options: Any) -
     given = Settings(OBJECTS, strategy.pipeline, strategy.select, max_new_tokens=12, **options)
     found, num_forced = np.zeros(len(TEXTS)), 0
     requests = (Request([START], matcher, seed=seed) for seed in range(num_samples))
-    for update in samples.decode(TableLM(TABLE), given, 1000, requests):
+    for update in decode_texts(TableLM(TABLE), given, 1000, requests):
         if update.result is not None:
             found[TEXTS.index(list(update.result.token_ids))] += 1
             num_forced += update.result.stats.num_forced_tokens

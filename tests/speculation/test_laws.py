@@ -21,7 +21,7 @@ from decodekit.decoding.draws import guesses, rejection
 from decodekit.decoding.draws import row_draws as drawing
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Drawn, Position
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.sampling import Pipeline, apply_bitmask
@@ -129,7 +129,7 @@ def p_of_texts(
     drawn_before.clear()
     found: Counter[tuple[int, ...]] = Counter()
     num_accepted = 0
-    for update in samples.decode(TableLM(TARGET), settings, 2000, requests):
+    for update in decode_texts(TableLM(TARGET), settings, 2000, requests):
         if update.result is not None:
             found[update.result.token_ids] += 1
             num_accepted += sum(update.result.stats.acceptance_histogram)

@@ -14,7 +14,7 @@ from torch import Tensor
 from decodekit import sampling
 from decodekit.constraints import Constraint, JsonSchema, Regex, compile
 from decodekit.constraints.matching.matcher import Matcher
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -159,7 +159,7 @@ def decode(strategy: Strategy, constraint: str, proposer: Proposer | None, num_r
     )
     requests = [Request(prompt, matcher(constraint), seed=seed) for seed, prompt in enumerate(PROMPTS)]
     results = {}
-    for update in samples.decode(ToyLM(hashed_law(V), V), settings, num_rows, requests):
+    for update in decode_texts(ToyLM(hashed_law(V), V), settings, num_rows, requests):
         if update.result is not None:
             results[update.index] = update.result
     return [results[index] for index in range(len(PROMPTS))]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit.constraints import Guarded, Regex, compile
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result
@@ -201,7 +201,7 @@ def test_the_share_that_is_kept_is_the_largest_there_is() -> None:
     for verify in ("coupled", "rejection"):
         draft = DraftModel(TableLM(other), 1)
         given = Settings(LETTERS, Sample().pipeline, Sample().select, 2, proposer=draft, verify=verify)
-        results = [update.result for update in samples.decode(TableLM(target), given, 500, requests) if update.result]
+        results = [update.result for update in decode_texts(TableLM(target), given, 500, requests) if update.result]
         kept[verify] = acceptance(results)
     error = (share * (1 - share) / num_samples) ** 0.5
     assert abs(kept["rejection"] - share) < 4.5 * error
@@ -242,7 +242,7 @@ def test_a_guard_leaves_the_exact_conditional_law(num_samples: int) -> None:
         found = torch.zeros(4, 4, dtype=torch.float64)
         num_refusals = 0
         requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
-        for update in samples.decode(TableLM(target), given, 500, requests):
+        for update in decode_texts(TableLM(target), given, 500, requests):
             if update.result is not None:
                 found[update.result.token_ids] += 1
                 num_refusals += update.result.stats.num_guard_refusals
@@ -271,7 +271,7 @@ def test_a_text_that_goes_back_has_the_law_without_what_is_banned_there(num_samp
         )
         found, num_rollbacks = np.zeros((4, 4)), 0
         requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
-        for update in samples.decode(TableLM(target), given, 500, requests):
+        for update in decode_texts(TableLM(target), given, 500, requests):
             if update.result is not None:
                 found[update.result.token_ids] += 1
                 num_rollbacks += update.result.stats.num_rollbacks
@@ -311,7 +311,7 @@ def test_a_constraint_that_fails_inside_a_draft_moves_no_law(num_samples: int) -
         given = Settings(LETTERS, Sample().pipeline, Sample().select, 3, proposer=draft, verify="rejection")
         found, num_accepted = np.zeros((3, 3, 3)), 0
         requests = (Request([7], matcher, seed=seed) for seed in range(num_samples))
-        for update in samples.decode(TableLM(target), given, 500, requests):
+        for update in decode_texts(TableLM(target), given, 500, requests):
             if update.result is not None:
                 tokens = update.result.token_ids
                 assert (len(tokens) == 1) == isinstance(update.result.error, ResourceLimitError)
@@ -326,7 +326,7 @@ def test_probabilities_of_another_shape() -> None:
             return [Draft([1][:limit], torch.ones(1, 3)) for limit in limits]
 
     given = settings_of(Sample(), 12, proposer=Narrow(), verify="rejection")
-    updates = samples.decode(toy(0), given, 2, [Request([3, 1, 2]), Request([0])])
+    updates = decode_texts(toy(0), given, 2, [Request([3, 1, 2]), Request([0])])
     errors = [update.result.error for update in updates if update.result is not None]
     assert [type(one) for one in errors] == [OptionError] * 2
     assert all("shape [1, 3], not [1, 16]" in str(one) for one in errors)

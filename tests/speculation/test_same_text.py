@@ -20,7 +20,7 @@ from decodekit.constraints import Constraint, Guarded, Regex, compile
 from decodekit.decoding.draws import row_draws as drawing
 from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Position
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.decoding.request.updates import Result
@@ -68,7 +68,7 @@ class Prophet:
 def decode(model: ToyLM, requests: Sequence[Request], given: Settings, num_rows: int) -> tuple[Texts, list[Result]]:
     texts: dict[int, str] = {}
     results: dict[int, Result] = {}
-    for update in samples.decode(model, given, num_rows, requests):
+    for update in decode_texts(model, given, num_rows, requests):
         texts[update.index] = texts.get(update.index, "") + update.text
         if update.result is not None:
             results[update.index] = update.result
@@ -279,7 +279,7 @@ def counts(strategy: Strategy, num_samples: int, **options: Any) -> np.ndarray:
     given = Settings(LETTERS, strategy.pipeline, strategy.select, max_new_tokens=2, **options)
     requests = (Request([START], grammar.matcher(), seed=i) for i in range(num_samples))
     found = np.zeros((8, 8))
-    for update in samples.decode(TableLM(LAW_TABLE), given, 1000, requests):
+    for update in decode_texts(TableLM(LAW_TABLE), given, 1000, requests):
         if update.result is not None:
             found[update.result.token_ids] += 1
     return found
@@ -359,7 +359,7 @@ def unmasked_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejected drafts stay in the cache."""
-    monkeypatch.setattr("decodekit.decoding.loop.step.DecodingLoop._cut_rows", lambda loop: None)
+    monkeypatch.setattr("decodekit.decoding.loop.decoder.CacheRows.cut", lambda rows: None)
     assert_equals_the_plain_loop(Greedy(), proposer=lambda texts: Prophet(texts, 0.5, 4))
 
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 import decodekit as dk
 from decodekit import testing
-from decodekit.decoding.loop import samples
+from decodekit.decoding.loop.step import decode_texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.settings import NoiseKeys, Settings
-from decodekit.decoding.request.stopping import StopStrings
 from decodekit.decoding.request.updates import Update
 from decodekit.decoding.search.search import SearchCall
 from decodekit.errors import DecodekitError
@@ -207,9 +206,7 @@ class CountsTexts(Likeliest):
     def decode(
         self, model: Any, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
     ) -> Iterator[Update]:
-        return samples.decode(
-            model, replace(settings, max_new_tokens=2 + next(self.calls)), num_prompts, iter(requests)
-        )
+        return decode_texts(model, replace(settings, max_new_tokens=2 + next(self.calls)), num_prompts, iter(requests))
 
     def refusals(self, call: SearchCall) -> Iterator[DecodekitError]:
         return iter(())
@@ -221,10 +218,7 @@ class ForgetsTheConstraint(CountsTexts):
         self, model: Any, settings: Settings, num_prompts: int, requests: Iterable[Request | DecodekitError]
     ) -> Iterator[Update]:
         free = (one if isinstance(one, DecodekitError) else replace(one, matcher=None) for one in requests)
-        return samples.decode(model, replace(settings, max_new_tokens=6, stop=_AT_A), num_prompts, free)
-
-
-_AT_A = StopStrings(("a",))
+        return decode_texts(model, replace(settings, max_new_tokens=6, stops=("a",)), num_prompts, free)
 
 
 @dataclass(frozen=True, repr=False)

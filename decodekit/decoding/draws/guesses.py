@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decodekit.decoding.draws.rejection import drawn_tokens, may_test
 from decodekit.decoding.draws.row_draws import LikeTarget
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.lazy_masks.positions import Drawn, Guess, Position
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Drawn, Guess, Position
 from decodekit.decoding.loop.append import forced_run
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.faults import fault_of
@@ -30,7 +30,7 @@ def guesses_of(
         if len(sequences) == 1:
             [sequence] = sequences
             sequence.fault = fault_of(error, "proposer", at=str(Position(sequence)))
-            return [Guess()]
+            return [NO_GUESS]
     alone = [guesses_of([one], model, settings, table) for one in sequences]
     return [guess for [guess] in alone]
 
@@ -40,9 +40,7 @@ def propose(sequences: Sequence[TextRow], model: CausalLM, settings: Settings, t
 
     One token of the budget is left for the target's own, and nothing is guessed beyond an end of the text.
     """
-    guesses = [Guess()] * len(sequences)
-    if settings.proposer is None and (settings.is_forced_unseen or settings.fast_forward == "off"):
-        return guesses
+    guesses = [NO_GUESS] * len(sequences)
     limits = [sequence.max_tokens - len(sequence.token_ids) - 1 for sequence in sequences]
     if not settings.is_forced_unseen:
         for row, (sequence, limit) in enumerate(zip(sequences, limits, strict=True)):

@@ -22,7 +22,7 @@ from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Position, noise_keys
 from decodekit.decoding.lazy_masks.row_masks import ALL_ALLOWED, NONE_ALLOWED, sole_tokens
 from decodekit.decoding.loop.text_row import TextRow, TokenLogprob
-from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.errors import DeadEndError, DecodekitError, DecodingError, NonFiniteLogitsError, ProcessorError
 from decodekit.models.causal_lm import CausalLM
 from decodekit.sampling import Candidates, History, MirostatTruncation, apply_bitmask, faults, sample
@@ -93,22 +93,23 @@ class Outputs:
         positions, settings = self.positions, self.settings
         if settings.mirostat is not None:
             return self._draw_along(settings.mirostat)
-        found = device_draws(self.logits, settings, noise_keys(positions), self.bitmask)
+        keys = noise_keys(positions)
+        found = device_draws(self.logits, settings, keys, self.bitmask)
         if found is not None:
             # Of a row that failed the host's way tells what was wrong.
             return [one.token if one.status == 0 else self.at([i])._draw_here() for i, one in enumerate(found)]
-        return self._draw_rows()
+        return self._draw_rows(keys)
 
     def _draw_here(self) -> int | DecodekitError:
         """The choice of the only position, by the pipeline and the selector."""
-        [choice] = self._draw_rows()
+        [choice] = self._draw_rows(noise_keys(self.positions))
         return choice
 
-    def _draw_rows(self) -> list[int | DecodekitError]:
+    def _draw_rows(self, keys: NoiseKeys) -> list[int | DecodekitError]:
         """`draw` by the pipeline and the selector."""
         positions, settings = self.positions, self.settings
         try:
-            rows, keys = self.narrowed(), noise_keys(positions)
+            rows = self.narrowed()
             return verified([*settings.select(rows, keys).tolist()], positions, rows, keys)
         except DecodingError as error:
             if len(positions) == 1:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from decodekit.decoding.draws.row_draws import Outputs
-from decodekit.decoding.lazy_masks.positions import Guess, first_positions
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, first_positions
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.errors import DecodekitError
 
@@ -38,11 +38,6 @@ class Held:
 
     guess: Guess
     logits: Tensor
-
-
-def reading(sequences: Sequence[TextRow]) -> list[TextRow]:
-    """The rows that the model reads: those that hold nothing."""
-    return [sequence for sequence in sequences if sequence.held is None]
 
 
 def with_held(
@@ -95,7 +90,7 @@ def can_take(sequence: TextRow, draft: Sequence[int], target: Sequence[int | Dec
 def hold(sequence: TextRow, position: int, outputs: Outputs) -> None:
     """Let a row go on at one of its positions in the next step; its text reaches as far, and all of it was read."""
     sequence.pending.clear()
-    sequence.held, sequence.is_waiting = Held(Guess(), outputs.logits[position : position + 1].clone()), False
+    sequence.held, sequence.is_waiting = Held(NO_GUESS, outputs.logits[position : position + 1].clone()), False
 
 
 def defer(

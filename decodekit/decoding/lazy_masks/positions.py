@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -57,6 +57,10 @@ class Guess:
         if self.drawn and len(taken) > len(draft):
             draft = [one.token for one in self.drawn[: len(taken)]]
         return replace(self, tokens=draft)
+
+
+NO_GUESS: Final = Guess()
+"""Plain decoding."""
 
 
 class Position(NamedTuple):

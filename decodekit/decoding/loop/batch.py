@@ -14,18 +14,18 @@ youngest group leaves its rows and comes again later (`Batch.step`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic
 
 import torch
 
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.loop.decoder import CacheRows, Decoder, G
-from decodekit.decoding.prefixes.padding import similar_lengths
+from decodekit.decoding.loop.decoder import Decoder, G
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
 from decodekit.decoding.prefixes.row_memory import free_memory, new_cache
-from decodekit.decoding.prefixes.shared_rows import ReadingCounts, SharedRows, copy_rows, withhold
+from decodekit.decoding.prefixes.shared_rows import SharedRows, copy_rows, withhold
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.updates import Update
 from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, is_out_of_memory
@@ -33,6 +33,9 @@ from decodekit.errors import CacheFullError, DecodekitError, TooManyRowsError, i
 PREFILL_TOKENS: Final = 2048
 """Most tokens, padding included, of the prompts that are read between two steps: bounds the activations and the wait of
 the rows that decode. Longer prompts are read in chunks."""
+
+FREE_PADDING: Final = 32
+"""So many tokens of padding are always worth a pass less."""
 
 CAPACITY_STEP: Final = 64
 _FIRST_TEXT: Final = 256
@@ -49,7 +52,7 @@ class Batch(Generic[G]):
         store: prefixes for later requests; of this batch alone.
         keeps_texts: whether what requests have read is kept for later ones.
         requeue: is told of a group that had to leave its rows, and of the one that goes on in its place.
-        counts: is told what is read, and what is reused.
+        counts: is told what is read, and what is reused; see `SchedulerStats`.
     """
 
     decoder: Decoder[G]
@@ -57,11 +60,10 @@ class Batch(Generic[G]):
     store: PrefixStore
     keeps_texts: bool
     requeue: Callable[[G, G], None]
-    counts: ReadingCounts
+    counts: Counter[str]
     reading: list[G] = field(default_factory=list)
     running: list[G] = field(default_factory=list)
-    rows: CacheRows | None = None
-    shared: SharedRows | None = None
+    rows: SharedRows | None = None
     num_alone: int = 0
     """So many groups are brought on one by one, after a search raised with several."""
     _free: list[int] = field(default_factory=list)
@@ -102,16 +104,14 @@ class Batch(Generic[G]):
         if not live:
             self._look_at_rows(groups)
         rows = self.rows = self.rows or self._new_rows(groups, num_groups)
-        shared = self.shared
-        assert shared is not None
-        shared.start(self.reading, live)
+        rows.start(self.reading, live)
         for group in groups:
             self._number += 1
             group.number = self._number
             if len(self._free) < self.decoder.num_rows:  # the cache has become smaller than it was asked for
                 self.requeue(group, group)
                 continue
-            shared.begin(group, self.decoder.num_rows, self._free, live)
+            rows.begin(group, self.decoder.num_rows, self._free, live)
             live.append(group)
             for row, sequence in zip(group.rows, group.sequences, strict=False):
                 sequence.row = row
@@ -133,8 +133,8 @@ class Batch(Generic[G]):
         if self.rows is not None and (
             is_other or self._is_shrunk or self.rows.cache.capacity > 8 * self._capacity_for(groups)
         ):
-            if not is_other and self.shared is not None:
-                self.shared.keep_all()
+            if not is_other:
+                self.rows.keep_all()
             self._drop_rows()
         if is_other:
             self.store.clear()
@@ -143,7 +143,7 @@ class Batch(Generic[G]):
         longest = max(one.sequence.length + min(one.sequence.max_tokens, _FIRST_TEXT) for one in groups)
         return -(-longest // CAPACITY_STEP) * CAPACITY_STEP
 
-    def _new_rows(self, groups: Sequence[G], num_groups: int) -> CacheRows:
+    def _new_rows(self, groups: Sequence[G], num_groups: int) -> SharedRows:
         """A new cache; of fewer rows if there is no memory for all, where requests may wait for one another."""
         decoder = self.decoder
         num_groups = max(len(groups), min(num_groups, self.num_groups, self._most))
@@ -159,7 +159,7 @@ class Batch(Generic[G]):
                     raise
             num_groups, self._is_shrunk = num_groups // 2, True
         self._free = list(range(num_rows))[::-1]
-        self.shared = SharedRows(
+        return SharedRows(
             decoder.model,
             cache,
             self.store,
@@ -167,10 +167,9 @@ class Batch(Generic[G]):
             keeps_texts=self.keeps_texts,
             can_begin_late=decoder.can_begin_late,
         )
-        return CacheRows(cache)
 
     def _drop_rows(self) -> None:
-        self.rows = self.shared = None
+        self.rows = None
         self._free = []
 
     def close(self) -> None:
@@ -190,18 +189,23 @@ class Batch(Generic[G]):
         """
         rows = self.rows
         assert rows is not None
-        updates = self._prefill(rows)
-        if self.running:
-            self.running.sort(key=lambda group: group.rows[0])  # neighbouring rows are read in place
-            updates += self._advance(self.running, rows)
+        updates: list[tuple[G, Update]] = []
+        for groups in self._going_on(rows):
+            size = 1 if self.num_alone else len(groups)
+            self.num_alone -= bool(self.num_alone)
+            for first in range(0, len(groups), size):
+                self._guarded(self.decoder.step, groups[first : first + size], rows)
+            updates += self._ended(groups)
         return updates + self._ended([group for group in self.groups if group.is_done])
 
-    def _prefill(self, rows: CacheRows) -> list[tuple[G, Update]]:
-        """Read prompts, up to `PREFILL_TOKENS`; those that are read whole take their first tokens."""
-        updates: list[tuple[G, Update]] = []
+    def _going_on(self, rows: SharedRows) -> Iterator[list[G]]:
+        """The groups that take tokens together: those whose prompts are read whole by that, and all that run.
+
+        Before, longer prompts are read in part, up to `PREFILL_TOKENS` in all.
+        """
         num_left = PREFILL_TOKENS
         self._start()
-        while due := self._due():
+        while self.reading and (due := self._due()):
             groups = due[0]
             chunk = PREFILL_TOKENS // len(groups)
             counts = [len(group.sequence.pending) for group in groups]
@@ -211,21 +215,18 @@ class Batch(Generic[G]):
                     group.is_late = True
                 break
             num_left -= num_padded
-            self.counts.num_read += sum(min(count, chunk) for count in counts)
+            self.counts["tokens_read"] += sum(min(count, chunk) for count in counts)
             if max(counts) > chunk or groups[0].withheld:
-                self._guarded(self._read, groups, chunk, rows)
+                self._guarded(self.decoder.read, groups, chunk, rows)
             else:
                 for group in groups:
                     self.reading.remove(group)
                 self.running += groups
-                updates += self._advance(groups, rows)
+                yield groups
             self._start()
-        return updates
-
-    def _read(self, groups: Sequence[G], num_tokens: int, rows: CacheRows) -> None:
-        some = [group for group in groups if group.rows]
-        self._check_growth(some, rows)
-        self.decoder.read(some, num_tokens, rows)
+        if self.running:
+            self.running.sort(key=lambda group: group.rows[0])  # neighbouring rows are read in place
+            yield [*self.running]
 
     def _due(self) -> list[list[G]]:
         """The groups that read now: similar lengths together, shorter ones first, but those first that had to wait."""
@@ -245,8 +246,7 @@ class Batch(Generic[G]):
         """Let groups begin that waited for others; those with a token left to read go on with the rows that decode."""
         if not self.reading or self.rows is None:
             return
-        assert self.shared is not None
-        self.shared.start(self.reading, self.groups)
+        self.rows.start(self.reading, self.groups)
         for group in list(self.reading):
             num_left = len(group.sequence.pending)
             if group.prefix_owner is not None or num_left > 1 or not group.rows:
@@ -272,32 +272,18 @@ class Batch(Generic[G]):
                 sequence.pending = [*group.withheld]
         group.sequence.pending, group.withheld = group.withheld, []
 
-    def _advance(self, groups: list[G], rows: CacheRows) -> list[tuple[G, Update]]:
-        """Bring groups on by a step; the updates that it brought, and the rows that it freed."""
-        groups = list(groups)
-        size = 1 if self.num_alone else len(groups)
-        self.num_alone -= bool(self.num_alone)
-        for first in range(0, len(groups), size):
-            some = groups[first : first + size]
-            self._guarded(self._bring_on, some, rows)
-        return self._ended(groups)
-
-    def _bring_on(self, groups: Sequence[G], rows: CacheRows) -> None:
-        some = [group for group in groups if group.rows and not group.is_done]
-        self._check_growth(some, rows)
-        self.decoder.step(some, rows)
-
-    def _check_growth(self, groups: Sequence[G], rows: CacheRows) -> None:
+    def _check_growth(self, groups: Sequence[G]) -> None:
         """Refuse to let a rectangle grow beyond the memory that is free: the old and the new one live at a time.
 
         Raises:
             CacheFullError: before anything has changed.
         """
-        longest = max(group.num_cached + len(group.sequence.pending) for group in groups)
-        num_bytes: object = getattr(rows.cache, "num_bytes", None)
-        if longest <= rows.cache.capacity or not isinstance(num_bytes, int):
+        assert self.rows is not None
+        cache, longest = self.rows.cache, max(group.num_cached + len(group.sequence.pending) for group in groups)
+        num_bytes: object = None if longest <= cache.capacity else getattr(cache, "num_bytes", None)
+        if not isinstance(num_bytes, int):
             return
-        needed = num_bytes * max(2, longest / rows.cache.capacity)
+        needed = num_bytes * max(2, longest / cache.capacity)
         free = free_memory(self.decoder.model.device)
         if free is not None and needed > free:
             cause = (
@@ -321,13 +307,14 @@ class Batch(Generic[G]):
 
     def _guarded(self, act: Callable[..., object], groups: Sequence[G], *rest: object) -> None:
         """Act on groups, with fewer of them where memory runs out; a fault of a group ends it."""
-        while any(group.rows and not group.is_done for group in groups):
+        while some := [group for group in groups if group.rows and not group.is_done]:
             try:
-                act(groups, *rest)
+                self._check_growth(some)
+                act(some, *rest)
                 return
             except Exception as error:
                 if not is_out_of_memory(error):
-                    self._isolate(error, [group for group in groups if group.rows and not group.is_done])
+                    self._isolate(error, [group for group in some if group.rows and not group.is_done])
                     return
                 cause = f"{type(error).__name__}: {str(error)[:120]}"
             self._make_room(cause)  # only now: what the pass has computed lives as long as its exception
@@ -348,11 +335,11 @@ class Batch(Generic[G]):
         Args:
             cause: what told that memory ran out.
         """
-        assert self.rows is not None and self.shared is not None
+        assert self.rows is not None
         live = [group for group in self.groups if not group.is_done]
         *others, youngest = sorted(live, key=lambda group: group.number)
         if self.decoder.recover(live, self.rows):
-            if self.shared.drop_all():
+            if self.rows.drop_all():
                 return
         elif others:  # a search that was broken off begins anew
             for group in others:
@@ -368,13 +355,12 @@ class Batch(Generic[G]):
         with contextlib.suppress(RuntimeError, MemoryError):
             self._shrink(self.rows)
 
-    def _shrink(self, rows: CacheRows) -> None:
+    def _shrink(self, rows: SharedRows) -> None:
         """Let a cache that is a rectangle have no more rows than its groups use: then it can grow in length."""
         groups = sorted(self.groups, key=lambda group: group.rows[0])
         if not groups or not getattr(rows.cache, "copies_scattered_rows", True):
             return
-        assert self.shared is not None
-        self.shared.drop_all()
+        rows.drop_all()
         order = [row for group in groups for row in group.rows]
         rows.cache.reorder(torch.tensor(order))
         if rows.table is not None:
@@ -392,15 +378,15 @@ class Batch(Generic[G]):
         Args:
             is_kept: whether what it has read may be kept, so that it need not be read again.
         """
-        self.counts.num_preempted += 1
+        self.counts["preemptions"] += 1
         self.leave(group, is_sound=None if is_kept else False)
         self.requeue(group, self.decoder.again(group))
 
     def leave(self, group: G, *, is_sound: bool | None = None) -> None:
         """Take a group off its rows."""
-        assert self.shared is not None
+        assert self.rows is not None
         is_sound = group.error is None and group.sequence.error is None if is_sound is None else is_sound
-        self.shared.leave(group, is_sound=is_sound)
+        self.rows.leave(group, is_sound=is_sound)
         self._free += reversed(group.rows)
         group.rows = []
         for groups in (self.reading, self.running):
@@ -413,3 +399,24 @@ class Batch(Generic[G]):
         update = self.decoder.update(group)
         self.leave(group, is_sound=False)
         return update
+
+
+def similar_lengths(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices in groups of similar length, shorter ones first.
+
+    A group has at most `max_tokens` with its padding, and at most a quarter of padding beside its tokens, or
+    `FREE_PADDING`: padding costs as much as tokens where arithmetic is the limit (a CPU, long prompts), another pass
+    costs more than a little padding where it is not. An index whose length exceeds `max_tokens` is alone.
+    """
+    group: list[int] = []
+    num_tokens = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padded = lengths[index] * (len(group) + 1)
+        padding = padded - num_tokens - lengths[index]
+        if group and (padded > max_tokens or padding > max(FREE_PADDING, (num_tokens + lengths[index]) // 4)):
+            yield group
+            group, num_tokens = [], 0
+        group.append(index)
+        num_tokens += lengths[index]
+    if group:
+        yield group

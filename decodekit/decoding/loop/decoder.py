@@ -1,6 +1,6 @@
 """The work of one kind of search on the rows of its requests.
 
-`samples.Texts` has a row for each text, `beam_search.BeamSearch` one for each hypothesis,
+`step.Texts` has a row for each text, `beam_search.BeamSearch` one for each hypothesis,
 `contrastive_search.ContrastiveRows` one for each candidate and `particle_filter.ParticleFilter` one for each particle.
 Who calls them, and when, is the matter of `decoding.loop.batch` and `decoding.loop.scheduler`. What comes out for a
 request is a function of its prompt, its constraint and its seed, whatever else is in the batch.
@@ -18,7 +18,7 @@ from decodekit.decoding.loop.host_pass import forward
 from decodekit.decoding.loop.text_row import TextRow
 from decodekit.decoding.request.updates import Update, update_of
 from decodekit.errors import DecodekitError
-from decodekit.models.causal_lm import Cache, CausalLM
+from decodekit.models.causal_lm import Cache, CausalLM, host_lengths
 
 
 @dataclass(eq=False)
@@ -68,12 +68,23 @@ class CacheRows:
     """The state of the rows of all groups: keys and values, and the tokens if a processor looks back.
 
     Attributes:
-        loop: what a decoder keeps for the cache; it ends with it.
+        cuts: by row, how many tokens the cache is to keep.
+        device: what takes tokens ahead of the host over the cache, if something does; it ends with the cache.
     """
 
     cache: Cache
     table: TokenTable | None = None
-    loop: object = None
+    cuts: dict[int, int] = field(default_factory=dict)
+    device: object = None
+
+    def cut(self) -> None:
+        """Forget what the model has read beyond the texts: rejected drafts, and what was taken back."""
+        if self.cuts:
+            lengths = host_lengths(self.cache)
+            for row, length in self.cuts.items():
+                lengths[row] = min(length, lengths[row])
+            self.cuts = {}
+            self.cache.truncate(lengths)
 
 
 class Decoder(ABC, Generic[G]):

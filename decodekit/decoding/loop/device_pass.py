@@ -34,11 +34,12 @@ from decodekit.decoding.draws.device_draws import DeviceDraw, Parameters
 from decodekit.decoding.draws.device_step import DecodeStep, StepShape, draws_of
 from decodekit.decoding.draws.guesses import guesses_of
 from decodekit.decoding.lazy_masks.mask_pool import MIN_PLACES, MaskPool, mask_key
-from decodekit.decoding.lazy_masks.positions import Guess, NoToken, Outcome
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, NoToken, Outcome
 from decodekit.decoding.lazy_masks.probes import is_due, pause_after
 from decodekit.decoding.lazy_masks.state_memory import StateMemory
-from decodekit.decoding.loop.flight import TAKEN, Decided, Entry, Flight
+from decodekit.decoding.loop.flight import TAKEN, Decided, Entry
 from decodekit.decoding.loop.text_row import TextRow, by_settings
+from decodekit.decoding.prefixes.row_memory import ROW_TOKENS, new_cache, rows_that_fit
 from decodekit.errors import DecodekitError, is_out_of_memory
 from decodekit.gpu.draw_settings import ASKED, DRAFT, FLAGS, INDEX, MASKS, NO_MASK, NUM_VALUES, packed
 from decodekit.models.caches.paged_cache import PagedCache
@@ -102,7 +103,7 @@ class DeviceText:
 
 
 @dataclass(slots=True, eq=False)
-class DeviceFlight(Flight):
+class DeviceFlight:
     """A pass that runs; `out` is on the host once the event has come."""
 
     device: DevicePass
@@ -111,7 +112,7 @@ class DeviceFlight(Flight):
     event: torch.cuda.Event | None
 
     def decide(self) -> list[DeviceDecided]:
-        """Row by row, for a text may go on with what is known of its constraint by then."""
+        """Row by row, for a text may go on with what is known of its constraint by then; rows that have left aside."""
         if self.event is not None:
             self.event.synchronize()
         found = []
@@ -178,6 +179,7 @@ class DevicePass:
 
     Attributes:
         cache: its rows.
+        flights: passes that run, whose tokens the host has not seen.
         known: what came of states of constraints.
         num_steps, num_uploads, num_downloads: passes that were started, copies to the device, and back.
         num_dropped: tokens that were taken and not used: behind an end, or behind a refusal.
@@ -185,6 +187,7 @@ class DevicePass:
 
     def __init__(self, lm: CausalLM, model: PagedModel, cache: PagedCache) -> None:
         self._lm, self._model, self.cache = lm, model, cache
+        self.flights: Sequence[DeviceFlight] = ()
         self.num_steps = self.num_uploads = self.num_downloads = self.num_dropped = 0
         self.known: StateMemory = model.steps_over(cache.rows).programs.setdefault(StateMemory, StateMemory())
         self._texts: dict[int, DeviceText] = {}  # by the identity of the sequence
@@ -224,7 +227,7 @@ class DevicePass:
     def forget(self) -> list[TextRow]:
         """Drop what is known of rows and of passes that run; the texts of the rows."""
         sequences = [text.sequence for text in self._texts.values()]
-        self._texts, self._last = {}, None
+        self._texts, self._last, self.flights = {}, None, ()
         return sequences
 
     def parked(self, sequences: Sequence[TextRow]) -> Iterator[DeviceDecided]:
@@ -352,7 +355,7 @@ class DevicePass:
 
     def _draft_for(self, text: DeviceText, entry: Entry) -> Guess:
         """The draft behind the pending tokens of a row: as much of the offer as a captured step has room for."""
-        guess = _rest_of(text) or Guess()
+        guess = _rest_of(text) or NO_GUESS
         if self._model.capture is None:
             return guess
         return replace(guess, tokens=guess.tokens[: max(0, WIDTH_BUCKETS[-1] - len(entry.given))])
@@ -596,3 +599,30 @@ def _rest_of(text: DeviceText) -> Guess | None:
         return guess
     is_on_its_way = len(came) < len(guess.tokens) and list(guess.tokens[: len(came)]) == came
     return replace(guess, tokens=guess.tokens[len(came) :]) if is_on_its_way else None
+
+
+def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
+    """Compile layers and capture the steps of up to so many rows before texts need them; how many were captured.
+
+    The largest come first. They are the steps of rows that run ahead of the host, and those of all others.
+
+    Args:
+        num_rows: None for those of an engine.
+        drafts: whether steps with drafts are captured, too.
+
+    Raises:
+        TooManyRowsError: there is no memory for so many rows.
+    """
+    paged: PagedModel | None = getattr(model, "paged", None)
+    if paged is None or paged.capture is None:
+        return 0
+    paged.compile_layers()
+    num_rows = num_rows or rows_that_fit(model)
+    kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
+    cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
+    assert isinstance(cache, PagedCache)
+    device = DevicePass(model, paged, cache)
+    sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
+    counts = [min(size, num_rows) for size in sizes]
+    num_captured = sum(device.warm_up(count, *kind) for kind in kinds for count in counts)
+    return num_captured + sum(paged.warm_up(cache, count, width) for width in WIDTH_BUCKETS for count in counts)

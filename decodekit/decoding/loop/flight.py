@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from decodekit.decoding.lazy_masks.positions import Guess, Outcome
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, Outcome
 from decodekit.errors import DecodekitError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Entry:
     row: int
     number: int
     given: list[int] = field(default_factory=list)
-    guess: Guess = Guess()
+    guess: Guess = NO_GUESS
     draft: Sequence[int] = ()
     end: int = 0
     later: Entry | None = None
@@ -100,11 +100,3 @@ class Decided(ABC):
     @abstractmethod
     def close(self, number: int, *, is_token: bool, is_turned: bool) -> None:
         """Note what came of a row: whether a token, and whether a step that runs behind it is of no use."""
-
-
-class Flight(ABC):
-    """A pass that was started."""
-
-    @abstractmethod
-    def decide(self) -> Sequence[Decided]:
-        """The decisions, when the pass is over; a row that is no longer where it was, or waits, is in none."""

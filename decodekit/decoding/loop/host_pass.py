@@ -16,14 +16,13 @@ from torch import Tensor
 from decodekit.decoding.draws.guesses import guesses_of
 from decodekit.decoding.draws.row_draws import Outputs, record
 from decodekit.decoding.draws.token_table import TokenTable
-from decodekit.decoding.lazy_masks.deferral import can_take, defer, hold, reading, with_held
+from decodekit.decoding.lazy_masks.deferral import can_take, defer, hold, with_held
 from decodekit.decoding.lazy_masks.judgement import resolve
-from decodekit.decoding.lazy_masks.positions import Guess, Outcome, Position, first_positions, positions_along
+from decodekit.decoding.lazy_masks.positions import NO_GUESS, Guess, Outcome, Position, first_positions, positions_along
 from decodekit.decoding.lazy_masks.probes import UNDECIDED, ask
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
-from decodekit.decoding.loop.flight import Decided, Entry, Flight
+from decodekit.decoding.loop.flight import Decided, Entry
 from decodekit.decoding.loop.text_row import TextRow, by_settings
-from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.trace_recorder import trace
@@ -32,60 +31,54 @@ from decodekit.models.causal_lm import Cache, CausalLM, LogitsKind
 from decodekit.speculation.verification import coupled_match
 
 
-class HostPass:
-    """Starts passes whose tokens the host takes; see `decoding.loop.step.DecodingLoop` for the arguments."""
+def flights_over(
+    sequences: Sequence[TextRow],
+    model: CausalLM,
+    cache: Cache,
+    table: TokenTable | None,
+    masks: Callable[[Settings], StepMasks],
+) -> list[HostFlight]:
+    """The flights of a pass over rows, those of equal settings together; what the model is to read is guessed.
 
-    def __init__(self, model: CausalLM, cache: Cache, masks: Callable[[Settings], StepMasks]) -> None:
-        self._model, self._cache, self._masks = model, cache, masks
-
-    def launch(self, sequences: Sequence[TextRow], table: TokenTable | None) -> list[HostFlight]:
-        """One pass over all rows; what follows is done for the rows of equal settings together.
-
-        Rows that waited for their constraint have been read before, and give what they hold.
-        """
-        # Where rows are served, others may come while one is slow.
-        can_wait = self._cache.num_rows > 1 or any(sequence.is_served for sequence in sequences)
-        flights = list[HostFlight]()
-        read, drafts = list[TextRow](), list[list[int]]()
-        for rows in by_settings(sequences):
-            settings = rows[0].settings
-            own = table if settings.pipeline.needs_history else None
-            some = reading(rows)
-            guesses = guesses_of(some, self._model, settings, own) if some else []
-            flights.append(HostFlight(rows, guesses, self._masks(settings), own, can_wait))
-            read += some
-            drafts += [list(guess.tokens) for guess in guesses]
-        if read:
-            logits, first = forward_sorted(read, self._model, self._cache, drafts), 0  # [P, V], as the model gives them
-            for flight in flights:
-                num_positions = sum(len(guess.tokens) + 1 for guess in flight.guesses)
-                flight.logits = logits[first : first + num_positions]
-                first += num_positions
-        return flights
+    Rows that waited for their constraint have been read before, and give what they hold.
+    """
+    # Where rows are served, others may come while one is slow.
+    can_wait = cache.num_rows > 1 or any(sequence.is_served for sequence in sequences)
+    flights = list[HostFlight]()
+    for rows in by_settings(sequences):
+        settings = rows[0].settings
+        own = table if settings.pipeline.needs_history else None
+        is_free = all(sequence.matcher is None for sequence in rows)
+        reading = [sequence for sequence in rows if sequence.held is None]
+        guesses = [NO_GUESS] * len(reading) if settings.is_plain else guesses_of(reading, model, settings, own)
+        flights.append(HostFlight(rows, reading, guesses, None if is_free else masks(settings), own, can_wait))
+    return flights
 
 
 @dataclass(slots=True)
-class HostFlight(Flight):
+class HostFlight:
     """The rows of a pass that have the same settings.
 
     Attributes:
         sequences: all rows, with those that hold what was read before.
-        guesses: what was read behind those that were read.
-        masks: buffers.
+        reading: those that the model reads.
+        guesses: what is read behind them.
+        masks: buffers; None if all texts are free.
         table: the prefixes, if a processor looks back.
         can_wait: whether a row may wait for its constraint.
-        logits: of the rows that were read, [P, V]; None if all hold theirs.
+        logits: of the rows that were read, [P, V]; None before, and if all hold theirs.
     """
 
     sequences: list[TextRow]
+    reading: list[TextRow]
     guesses: list[Guess]
-    masks: StepMasks
+    masks: StepMasks | None
     table: TokenTable | None
     can_wait: bool
     logits: Tensor | None = None
 
     def decide(self) -> list[HostDecided]:
-        """The target's own token at every position; the texts do not change."""
+        """The target's own token at every position; the texts do not change. A row that waits is in none."""
         guesses, logits = with_held(self.sequences, self.guesses, self.logits)
         return self._decided(self.sequences, guesses, logits)
 
@@ -111,18 +104,17 @@ class HostFlight(Flight):
         positions = positions_along(sequences, guesses)  # P = N + all draft tokens
         outputs = Outputs(positions, logits, None, settings, self.table)
         choices: list[int | None] = [UNDECIDED] * len(positions)
-        if settings.asks:
-            choices = ask(outputs, guesses, self.can_wait)
-        # [P, words] or None, on the CPU while a GPU computes
-        bitmask = self.masks.fill(sequences, drafts, choices, self.can_wait)
-        outputs = replace(outputs, bitmask=bitmask)
+        if self.masks is not None:  # [P, words], on the CPU while a GPU computes
+            choices = ask(outputs, guesses, self.can_wait) if settings.asks else choices
+            outputs = replace(outputs, bitmask=self.masks.fill(sequences, drafts, choices, self.can_wait))
         if any(sequence.is_waiting for sequence in sequences):
             drafts = [draft for draft, sequence in zip(drafts, sequences, strict=True) if not sequence.is_waiting]
             sequences, guesses, outputs, choices = defer(sequences, guesses, outputs, choices)
         # the target's own token at every position, or an error
         target = outputs.choose_rest(choices) if sequences else []
         decided = HostDecided(sequences, guesses, drafts, outputs, choices, target, self.masks)
-        return decided.without_slow() if any(sequence.is_served for sequence in sequences) else decided
+        is_served = self.masks is not None and any(sequence.is_served for sequence in sequences)
+        return decided.without_slow() if is_served else decided
 
 
 @dataclass(slots=True)
@@ -143,7 +135,7 @@ class HostDecided(Decided):
     outputs: Outputs
     known: list[int | None]
     target: list[int | DecodekitError]
-    masks: StepMasks
+    masks: StepMasks | None
     entries: list[Entry] = field(init=False)
     table: TokenTable | None = field(init=False)
     firsts: list[int] = field(init=False)
@@ -208,12 +200,21 @@ class HostDecided(Decided):
             trace(taken, outputs.logits, outputs.bitmask, settings, offers, self.known)
 
 
+def read_flights(flights: Sequence[HostFlight], logits: Tensor) -> None:
+    """Give flights the logits [P, V] of what was read for them, flight by flight."""
+    first = 0
+    for flight in flights:
+        num_positions = sum(len(guess.tokens) + 1 for guess in flight.guesses)
+        flight.logits = logits[first : first + num_positions]
+        first += num_positions
+
+
 def forward(
     sequences: Sequence[TextRow],
     model: CausalLM,
     cache: Cache,
     num_tokens: int | None = None,
-    drafts: Sequence[list[int]] | None = None,
+    drafts: Sequence[Sequence[int]] | None = None,
 ) -> Tensor:
     """Let the model read the pending tokens, at most `num_tokens` of each row, and the drafts after them.
 
@@ -221,6 +222,13 @@ def forward(
         Logits [N, V] after the last token that was read; with drafts [P, V], after the last pending token of a row and
         after every token of its draft, row by row.
     """
+    rows = [sequence.row for sequence in sequences]
+    if drafts is not None and rows != sorted(rows):  # neighbouring rows are read in place
+        order = sorted(range(len(rows)), key=rows.__getitem__)
+        logits = forward([sequences[i] for i in order], model, cache, drafts=[drafts[i] for i in order])
+        places = iter(torch.split(torch.arange(len(logits)), [len(drafts[i]) + 1 for i in order]))
+        place_of = {i: next(places) for i in order}
+        return logits[torch.cat([place_of[i] for i in range(len(rows))]).to(logits.device)]
     reading = [sequence.pending[:num_tokens] for sequence in sequences]
     counts = [len(pending) for pending in reading]
     lengths = counts
@@ -228,23 +236,15 @@ def forward(
     if drafts is not None and any(drafts):
         reading = [[*pending, *draft] for pending, draft in zip(reading, drafts, strict=True)]
         lengths, wanted = [len(pending) for pending in reading], [len(draft) + 1 for draft in drafts]
-    rows = [sequence.row for sequence in sequences]
     in_order = rows == list(range(cache.num_rows))
-    tokens = right_padded(reading)
-    logits = model.forward(tokens, lengths, cache, None if in_order else rows, logits=wanted)
+    logits = model.forward(right_padded(reading), lengths, cache, None if in_order else rows, logits=wanted)
     for sequence, count in zip(sequences, counts, strict=True):
         sequence.pending = sequence.pending[count:]
         sequence.num_forwards += 1
     return logits
 
 
-def forward_sorted(sequences: Sequence[TextRow], model: CausalLM, cache: Cache, drafts: Sequence[list[int]]) -> Tensor:
-    """`forward` with the rows in the order of the cache, since neighbouring rows are read in place; [P, V] as given."""
-    rows = [sequence.row for sequence in sequences]
-    order = sorted(range(len(rows)), key=rows.__getitem__)
-    if order == list(range(len(rows))):
-        return forward(sequences, model, cache, drafts=drafts)
-    logits = forward([sequences[i] for i in order], model, cache, drafts=[drafts[i] for i in order])
-    places = iter(torch.split(torch.arange(len(logits)), [len(drafts[i]) + 1 for i in order]))
-    place_of = {i: next(places) for i in order}
-    return logits[torch.cat([place_of[i] for i in range(len(rows))]).to(logits.device)]
+def right_padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Token ids of unequal rows on the host, int64 [N, T], padded on the right with 0."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.int64)

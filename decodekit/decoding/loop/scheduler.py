@@ -40,7 +40,6 @@ from decodekit.decoding.loop.decoder import Decoder, Group
 from decodekit.decoding.loop.text_row import Request, TextRow
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.prefixes.prefix_store import PrefixStore
-from decodekit.decoding.prefixes.shared_rows import ReadingCounts
 from decodekit.decoding.request.budget import token_budget
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
@@ -184,7 +183,7 @@ class Scheduler:
         self._owners: dict[
             Hashable, list[int]
         ] = {}  # how many requests were added, and how many of them have not ended
-        self._counts = ReadingCounts()  # of all batches
+        self._counts: Counter[str] = Counter()  # of all batches, by their names in `SchedulerStats`
         self.num_waiting = 0
         """Requests of which no sample was admitted."""
 
@@ -548,10 +547,10 @@ class Scheduler:
             cached_tokens=sum(batch.num_cached for batch in batches),
             prefix_tokens=sum(batch.store.num_tokens for batch in batches),
             prefix_bytes=sum(batch.store.num_bytes for batch in batches),
-            prefix_hits=counts.num_hits,
-            tokens_read=counts.num_read,
-            tokens_reused=counts.num_reused,
-            preemptions=counts.num_preempted,
+            prefix_hits=counts["prefix_hits"],
+            tokens_read=counts["tokens_read"],
+            tokens_reused=counts["tokens_reused"],
+            preemptions=counts["preemptions"],
             finished=dict(self._finished),
         )
 

@@ -1,6 +1,6 @@
 """One step of decoding: every sequence of a batch takes one token or more from one forward pass.
 
-Every single text goes through `DecodingLoop.step`: the first token after a prompt and all later ones, free or
+Every single text goes through `Texts.step`: the first token after a prompt and all later ones, free or
 constrained, greedy or sampled, with drafts or without, on a CPU and on a GPU. Plain decoding is a draft of length 0.
 
 Say the text is ``ab``, of which ``b`` is pending, the constraint allows ``[a-d]*e``, and a proposer offers ``cdx``:
@@ -23,6 +23,10 @@ step. A GPU takes them by itself (`device_pass`), and the host sees them when th
 What a GPU cannot decide (a user's Python, guards, log-probabilities) is a property of a row, whose tokens the host
 takes, over the same cache. The text of a row is the same on either way.
 
+Several samples of a prompt have a row each. Sample i has the text that it has when it is decoded alone with the number
+i: its noise is keyed by that number, and nothing else of it knows of the others. They share the reading of the prompt,
+as all requests do that begin with the same tokens (`decoding.prefixes.shared_rows`).
+
 The contract: what makes a step take more tokens never changes them. The target takes its own token at every position of
 a draft, from the prefix, with the mask and the noise of that position, and a draft token is kept only if it is the same
 (`speculation.verification`). So the tokens of a row depend on that row alone: its logits, its prefix, its constraint,
@@ -40,95 +44,119 @@ up to eight tokens: they are run by programs that add every row in one order (`m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-import torch
-
-from decodekit.decoding.draws.token_table import TokenTable
 from decodekit.decoding.lazy_masks.positions import Backtrack, NoToken, Outcome, Position
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced, append_token, forced_run
+from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
 from decodekit.decoding.loop.device_pass import DeviceFlight, DevicePass
 from decodekit.decoding.loop.flight import Decided, Entry
-from decodekit.decoding.loop.host_pass import HostPass
-from decodekit.decoding.loop.text_row import TextRow
+from decodekit.decoding.loop.host_pass import flights_over, forward, read_flights
+from decodekit.decoding.loop.scheduler import run
+from decodekit.decoding.loop.text_row import Request, TextRow
+from decodekit.decoding.request.budget import check_budget
 from decodekit.decoding.request.faults import fault_of
 from decodekit.decoding.request.settings import Settings
+from decodekit.decoding.request.updates import Update
 from decodekit.errors import DeadEndError, DecodekitError, is_out_of_memory
 from decodekit.models.caches.paged_cache import PagedCache
-from decodekit.models.causal_lm import Cache, CausalLM, host_lengths
+from decodekit.models.causal_lm import CausalLM
 from decodekit.speculation.verification import num_equal
 
+MAX_ROWS: Final = 64
+"""Most rows of a cache for samples, unless there are more prompts than that: further samples wait for their turn."""
 
-class DecodingLoop:
-    """The steps of the rows of one cache.
+_MANY_SETTINGS: Final = 64
 
-    Args:
-        model: reads them.
-        cache: holds what the model has read of them. If it has pages, passes run ahead of the host.
-        masks: gives the buffers for the constraints' bitmasks, by settings.
 
-    An exception that the code of a row raises (a processor, a proposer, a constraint) ends that row alone.
+class Texts(Decoder[Group]):
+    """Every text by itself, with settings of its own.
+
+    An exception that the code of a row raises (a processor, a proposer, a constraint) ends that row alone. If the cache
+    has pages, passes run ahead of the host.
     """
 
-    def __init__(self, model: CausalLM, cache: Cache, masks: Callable[[Settings], StepMasks]) -> None:
-        self._cache = cache
-        self._host = HostPass(model, cache, masks)
-        self._device: DevicePass | None = None
-        paged = getattr(model, "paged", None)
-        if isinstance(cache, PagedCache) and paged is not None:
-            self._device = DevicePass(model, paged, cache)
-        self._flights: Sequence[DeviceFlight] = ()  # of the device
-        self._cuts: dict[int, int] = {}  # by row, how many tokens the cache is to keep
+    def __init__(self, model: CausalLM) -> None:
+        super().__init__(model)
+        self._masks: dict[object, StepMasks] = {}  # by `Settings.batch_key`
+        self._device: weakref.ref[DevicePass] | None = None  # of the rows: a decoder must not keep a cache
 
-    @torch.inference_mode()
-    def step(self, sequences: Sequence[TextRow], table: TokenTable | None = None) -> None:
-        """Let the model read what is pending and take tokens of every sequence; some finish by that.
+    def begin(self, sequence: TextRow) -> Group:
+        """The text, with what is forced at its beginning."""
+        begin_text(sequence, sequence.settings)
+        return Group([sequence])
 
-        Args:
-            sequences: unfinished ones with their rows in the cache.
-            table: the prefixes, kept if a processor of some pipeline looks back.
-        """
+    def step(self, groups: Sequence[Group], rows: CacheRows) -> None:
+        """One token or more for each text: what is pending is read, and tokens are taken; some texts finish by that."""
+        here = [group.sequence for group in groups]
+        device = self._device_over(rows)
         try:
-            here = sequences
-            if self._device is not None:
-                ahead, here = self._device.split(sequences)
-                self._step_ahead(self._device, ahead)
-            for flight in self._host.launch(here, table):
+            if device is not None:
+                ahead, here = device.split(here)
+                self._step_ahead(device, ahead, rows)
+            flights = flights_over(here, self.model, rows.cache, rows.table, self._masks_for)
+            read = [sequence for flight in flights for sequence in flight.reading]
+            if read:
+                drafts = [guess.tokens for flight in flights for guess in flight.guesses]
+                read_flights(flights, forward(read, self.model, rows.cache, drafts=drafts))
+            for flight in flights:
                 for decided in flight.decide():
-                    self._take(decided)
-            self._cut_rows()
+                    self._take(decided, rows)
+            rows.cut()
         except BaseException:
-            self.rewind()
+            self._rewind(rows)
             raise
 
-    def _step_ahead(self, device: DevicePass, sequences: Sequence[TextRow]) -> None:
+    def _device_over(self, rows: CacheRows) -> DevicePass | None:
+        """The passes ahead of the host over a cache of pages; None over another cache."""
+        if rows.device is None and isinstance(rows.cache, PagedCache):
+            paged = getattr(self.model, "paged", None)
+            if paged is not None:
+                rows.device = DevicePass(self.model, paged, rows.cache)
+                self._device = weakref.ref(rows.device)
+        return rows.device if isinstance(rows.device, DevicePass) else None
+
+    def _masks_for(self, settings: Settings) -> StepMasks:
+        """The buffers for the masks of some settings."""
+        masks = self._masks.get(settings.batch_key)
+        if masks is None:
+            if len(self._masks) >= _MANY_SETTINGS:
+                self._masks.clear()
+            left_out = settings.left_out if settings.masks_ending else None
+            masks = StepMasks(settings.vocabulary.num_mask_words, settings.can_redraw, left_out)
+            self._masks[settings.batch_key] = masks
+        return masks
+
+    def _step_ahead(self, device: DevicePass, sequences: Sequence[TextRow], rows: CacheRows) -> None:
         """Start the next pass of rows, and take in the one before; the other way round if few could be in it."""
         for decided in device.parked(sequences):
-            self._take(decided)
-        before, self._flights = self._flights, ()
+            self._take(decided, rows)
+        before, device.flights = device.flights, ()
         if before and device.is_seen_first(sequences):
-            self._see(device, before)
+            self._see(device, before, rows)
             before = ()
-        self._cut_rows()
-        self._flights = device.launch(sequences)
-        self._see(device, before)
-        if before and not self._flights:  # every row had to be seen first
-            self._cut_rows()
-            self._flights = device.launch(sequences)
+        rows.cut()
+        device.flights = device.launch(sequences)
+        self._see(device, before, rows)
+        if before and not device.flights:  # every row had to be seen first
+            rows.cut()
+            device.flights = device.launch(sequences)
 
-    def _see(self, device: DevicePass, flights: Sequence[DeviceFlight]) -> None:
+    def _see(self, device: DevicePass, flights: Sequence[DeviceFlight], rows: CacheRows) -> None:
         for flight in flights:
             for decided in flight.decide():
-                self._take(decided)
+                self._take(decided, rows)
             device.propose_behind(flight)
 
-    def _take(self, decided: Decided) -> None:
+    def _take(self, decided: Decided, rows: CacheRows) -> None:
         """Let texts go on as decided."""
         outcomes = [self._follow(decided, number) for number in range(len(decided.entries))]
         decided.record()
         for number, outcome in enumerate(outcomes):
-            self._go_on(decided, number, outcome)
+            self._go_on(decided, number, outcome, rows)
 
     def _follow(self, decided: Decided, number: int) -> Outcome | None:
         """Take the tokens of a row; the last outcome, None if there was none. What its code raises ends the row."""
@@ -144,7 +172,7 @@ class DecodingLoop:
             sequence.finish("error", sequence.fault)
         return outcome
 
-    def _go_on(self, decided: Decided, number: int, outcome: Outcome | None) -> None:
+    def _go_on(self, decided: Decided, number: int, outcome: Outcome | None, rows: CacheRows) -> None:
         """Go back, or on with what is forced; and let the cache and what runs behind follow the text."""
         entry, table = decided.entries[number], decided.table
         sequence, behind = entry.sequence, entry.behind
@@ -156,8 +184,8 @@ class DecodingLoop:
         elif outcome is NoToken.AGAIN and not sequence.pending:
             sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
         if is_token and behind is not None:
-            assert self._device is not None
-            self._device.note_read(entry)
+            assert isinstance(rows.device, DevicePass)
+            rows.device.note_read(entry)
             sequence.pending.clear()  # the pass behind it reads the token
         is_going_on = sequence.finish_reason is None and len(sequence.token_ids) > entry.number
         if is_going_on and (is_token or outcome is NoToken.AGAIN):
@@ -171,37 +199,50 @@ class DecodingLoop:
                 behind.is_open, num_held = False, behind.end  # what it takes is not wanted
             num_kept = entry.end if entry.is_parked else sequence.num_read
             if num_kept < num_held:
-                self._cuts[sequence.row] = num_kept
+                rows.cuts[sequence.row] = num_kept
 
-    def leave(self, sequence: TextRow) -> None:
-        """Drop what runs for a text that leaves its row."""
-        if self._device is not None:
-            self._device.leave(sequence)
-
-    def rewind(self) -> None:
+    def _rewind(self, rows: CacheRows) -> None:
         """Drop what runs: after a failure, all texts go on from what the host knows of them."""
-        self._flights = ()
-        for sequence in () if self._device is None else self._device.forget():
+        device = self._device_over(rows)
+        for sequence in () if device is None else device.forget():
             if sequence.row < 0 or sequence.finish_reason is not None or sequence.held is not None:
                 continue
             sequence.is_waiting = False
             sequence.pending = sequence.pending or [(sequence.token_ids or sequence.request.prompt)[-1]]
-            self._cuts[sequence.row] = sequence.num_read
-        self._cut_rows()
+            rows.cuts[sequence.row] = sequence.num_read
+        rows.cut()
 
-    def cut(self, lengths: Mapping[int, int]) -> None:
-        """Let the cache hold no more tokens of rows than that."""
-        self._cuts.update(lengths)
-        self._cut_rows()
+    def recover(self, groups: Sequence[Group], rows: CacheRows) -> bool:
+        """Read the last token again where no token was taken after it."""
+        self._rewind(rows)
+        for group in groups:
+            sequence = group.sequence
+            if sequence.held is not None or sequence.finish_reason is not None:
+                continue
+            if not sequence.pending and not group.withheld:
+                sequence.pending = [(sequence.token_ids or sequence.request.prompt)[-1]]
+            sequence.is_waiting = False
+            rows.cuts[sequence.row] = group.num_cached
+        rows.cut()
+        return True
 
-    def _cut_rows(self) -> None:
-        """Forget what the model has read beyond the texts: rejected drafts, and what was taken back."""
-        if self._cuts:
-            lengths = host_lengths(self._cache)
-            for row, length in self._cuts.items():
-                lengths[row] = min(length, lengths[row])
-            self._cuts = {}
-            self._cache.truncate(lengths)
+    def again(self, group: Group) -> Group:
+        """The text goes on where it was."""
+        device = None if self._device is None else self._device()
+        if device is not None:
+            device.leave(group.sequence)
+        group.sequence.read_again()
+        return Group(group.sequences)
+
+
+def begin_text(sequence: TextRow, settings: Settings) -> None:
+    """Take what is forced at the beginning of a text, maybe all; `LengthError` if no text of the constraint fits."""
+    check_budget(sequence, settings)
+    is_empty = sequence.finish_reason is not None
+    if not is_empty:
+        append_forced(sequence, settings, None)
+    if sequence.finish_reason is not None and not is_empty:  # all of the text is forced
+        sequence.first_token_at = time.perf_counter()
 
 
 def follow(decided: Decided, number: int) -> Outcome | None:
@@ -251,3 +292,24 @@ def _counted(entry: Entry, outcome: Outcome | None) -> Outcome | None:
     if sequence.first_token_at is None and sequence.token_ids:
         sequence.first_token_at = time.perf_counter()
     return outcome
+
+
+def decode_texts(
+    model: CausalLM,
+    settings: Settings,
+    num_prompts: int,
+    requests: Iterable[Request | DecodekitError],
+    num_samples: int = 1,
+) -> Iterator[Update]:
+    """Decode a stream of requests, `num_samples` texts of each.
+
+    The text of the first sample is handed out as it grows. The last update of a request comes when all its samples have
+    ended; its result is that of the first, with those of the others, in their order, in `Result.others`.
+
+    Args:
+        num_prompts: most prompts at a time.
+        requests: what to continue, as for `scheduler.run`.
+        num_samples: texts of each request, at least 1.
+    """
+    num_rows = max(num_prompts, min(num_prompts * num_samples, MAX_ROWS))
+    return run(Texts(model), settings, num_rows, requests, num_samples)

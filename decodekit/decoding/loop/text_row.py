@@ -102,6 +102,8 @@ class TextRow:
 
     `fault` is what code of the request did wrong before the model read the row, which then ends with it.
 
+    `drafts` are counted together, by "", and by proposer where there are several.
+
     `num_reused` counts the tokens of the prompt that another row had read (see `decoding.prefixes.shared_rows`).
 
     `is_waiting` says that its constraint needs more than this step gives it, `num_slices` how many steps gave it some,
@@ -149,8 +151,7 @@ class TextRow:
     num_guard_refusals: int = field(init=False, default=0)
     num_rollbacks: int = field(init=False, default=0)
     num_forced_tokens: int = field(init=False, default=0)
-    drafts: DraftCounts = field(init=False, default_factory=DraftCounts)
-    drafts_by: dict[str, DraftCounts] = field(init=False, default_factory=dict)
+    drafts: dict[str, DraftCounts] = field(init=False, default_factory=dict)
     memory: dict[Any, Any] = field(init=False, default_factory=dict)
     states: dict[int, float] = field(init=False, default_factory=dict)
     is_waiting: bool = field(init=False, default=False)
@@ -162,7 +163,7 @@ class TextRow:
         self.matcher = None if self.request.matcher is None else self.request.matcher.fork()
         self.has_guard = self.matcher is not None and self.matcher.has_guard
         self.pending = list(self.request.prompt)
-        self.stream = TextStream(self.settings.stop)
+        self.stream = TextStream(self.settings.stops, self.settings.keeps_stop)
         self.started_at = time.perf_counter()
 
     @property
@@ -216,7 +217,7 @@ class TextRow:
         self.forget_states()
         self.plan = ()
         self.pending = [(self.token_ids or self.request.prompt)[-1]]
-        self.stream = TextStream(self.settings.stop)
+        self.stream = TextStream(self.settings.stops, self.settings.keeps_stop)
         texts = self.matcher.token_texts
         self.new_text = "".join(self.stream.push(texts[token] or b"") for token in self.token_ids)
         self.num_rollbacks += 1
@@ -247,9 +248,8 @@ class TextRow:
 
     def count_draft(self, num_tokens: int, num_accepted: int, source: str = "") -> None:
         """Note that a draft of so many tokens was verified, how many were accepted, and who of several offered it."""
-        self.drafts.add(num_tokens, num_accepted)
-        if source:
-            self.drafts_by.setdefault(source, DraftCounts()).add(num_tokens, num_accepted)
+        for name in {"", source}:
+            self.drafts.setdefault(name, DraftCounts()).add(num_tokens, num_accepted)
 
     def finish(self, reason: FinishReason, error: DecodekitError | None = None) -> None:
         """End the sequence: the text that was held back is released."""
@@ -258,6 +258,7 @@ class TextRow:
 
     def stats(self, now: float) -> Stats:
         """Times and counts up to `now`, a value of `time.perf_counter`."""
+        drafts = self.drafts.get("") or DraftCounts()
         known = [entry.log_z for entry in self.logprobs if entry.log_z is not None]
         return Stats(
             num_prompt_tokens=len(self.request.prompt),
@@ -269,9 +270,9 @@ class TextRow:
             num_guard_refusals=self.num_guard_refusals,
             num_rollbacks=self.num_rollbacks,
             num_forced_tokens=self.num_forced_tokens,
-            num_drafts=self.drafts.num_drafts,
-            num_draft_tokens=self.drafts.num_tokens,
-            acceptance_histogram=tuple(self.drafts.accepted_at),
+            num_drafts=drafts.num_drafts,
+            num_draft_tokens=drafts.num_tokens,
+            acceptance_histogram=tuple(drafts.accepted_at),
             mask_s=None if self.matcher is None else self.mask_s,
             num_masks=self.num_masks,
             ask_s=None if self.matcher is None else self.ask_s,
@@ -279,7 +280,8 @@ class TextRow:
             log_z=math.fsum(known) if known and len(known) == len(self.logprobs) else None,
             by_proposer=tuple(
                 ProposerStats(name, counts.num_drafts, counts.num_tokens, tuple(counts.accepted_at))
-                for name, counts in self.drafts_by.items()
+                for name, counts in self.drafts.items()
+                if name
             ),
         )
 

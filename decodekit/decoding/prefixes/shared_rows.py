@@ -16,14 +16,14 @@ go back share whole prompts only, as several samples of one have them: their row
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
 import torch
 
-from decodekit.decoding.loop.decoder import Group
+from decodekit.decoding.loop.decoder import CacheRows, Group
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.prefixes.prefix_store import PrefixStore, num_common
 from decodekit.errors import is_out_of_memory
@@ -41,9 +41,8 @@ class LeftRow(NamedTuple):
     request: Request
 
 
-@dataclass(slots=True)
-class SharedSource:
-    """The source of a row's first tokens: a row, a prefix, or a group that will have read them."""
+class SharedSource(NamedTuple):
+    """The source of a row's first tokens: a row, a prefix, or a group that will have read them; or none."""
 
     num_tokens: int = 0
     row: int | None = None
@@ -51,25 +50,11 @@ class SharedSource:
     prefix_owner: Group | None = None
 
 
-@dataclass(slots=True)
-class ReadingCounts:
-    """Counts of the tokens that the rows of a batch have read, and of those they were spared.
-
-    Attributes:
-        num_read: tokens of prompts that the model has read, those that were read again included.
-        num_reused: tokens of prompts that were not read, because another row had read them.
-        num_hits: how often a row began with such tokens.
-        num_preempted: how often a group left its rows because there was no memory.
-    """
-
-    num_read: int = 0
-    num_reused: int = 0
-    num_hits: int = 0
-    num_preempted: int = 0
+_NOTHING: Final = SharedSource()
 
 
-class SharedRows:
-    """The prefixes with which the rows of one cache begin.
+class SharedRows(CacheRows):
+    """The rows of a batch, with the prefixes that they begin with.
 
     Args:
         model: of the cache.
@@ -77,7 +62,7 @@ class SharedRows:
         store: prefixes for later requests.
         keeps_texts: whether what a request has read is kept when its row is used again.
         can_begin_late: whether rows may begin with what others have read; see `Decoder`.
-        counts: is told what is reused.
+        counts: is told what is reused; see `SchedulerStats`.
     """
 
     def __init__(
@@ -85,12 +70,13 @@ class SharedRows:
         model: CausalLM,
         cache: Cache,
         store: PrefixStore,
-        counts: ReadingCounts,
+        counts: Counter[str],
         *,
         keeps_texts: bool,
         can_begin_late: bool,
     ) -> None:
-        self._cache, self._store, self._counts, self._keeps_texts = cache, store, counts, keeps_texts
+        super().__init__(cache)
+        self._store, self._counts, self._keeps_texts = store, counts, keeps_texts
         self._can_rollback, self._can_begin_late = model.can_rollback, can_begin_late
         self._is_any = isinstance(cache, SharesPrefixes) and model.can_rollback and not isinstance(cache, KnowsPrompts)
         self._left: dict[int, LeftRow] = {}  # the one that was left first comes first
@@ -104,7 +90,7 @@ class SharedRows:
             live: the groups that have rows.
         """
         tokens = group.sequence.pending
-        own = self._left_row(group, tokens, free) if num_rows == 1 else SharedSource()
+        own = self._left_row(group, tokens, free) if num_rows == 1 else _NOTHING
         source = self._best(group, tokens, own, live)
         if source is own and own.row is not None:
             free.remove(own.row)
@@ -114,7 +100,7 @@ class SharedRows:
             self._skip(group, own.num_tokens)
             return
         group.rows = sorted(self._take_row(free) for _ in range(num_rows))
-        begin_rows(self._cache, dict.fromkeys(group.rows, group.sequence.request))
+        begin_rows(self.cache, dict.fromkeys(group.rows, group.sequence.request))
         if source.prefix is not None:
             self._begin_with(group, source.prefix, source.num_tokens)
         elif source.prefix_owner is not None:
@@ -125,7 +111,7 @@ class SharedRows:
         num_tokens = min(num_tokens, prefix.num_tokens)
         try:
             if num_tokens:
-                cast("SharesPrefixes", self._cache).begin_with(group.rows[0], prefix, num_tokens)
+                cast("SharesPrefixes", self.cache).begin_with(group.rows[0], prefix, num_tokens)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -135,7 +121,7 @@ class SharedRows:
     def _kept(self, row: int, num_tokens: int) -> Prefix | None:
         """The first tokens of a row; None without memory for them."""
         try:
-            return cast("SharesPrefixes", self._cache).keep(row, num_tokens)
+            return cast("SharesPrefixes", self.cache).keep(row, num_tokens)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -196,7 +182,7 @@ class SharedRows:
     def drop_all(self) -> bool:
         """Forget all that no group needs, because memory is short; whether there was anything."""
         had_any = bool(self._left) or len(self._store) > 0
-        self._cache.reset([*self._left])
+        self.cache.reset([*self._left])
         self._left.clear()
         self._left_by_head.clear()
         self._store.clear()
@@ -204,7 +190,7 @@ class SharedRows:
 
     def _left_row(self, group: Group, tokens: list[int], free: Sequence[int]) -> SharedSource:
         """The row without a group that has most of some tokens."""
-        best = SharedSource()
+        best = _NOTHING
         for row in sorted(self._left_by_head.get(_head(tokens, group.sequence.request), ())):
             left = self._left[row]
             num_tokens = self._num_shared(group, tokens, left.tokens, left.request)
@@ -215,7 +201,7 @@ class SharedRows:
     def _best(self, group: Group, tokens: list[int], best: SharedSource, live: Sequence[Group]) -> SharedSource:
         """The source of most of some tokens; of equal ones that which is at hand first."""
         if not self._can_begin_late or len(tokens) <= MIN_SHARED:
-            return SharedSource()
+            return _NOTHING
         if self._is_any:
             prefix, num_tokens = self._store.match(tokens[:-1], group.sequence.request.salt)
             if num_tokens > max(best.num_tokens, MIN_SHARED - 1):
@@ -228,7 +214,7 @@ class SharedRows:
             num_tokens = self._num_shared(group, tokens, prompt, sequence.request, sequence.token_ids)
             if num_tokens > best.num_tokens and self._can_lead(other, num_tokens):
                 best = SharedSource(num_tokens, prefix_owner=other)
-        return best if best.num_tokens >= MIN_SHARED else SharedSource()
+        return best if best.num_tokens >= MIN_SHARED else _NOTHING
 
     def _can_lead(self, other: Group, num_tokens: int) -> bool:
         """Whether a group has read, or is going to read, some first tokens so that others can begin with them."""
@@ -316,7 +302,7 @@ class SharedRows:
     def _copied(self, pairs: Sequence[tuple[int, int]]) -> bool:
         """Copy rows, see `copy_rows`; whether there was memory for that."""
         try:
-            copy_rows(self._cache, pairs)
+            copy_rows(self.cache, pairs)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -332,13 +318,13 @@ class SharedRows:
         sequence.pending = sequence.pending[num_tokens:]
         num_reused = min(num_tokens, len(sequence.request.prompt))
         sequence.num_reused = max(sequence.num_reused, num_reused)
-        self._counts.num_reused += num_reused
-        self._counts.num_hits += 1
+        self._counts["tokens_reused"] += num_reused
+        self._counts["prefix_hits"] += 1
 
     def _cut(self, row: int, num_tokens: int) -> None:
-        lengths = host_lengths(self._cache)
+        lengths = host_lengths(self.cache)
         lengths[row] = num_tokens
-        self._cache.truncate(lengths)
+        self.cache.truncate(lengths)
 
 
 def _head(tokens: list[int], request: Request) -> Hashable:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 from torch import Tensor
 
-from decodekit.chat.conversation import TemplateArguments
+from decodekit.chat.conversation import NO_ARGUMENTS, TemplateArguments
 from decodekit.errors import OptionError
 from decodekit.models.encoding import encode_plain as encode_plain
 from decodekit.models.encoding import encode_text
@@ -245,7 +245,7 @@ def encode(
         if chat is not None and chat.split_special_tokens is not None:
             text = QuotedText(prompt) if chat.split_special_tokens else str(prompt)
     elif is_messages(prompt):
-        written = (chat or TemplateArguments()).written(tokenizer, prompt, at)
+        written = (chat or NO_ARGUMENTS).written(tokenizer, prompt, at)
         if not isinstance(written, str):
             return written
         text = written

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
-from decodekit.decoding.request.stopping import StopRule, StopStrings
+from decodekit.decoding.request.stopping import StopRule
 from decodekit.sampling import Candidates, LogitsProcessor, MirostatTruncation, Pipeline, Stage
 from decodekit.sampling.certificates import Lead
 from decodekit.sampling.noise import Stream
@@ -106,7 +106,8 @@ class Settings:
         pipeline: what reshapes the logits before a token is selected.
         select: takes the token.
         max_new_tokens: how many tokens a sequence may have.
-        stop: texts that end a sequence.
+        stops: texts that end a sequence, none of them empty.
+        keeps_stop: whether the one that ended it belongs to it.
         stop_rules: what else ends one; see `stopping.StopRule`.
         num_alternatives: how many alternatives to record with each token's log-probability; None records nothing.
         can_redraw: whether a token that may not come can be drawn, cleared and drawn again without a change of
@@ -132,7 +133,7 @@ class Settings:
     pipeline: Pipeline
     select: Selector
     max_new_tokens: int
-    stop: StopStrings = StopStrings()
+    stops: tuple[str, ...] = ()
     num_alternatives: int | None = None
     can_redraw: bool = False
     max_rollbacks: int = MAX_ROLLBACKS
@@ -145,11 +146,12 @@ class Settings:
     distribution_of: str = "the model"
     lead: Lead | None = None
     masks: Masking = "asked"
+    keeps_stop: bool = False
     stop_rules: tuple[StopRule, ...] = ()
     traces: bool = False
     texts: Sequence[bytes | None] = ()
     batch_key: object = field(default_factory=object, compare=False, repr=False)
-    """The same for settings that differ in `max_new_tokens`, `stop` and `stop_rules` alone, whose rows go together."""
+    """The same for settings that differ in `max_new_tokens`, stops and stop rules alone, whose rows go together."""
     can_ban: bool = field(init=False)
     """Whether a bias of the pipeline may be -inf, so that the only token that a constraint allows can be forbidden.
 
@@ -170,6 +172,8 @@ class Settings:
 
     Not where their log-probabilities are wanted, or where a bias may forbid them: then they go along as a draft.
     """
+    is_plain: bool = field(init=False)
+    """Whether nothing is guessed: there is no proposer, and forced tokens are taken unseen, or like any other."""
     asks: bool = field(init=False)
     """Whether questions are asked before masks are made: where tokens can be certified, and nobody wants the masks.
 
@@ -190,3 +194,5 @@ class Settings:
         object.__setattr__(self, "left_out", left_out)
         object.__setattr__(self, "is_canonical", self.fast_forward == "canonical")
         object.__setattr__(self, "is_forced_unseen", self.num_alternatives is None and not can_ban)
+        is_plain = self.proposer is None and (self.is_forced_unseen or self.fast_forward == "off")
+        object.__setattr__(self, "is_plain", is_plain)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import torch
@@ -65,53 +65,22 @@ class StoppingFunction:
             raise fault_of(error, f"the stop function {self.function!r:.60}", at="stop") from error
 
 
-@dataclass(frozen=True, slots=True)
-class StopStrings:
-    """Texts that end a completion, none of them empty.
+class TextStream:
+    """The text of one sequence, up to its first stop string.
 
     Args:
-        texts: of any length.
-        is_kept: whether the one that ended the completion belongs to it.
+        stops: texts that end it, none of them empty.
+        keeps_stop: whether the one that ended it belongs to it.
     """
 
-    texts: tuple[str, ...] = ()
-    is_kept: bool = False
-    _longest: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_longest", max(map(len, self.texts), default=0))
-
-    def __bool__(self) -> bool:
-        return bool(self.texts)
-
-    def find(self, text: str) -> tuple[int, int] | None:
-        """The (start, end) of the occurrence that ends first, the longest of those; None if there is none."""
-        found = [(text.find(stop) + len(stop), -len(stop)) for stop in self.texts if stop in text]
-        if not found:
-            return None
-        end, negative_length = min(found)
-        return end + negative_length, end
-
-    def num_held(self, text: str) -> int:
-        """Length of the longest end of `text` that could be the beginning of a stop string."""
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self.texts):
-                return length
-        return 0
-
-
-class TextStream:
-    """The text of one sequence."""
-
-    __slots__ = ("_decoder", "_held", "_stop", "is_stopped")
+    __slots__ = ("_decoder", "_held", "_stops", "is_stopped", "keeps_stop")
 
     is_stopped: bool
     """Whether a stop string was found; from then on there is no further text."""
 
-    def __init__(self, stop: StopStrings) -> None:
+    def __init__(self, stops: Sequence[str] = (), keeps_stop: bool = False) -> None:
         self._decoder = _decoder("replace")
-        self._stop = stop
+        self._stops, self.keeps_stop = stops, keeps_stop
         self._held = ""
         self.is_stopped = False
 
@@ -128,7 +97,7 @@ class TextStream:
 
     def fork(self) -> TextStream:
         """A stream that has come as far, and goes on by itself."""
-        twin = TextStream(self._stop)
+        twin = TextStream(self._stops, self.keeps_stop)
         twin._decoder.setstate(self._decoder.getstate())
         twin._held, twin.is_stopped = self._held, self.is_stopped
         return twin
@@ -136,17 +105,27 @@ class TextStream:
     def _release(self, text: str, *, is_final: bool) -> str:
         if self.is_stopped:
             return ""
-        if not self._stop:
+        if not self._stops:
             return text
         # An occurrence that is not complete begins in the held text, so the window sees every occurrence.
         window = self._held + text
-        occurrence = self._stop.find(window)
-        if occurrence is not None:
+        found = [(window.find(stop) + len(stop), -len(stop)) for stop in self._stops if stop in window]
+        if found:
             self.is_stopped = True
-            return window[: occurrence[1 if self._stop.is_kept else 0]]
-        num_certain = len(window) if is_final else len(window) - self._stop.num_held(window)
+            end, negative_length = min(found)  # the occurrence that ends first, the longest of those
+            return window[: end if self.keeps_stop else end + negative_length]
+        num_certain = len(window) if is_final else len(window) - self._num_held(window)
         self._held = window[num_certain:]
         return window[:num_certain]
+
+    def _num_held(self, text: str) -> int:
+        """Length of the longest end of `text` that could be the beginning of a stop string."""
+        longest = max(map(len, self._stops))
+        for length in range(min(longest - 1, len(text)), 0, -1):
+            tail = text[-length:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0
 
 
 def finish_reason(

@@ -35,9 +35,9 @@ from decodekit.decoding.lazy_masks.positions import Position
 from decodekit.decoding.lazy_masks.row_masks import StepMasks
 from decodekit.decoding.loop.append import append_forced, append_token
 from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
-from decodekit.decoding.loop.samples import begin_text
+from decodekit.decoding.loop.host_pass import right_padded
+from decodekit.decoding.loop.step import begin_text
 from decodekit.decoding.loop.text_row import TextRow
-from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.trace_recorder import trace

@@ -28,9 +28,8 @@ from torch import Tensor
 from decodekit.constraints.engine.bitmask import bitmask_from_ids
 from decodekit.decoding.draws.row_draws import non_finite
 from decodekit.decoding.loop.decoder import CacheRows, Decoder, Group
-from decodekit.decoding.loop.host_pass import forward
+from decodekit.decoding.loop.host_pass import forward, right_padded
 from decodekit.decoding.loop.text_row import TextRow
-from decodekit.decoding.prefixes.padding import right_padded
 from decodekit.decoding.prefixes.shared_rows import copy_rows
 from decodekit.decoding.request.settings import Settings
 from decodekit.decoding.request.updates import Result, Update, update_of, with_others

@@ -57,7 +57,7 @@ class SearchCall:
 
 @runtime_checkable
 class Search(Protocol):
-    """A way of its own to decode prompts, where a strategy does not use `decoding.loop.samples.Texts`.
+    """A way of its own to decode prompts, where a strategy does not use `decoding.loop.step.Texts`.
 
     `strategy.Beam` is the model of one. What it finds for a prompt is a function of that prompt, its constraint
     and its seed alone, whatever else is in the batch.

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from decodekit.decoding.prefixes.padding import right_padded, similar_lengths
+from decodekit.decoding.loop.batch import similar_lengths
+from decodekit.decoding.loop.host_pass import right_padded
 from decodekit.models.causal_lm import CausalLM
 
 SCORE_TOKENS = 2048

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from decodekit.chat.conversation import TemplateArguments
+from decodekit.chat.conversation import NO_ARGUMENTS, TemplateArguments
 from decodekit.constraints.tool_calls import Tools, tools
 from decodekit.decoding.request.settings import left_out_of
 from decodekit.decoding.search.search import Search, SearchCall
@@ -66,7 +66,9 @@ def faults_of_call(
     yield from _stop_token_ids(options, vocabulary.size)
     yield from _seed(options, strategy)
     yield from _closing(options, pipeline, vocabulary.size)
-    yield from _chat(options)
+    told: list[DecodekitError] = []
+    template_arguments_of(options, told)
+    yield from told
     yield from _reasoning(options)
 
 
@@ -187,13 +189,8 @@ def template_arguments_of(options: GenerateOptions, faults: list[DecodekitError]
         with collecting(faults):
             given = options.tools if isinstance(options.tools, Tools) else tools(options.tools)
             definitions = given.definitions
-    return TemplateArguments(definitions, chat, options.split_special_tokens)
-
-
-def _chat(options: GenerateOptions) -> Faults:
-    faults: list[DecodekitError] = []
-    template_arguments_of(options, faults)
-    yield from faults
+    is_told = bool(definitions or chat) or options.split_special_tokens is not None
+    return TemplateArguments(definitions, chat, options.split_special_tokens) if is_told else NO_ARGUMENTS
 
 
 def _reasoning(options: GenerateOptions) -> Faults:

@@ -18,7 +18,7 @@ from decodekit.constraints.matching.matcher import Matcher
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.decoding.request.prompt import Prompt
 from decodekit.decoding.request.settings import MAX_ROLLBACKS, Settings, left_out_of
-from decodekit.decoding.request.stopping import StoppingFunction, StopStrings
+from decodekit.decoding.request.stopping import StoppingFunction
 from decodekit.decoding.search.search import Aggregation, Search
 from decodekit.errors import (
     DecodekitError,
@@ -121,7 +121,8 @@ class Plan(Settings):
             pipeline=Pipeline(pipeline),
             select=strategy.select,
             max_new_tokens=options.max_new_tokens,
-            stop=StopStrings(tuple(one for one in stops if not callable(one)), options.include_stop),
+            stops=tuple(one for one in stops if not callable(one)),
+            keeps_stop=options.include_stop,
             stop_rules=tuple(StoppingFunction(one) for one in stops if callable(one)),
             num_alternatives=_num_alternatives(options, choice),
             can_redraw=can_redraw(strategy),

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from decodekit.constraints.memory_account import share
 from decodekit.decoding.loop.decoder import Decoder
-from decodekit.decoding.loop.samples import Texts
+from decodekit.decoding.loop.step import Texts
 from decodekit.decoding.loop.text_row import Request
 from decodekit.decoding.request.prompt import Prompt
 from decodekit.errors import DecodekitError, OptionError, raise_faults

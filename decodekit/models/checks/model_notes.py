@@ -26,7 +26,6 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -79,13 +78,16 @@ def notes_of(model: nn.Module) -> ModelNotes:
         return notes
 
 
-@dataclass(slots=True, eq=False)
 class ModelState:
     """The parts of a model that decide how it can be run; see `state_of`. Objects are compared by identity, and not
-    held."""
+    held. It is read at every call, so that reading does little for what most modules have."""
 
-    values: list[Any]
-    objects: list[weakref.ref[Any]]
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.objects: list[weakref.ref[Any]] = []
+        self.kinds: dict[Any, None] = {}
+        """The classes of modules, until they are read."""
+        self._configs: set[int] = set()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ModelState):
@@ -98,33 +100,6 @@ class ModelState:
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def state_of(model: nn.Module) -> ModelState:
-    """The present state of a model; see the head of this file."""
-    reader = _StateReader()
-    waiting, seen = [model], {id(model)}
-    while waiting:
-        module = waiting.pop()
-        reader.read_module(module)
-        for child in module._modules.values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                waiting.append(child)
-    for kind in reader.kinds:
-        reader.read_object(kind)
-        reader.read_object(kind.forward)
-    return ModelState(reader.values, reader.objects)
-
-
-class _StateReader:
-    """Collects the parts of a state. It is run at every call, so that it does little for what most modules have."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.objects: list[weakref.ref[Any]] = []
-        self.kinds: dict[Any, None] = {}
-        self._configs: set[int] = set()
 
     def read_module(self, module: nn.Module) -> None:
         """The module itself, without the modules below it."""
@@ -198,6 +173,24 @@ class _StateReader:
             self.objects.append(weakref.ref(value))
         except TypeError:
             self.values.append(id(value))
+
+
+def state_of(model: nn.Module) -> ModelState:
+    """The present state of a model; see the head of this file."""
+    state = ModelState()
+    waiting, seen = [model], {id(model)}
+    while waiting:
+        module = waiting.pop()
+        state.read_module(module)
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(child)
+    for kind in state.kinds:
+        state.read_object(kind)
+        state.read_object(kind.forward)
+    state.kinds.clear()  # a state holds nothing of the model
+    return state
 
 
 def _holds(value: object, model: nn.Module) -> bool:

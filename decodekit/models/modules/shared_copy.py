@@ -133,8 +133,12 @@ class WeightPlaces:
         self._tensors = [(held, name) for held in holders for name, tensor in held.items() if tensor is not None]
         self._places = self._now()
 
-    def _now(self) -> list[tuple[int, ...]]:
-        return [addresses_of(tensor) for held, name in self._tensors if (tensor := held[name]) is not None]
+    def _now(self) -> list[object]:  # asked at every step, so that most tensors are asked without a call of Python
+        each = [tensor for held, name in self._tensors if (tensor := held[name]) is not None]
+        try:
+            return [one.data_ptr() if type(one) in (nn.Parameter, Tensor) else addresses_of(one) for one in each]
+        except (RuntimeError, NotImplementedError):  # one without memory of its own
+            return [*map(addresses_of, each)]
 
     def have_changed(self) -> bool:
         """Whether tensors were moved or replaced since this was asked last. Numbers written in place are not seen."""

@@ -92,8 +92,8 @@ class StepFrame:
         """
         program = self._program
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in program.outputs]
-        given = [*(one.contiguous() for one in inputs), *outputs]
-        bases = np.array([0, *(one.data_ptr() for one in (self._arena, *given))], np.int64)
+        given = [*[one.contiguous() for one in inputs], *outputs]
+        bases = np.array([0, *[one.data_ptr() for one in (self._arena, *given)]], np.int64)
         needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
         if len(self._room) < needed:
             self._room = torch.empty(2 * needed)

@@ -428,7 +428,7 @@ class PagedModel:
 
     def _read_by(self, module: nn.Module, state: StepState, num_seen: int) -> Tensor:
         step, inputs = self._step_of(state, num_seen)
-        out: Tensor = self._model.run(inputs.tokens, step, step, None, module)
+        out: Tensor = self._model.run(inputs.tokens, step, step, None, module).logits
         flat = out.flatten(0, 1)
         return flat if state.width == 1 else flat.index_select(0, state.wanted)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,13 @@ from decodekit.models.programs.replay import MAX_TOKENS, MAX_WIDTH, Replays
 from decodekit.models.runners import attention
 from decodekit.models.runners.captured import StepCapture, grouped_products_wait
 from decodekit.models.runners.paged import PagedModel
+
+
+class Output(Protocol):
+    """The output of the modules of transformers."""
+
+    logits: Tensor
+    hidden_states: tuple[Tensor, ...] | None
 
 
 class RaggedModel:
@@ -121,14 +128,14 @@ class RaggedModel:
         positions = torch.arange(2, device=self.device).unsqueeze(0)
         step = Step([0, 0], [1, 2], 2, positions)
         with shared.watched(self.module):
-            logits = self.run(tokens, step, recorder, None)
+            logits = self.run(tokens, step, recorder, None).logits
         if not recorder.layers:
             raise attention.UnsupportedAttentionError("no layer of the model stores keys and values")
         if self._takes_keep:
             # Since transformers 5.23 the positions whose logits are wanted may differ by row.
             last = torch.tensor([[0], [1]], device=self.device)
             try:
-                kept = self.run(tokens, step, Recorder(), last)
+                kept = self.run(tokens, step, Recorder(), last).logits
             except (IndexError, RuntimeError, TypeError, ValueError):
                 kept = logits
             self._keeps_per_row = kept.shape == (2, 1, logits.shape[-1])
@@ -139,13 +146,16 @@ class RaggedModel:
         self, module: nn.Module, tokens: Tensor, step: Step, store: Any, states: Sequence[Tensor] = ()
     ) -> list[Tensor]:
         """Logits [R, V] of the last of equally many new tokens per row."""
-        return [self.run(tokens, step, store, 1, module)[:, -1].float()]
+        return [self.run(tokens, step, store, 1, module).logits[:, -1].float()]
 
-    def _call(
-        self, tokens: Tensor, step: Step, past: Any, keep: int | Tensor | None, module: nn.Module | None = None
-    ) -> Any:
-        """The output of the model for one pass."""
-        arguments: dict[str, Any] = {"input_ids": tokens, self._argument: past, "use_cache": True}
+    def run(
+        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Output:
+        """The output of the model for a pass over tokens [R, T]; `store` gets keys and values.
+
+        Its logits are [R, T, V], or those that are kept.
+        """
+        arguments: dict[str, Any] = {"input_ids": tokens, self._argument: self._past(store, step), "use_cache": True}
         if self._own_attention:
             arguments["attention_mask"] = step.mask(None, 1, self.dtype, self.device)[2]
         else:
@@ -159,17 +169,17 @@ class RaggedModel:
         changes_shape = self._is_cuda and isinstance(step, Step)  # steps over pages are captured, and have a kernel
         backends = attention.without_cudnn() if changes_shape else nullcontext()
         with self._guard, backends, attention.in_pass(step) if self._sets_step else nullcontext():
-            out = (module or self.module)(**arguments)
+            out: Output = (module or self.module)(**arguments)
         if step.hidden is not None:
             step.hidden += out.hidden_states or ()
         return out
 
-    def run(
-        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
-    ) -> Tensor:
-        """Logits [R, T, V] of a pass over tokens [R, T], or of those that are kept; `store` gets keys and values."""
-        logits: Tensor = self._call(tokens, step, _transformers_cache(store, step), keep, module).logits
-        return logits
+    def _past(self, store: RaggedCache | Recorder, step: Step | None) -> Any:
+        """The cache as the modules see it in one pass."""
+        global _class
+        if _class is None:
+            _class = _stateless_class()
+        return _class(store, step)
 
     def run_at(
         self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool, module: nn.Module | None = None
@@ -180,12 +190,12 @@ class RaggedModel:
         the others only then; else the input of its output projection is cut down to them.
         """
         if self._keeps_per_row:
-            return self.run(tokens, step, store, columns, module)
+            return self.run(tokens, step, store, columns, module).logits
         if are_last:
-            return self.run(tokens, step, store, columns.shape[1], module)[:, -columns.shape[1] :]
+            return self.run(tokens, step, store, columns.shape[1], module).logits[:, -columns.shape[1] :]
         index = columns[:, :, None]
         with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module):
-            out = self.run(tokens, step, store, None, module)
+            out = self.run(tokens, step, store, None, module).logits
         is_cut = out.shape[1] == columns.shape[1] != tokens.shape[1]
         return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
 
@@ -267,11 +277,11 @@ class RaggedModel:
         tokens, *wanted = step.carried
         step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
-            out = self.run(tokens, step, cache, None)
+            out = self.run(tokens, step, cache, None).logits
         elif logits != "last":
             out = self._run_counts(tokens, num_tokens, logits, step, cache, wanted)
         elif min(num_tokens) == width:
-            [out] = self._run_last(self.module, tokens, step, cache)
+            out = self.run(tokens, step, cache, 1).logits[:, -1]
         else:
             out = self._run_ragged_last(tokens, step, cache, wanted)
         return out.float()
@@ -297,8 +307,8 @@ class RaggedModel:
         """
         last, columns, places = wanted
         if self._keeps_per_row:
-            return self.run(tokens, step, cache, last[:, None])[:, 0]
-        out = self.run(tokens, step, cache, columns)
+            return self.run(tokens, step, cache, last[:, None]).logits[:, 0]
+        out = self.run(tokens, step, cache, columns).logits
         is_kept = out.shape[1] == len(columns) != tokens.shape[1]
         return out[torch.arange(len(last), device=out.device), (places if is_kept else last).to(out.device)]
 
@@ -318,14 +328,14 @@ class RaggedModel:
         """
         width, most = max(num_tokens), max(counts)
         if len(counts) == 1:
-            return self.run(tokens, step, cache, most)[0, -most:]
+            return self.run(tokens, step, cache, most).logits[0, -most:]
         first = min(count - own for count, own in zip(num_tokens, counts, strict=True))
         rows, columns, among_last, last = wanted
         if 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
             columns = among_last
-            out = self.run(tokens, step, cache, last)
+            out = self.run(tokens, step, cache, last).logits
         else:
-            out = self.run(tokens, step, cache, width - first)
+            out = self.run(tokens, step, cache, width - first).logits
             columns = columns - (width - out.shape[1])
         return out[rows.to(out.device), columns.to(out.device)]
 
@@ -375,6 +385,9 @@ def past_key_values_class() -> type[Any]:
     return PastKeyValues
 
 
+_class: type[Any] | None = None  # made when first wanted; not by a cached function, for a compiler reads behind those
+
+
 def _stateless_class() -> type[Any]:
     def refuse(self: object, *args: object, **kwargs: object) -> None:
         raise attention.UnsupportedAttentionError("the model keeps recurrent state")
@@ -382,13 +395,3 @@ def _stateless_class() -> type[Any]:
     verbs = ("get_conv_state", "get_recurrent_state", "update_conv_state", "update_recurrent_state")
     names = ("has_previous_state", *verbs)
     return type("KeyValuesAlone", (past_key_values_class(),), dict.fromkeys(names, refuse))
-
-
-_class: type[Any] | None = None
-
-
-def _transformers_cache(store: RaggedCache | Recorder, step: Step | None = None) -> Any:
-    global _class
-    if _class is None:  # not a cached function, for a compiler reads what is behind the cache
-        _class = _stateless_class()
-    return _class(store, step)

@@ -245,7 +245,7 @@ class RecurrentModel(RaggedModel):
         positions = torch.arange(2, device=self.device).unsqueeze(0)
         step = Step([0, 0], [2, 2], 2, positions)
         try:
-            own = getattr(self._call(tokens, step, None, None), self._argument, None)
+            own = getattr(self.run(tokens, step, None, None), self._argument, None)
         except Exception:  # some make a cache that they cannot use
             own = None
         self._empty = _empty_cache(own, self.module.config, self._argument)
@@ -263,6 +263,10 @@ class RecurrentModel(RaggedModel):
             raise NoStateError("the model keeps no recurrent state")
         self.vocab_size: int = logits.shape[-1]
         return recorder.layers
+
+    def _past(self, store: Any, step: Step | None) -> Any:
+        """The cache that `_pass` gives to `run`, which is one for modules already."""
+        return store
 
     def _leaves(self, past: Any) -> list[Tensor]:
         return [*_tensors(past), *(getattr(module, name) for module, name in self._holders)]
@@ -293,7 +297,7 @@ class RecurrentModel(RaggedModel):
                 setattr(holder, name, next(leaves))
         if hasattr(past, "store"):
             past.store, past.step = store, step
-        out = self._call(tokens, step, past, keep or None, module)
+        out = self.run(tokens, step, past, keep or None, module)
         return out.logits, past if hasattr(past, "store") else getattr(out, self._argument, None)
 
     def _run_next(

@@ -10,7 +10,6 @@ Three tables answer: the options of the strategies, those of `LLM.generate`, and
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from decodekit.strategy.options.generate_options import GENERATION_OPTIONS
 from decodekit.strategy.options.known_options import Answer, Code, answer, known_options, shown
 from decodekit.strategy.searches import Beam, ContrastiveSearch
 from decodekit.strategy.several import BestOf, OverSamples, Particles, SelfConsistency
-from decodekit.strategy.strategy import Strategy
+from decodekit.strategy.strategy import Strategy, options_of
 from decodekit.strategy.tokenwise import Greedy, Mirostat, Sample
 
 Factories: TypeAlias = Mapping[str, Callable[..., Any]]
@@ -125,11 +124,6 @@ class Remedy:
 
 def _keywords(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={shown(value)}" for name, value in options.items())
-
-
-def options_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The options of what makes a strategy."""
-    return inspect.signature(factory).parameters
 
 
 def spelled(strategy: str, options: Mapping[str, Any]) -> str:

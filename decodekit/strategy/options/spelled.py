@@ -25,6 +25,8 @@ CONTRASTS: Final[Mapping[str, Callable[..., Contrast]]] = {"guidance": Guidance,
 
 def spelled_strategy(text: str) -> tuple[str, dict[str, Any]]:
     """The name and the options of the strategy that a text spells; who guesses ahead is the option ``speculate``."""
+    if not set(text) & set("+:"):
+        return text.strip(), {}
     own, *guesses = split(text, "+")
     call = read_call(own)
     if call.argument is not None:
