@@ -59,6 +59,22 @@ def test_a_gpu_is_checked_with_prompts(monkeypatch: pytest.MonkeyPatch, name: st
     assert max(widths) >= PROMPT_TOKENS
 
 
+def test_rounding_that_moves_logits_far_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of a package that rounds twice, in a model of large weights: within what rounding does to its logits."""
+    model = architectures.build("llama").bfloat16()
+    with torch.no_grad():
+        for weight in model.model.layers.parameters():
+            weight.mul_(3 if weight.dim() > 1 else 1)
+    check, runner = SelfCheck(model, CONTEXT_LENGTH), RaggedModel(model)
+    for module in runner.module.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda module, given, out: (out / 3) * 3)
+    found = check.verdict(RaggedModel, runner)
+    assert tolerance_of(torch.bfloat16) < found.error < FAULT and found.is_right, found
+    monkeypatch.setattr(self_check, "rounding_of", lambda *_: 0.0)
+    assert not check.verdict(RaggedModel, runner).is_right
+
+
 def break_begin(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     real = RaggedCache.begin
 
