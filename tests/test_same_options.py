@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final
@@ -120,11 +121,29 @@ def test_the_endpoint_has_the_options_of_generate_or_it_is_known_why_not() -> No
     assert FIELDS.keys() <= named and {*FIELDS.values()} <= keywords
 
 
-@pytest.mark.parametrize("name", ["max_retrys", "is_raw", "strategy_options"])
-def test_a_keyword_that_there_is_not_is_refused(name: str) -> None:
-    """Also where an extraction has it by another name."""
-    with pytest.raises(TypeError, match=rf"^extract\(\) got an unexpected keyword argument '{name}'"):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_retrys", "max_retries"),
+        ("text_feild", "text_field"),
+        ("is_raw", "raw"),
+        ("seeds", "seed"),
+    ],
+)
+def test_a_keyword_that_there_is_not_is_refused(name: str, meant: str) -> None:
+    """With the one that was meant."""
+    told = f" Did you mean '{meant}'?" if meant else ""
+    with pytest.raises(
+        TypeError, match=re.escape(f"extract() got an unexpected keyword argument {name!r}.{told}") + "$"
+    ):
         dk.extract(["one"], SCHEMA, FakeLLM(), **{name: 1})  # type: ignore[arg-type, call-arg, misc]
+
+
+def test_help_tells_the_defaults() -> None:
+    own = {one.name: one.default for one in fields(ExtractionOptions)}
+    assert dk.extract.__doc__ is not None
+    told = dict(re.findall(r"``(\w+)``\s+\(([^;)]+)", dk.extract.__doc__))
+    assert told == {name: repr(own[name]) for name in ExtractionKeywords.__annotations__}
 
 
 class Unwritten:

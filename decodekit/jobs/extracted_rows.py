@@ -10,6 +10,7 @@ job folder, so that a killed program goes on where it was and `decodekit status`
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
 import operator
@@ -32,6 +33,7 @@ from decodekit.jobs.folder.job_folder import JobFolder, known_inputs, read_metri
 from decodekit.jobs.job_runner import Observer
 from decodekit.jobs.job_schema import schema_of
 from decodekit.jobs.reports.progress import JobProgress
+from decodekit.plugins import did_you_mean
 from decodekit.records.ledger import Record, encode_line, replace_file
 
 if TYPE_CHECKING:
@@ -108,11 +110,12 @@ def extract(
         max_document_mb: mebibytes of a document after it is unpacked; a larger one fails. An `Input` has its own.
         fresh, force: delete what the folder holds; go on with other settings than those that it was made with.
         progress: show progress on stderr, or tell an observer.
-        options: ``prompt``, ``max_new_tokens``, ``on_length``, ``seed``, ``speculate``, ``fast_forward``,
-            ``max_rollbacks``, ``max_retries``, ``chat_template_kwargs``, ``batch_size``, ``max_failures`` (rows of what
-            was not reached then say so), ``executor`` and ``num_workers`` (actors of Ray, each with a model of its
-            own), ``alternatives`` (for `ExtractedRow.alternatives`), ``device_map``; with their defaults, such as 512
-            for ``max_new_tokens``, in `jobs.extraction.ExtractionOptions`.
+        options: of `jobs.extraction.ExtractionOptions`, with their defaults: ``prompt`` (None), ``max_new_tokens``
+            (512), ``on_length`` ('error'), ``seed`` (0), ``speculate`` (None), ``fast_forward`` ('exact'),
+            ``max_rollbacks`` (None), ``max_retries`` (0), ``chat_template_kwargs`` (None), ``batch_size`` (None),
+            ``max_failures`` (None; rows of what was not reached then say so), ``executor`` ('local') and
+            ``num_workers`` (None; actors of Ray, each with a model of its own), ``alternatives`` (False; for
+            `ExtractedRow.alternatives`), ``device_map`` (None).
 
     Returns:
         A row for each document, in their order.
@@ -121,8 +124,9 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
-    for name in options.keys() - ExtractionKeywords.__annotations__.keys():
-        raise TypeError(f"extract() got an unexpected keyword argument {name!r}")
+    known = [*inspect.signature(extract).parameters, *ExtractionKeywords.__annotations__]
+    for name in sorted(options.keys() - {*known}):
+        raise TypeError(f"extract() got an unexpected keyword argument {name!r}.{did_you_mean(name, known)}")
     read_as = Input("", id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
     chosen = ExtractionOptions(
         schema_of(schema), model=_name_of(model), strategy=_spelled(strategy), is_raw=raw, **options

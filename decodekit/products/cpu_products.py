@@ -62,16 +62,20 @@ LANES: Final = 16
 _FEATURES: Final = llvm.get_host_cpu_features()
 IS_WIDE: Final = bool(_FEATURES.get("avx512f"))
 """Whether the processor has registers for tiles of four rows."""
-PRODUCT_ROWS: Final = 32 if _FEATURES.get("avx2") and not IS_WIDE else MAX_ROWS
-"""Most rows of a product that is made here: up to these it was measured to take no longer than torch's."""
 _OWN: Final = {torch.bfloat16: ("avx512bf16", "amx-bf16"), torch.float16: ("avx512fp16", "amx-fp16")}
 WIDENED: Final = frozenset(
     dtype for dtype, names in _OWN.items() if _FEATURES.get("avx2") and not any(map(_FEATURES.get, names))
 )
 """The types of which the processor has no products: torch multiplies many rows at a sixth of the speed of float32."""
+_MORE: Final = {*WIDENED, torch.int8} if WIDENED and not IS_WIDE else set()
+PRODUCT_ROWS: Final = {dtype: 32 if dtype in _MORE else MAX_ROWS for dtype in WEIGHTS}
+"""By type of the weights, most rows of a product that is made here: torch is quicker with more.
+
+In float32 it is little slower with fewer, and its modules read prompts with its order of addition.
+"""
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
-ROOM: Final = GROUP * PRODUCT_ROWS
+ROOM: Final = GROUP * max(PRODUCT_ROWS.values())
 """Float32 numbers that a product needs: totals."""
 _AHEAD: Final = 1 << 14  # bytes from a weight to one that is fetched meanwhile
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole

@@ -67,7 +67,7 @@ def _on_cpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     is_coded = weight.dtype is torch.int8
     result = torch.float32 if is_coded else x.dtype
     is_ours = (
-        0 < x.numel() <= PRODUCT_ROWS * weight.shape[1]
+        0 < x.numel() <= PRODUCT_ROWS.get(weight.dtype, 0) * weight.shape[1]
         and (is_coded or x.dtype is weight.dtype)
         and x.dtype in KINDS
         and x.is_contiguous()

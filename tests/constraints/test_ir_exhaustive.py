@@ -429,8 +429,8 @@ def test_negative_control_a_word_that_goes_round_in_no_time_is_found(monkeypatch
 
     bounds = [(low, high) for high in range(2, 39) for low in range(2, high + 1)]
     assert not any(is_seen(*bound) for bound in bounds)
-    exact, loop = views.of(meeting(39, 39), 1), ir._loop
-    monkeypatch.setattr(ir, "_loop", lambda node: None if loop(node) is None else 0)
+    exact, loop = views.of(meeting(39, 39), 1), ir.bytes_of_loop
+    monkeypatch.setattr(ir, "bytes_of_loop", lambda node: None if loop(node) is None else 0)
     assert views.of(meeting(39, 39).saturated(1), 1) != exact
     monkeypatch.undo()
     ir.sweep()

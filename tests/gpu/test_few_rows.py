@@ -27,7 +27,15 @@ from decodekit.products.step_code import Field, Op
 from tests.models.architectures import build, tokens
 from tests.sizes import few
 
-NUMBERS_OF_ROWS = sorted({*range(1, MAX_ROWS + 1), PRODUCT_ROWS - 1, PRODUCT_ROWS})
+NO_MORE = dict.fromkeys(PRODUCT_ROWS, MAX_ROWS)
+"""In place of `PRODUCT_ROWS`: what has more rows is torch's."""
+
+
+def numbers_of_rows(dtype: torch.dtype) -> list[int]:
+    """All up to eight, and the most that are multiplied here."""
+    return sorted({*range(1, MAX_ROWS + 1), PRODUCT_ROWS[dtype] - 1, PRODUCT_ROWS[dtype]})
+
+
 DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 
@@ -68,7 +76,7 @@ def error_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def test_products_of_many_rows_are_added_in_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, the last one smaller, with and without a bias; what a processor multiplies itself is torch's."""
     monkeypatch.setattr(few_rows, "_PIECE", 1000)
-    monkeypatch.setattr(few_rows, "PRODUCT_ROWS", MAX_ROWS)
+    monkeypatch.setattr(few_rows, "PRODUCT_ROWS", NO_MORE)
     for is_widened in (True, False):
         monkeypatch.setattr(few_rows, "WIDENED", frozenset({dtype} if is_widened else ()))
         pieces: list[int] = []
@@ -96,7 +104,7 @@ def test_products_of_many_rows_are_added_in_float32(dtype: torch.dtype, monkeypa
 def test_products_are_those_of_float64(calls: list[Any], dtype: torch.dtype) -> None:
     """Rows of every tile, outputs that fill a tile or not, widths that fill vectors and blocks or not."""
     widths = (1, 2, 15, 16, 31, 33, 64, 129, 1024, 1030, 2100)
-    shapes = [*product(NUMBERS_OF_ROWS, (1, 3, 17), widths)]
+    shapes = [*product(numbers_of_rows(dtype), (1, 3, 17), widths)]
     for num_rows, num_outs, width in shapes:
         x, weight, bias = (
             one.to(dtype) for one in (numbers(num_rows, 1, width), numbers(num_outs, width), numbers(num_outs))
@@ -113,9 +121,9 @@ def test_products_are_those_of_float64(calls: list[Any], dtype: torch.dtype) -> 
 @DTYPE
 def test_a_row_is_the_same_beside_any_others_and_by_any_threads(dtype: torch.dtype) -> None:
     for num_outs, width in ((50, 300), (700, 1200), (40, 5000)):  # some that are shared, and x in the cache or not
-        x, weight = numbers(PRODUCT_ROWS, width).to(dtype), numbers(num_outs, width).to(dtype)
+        x, weight = numbers(PRODUCT_ROWS[dtype], width).to(dtype), numbers(num_outs, width).to(dtype)
         alone = torch.cat([few_rows_linear(row[None], weight) for row in x])
-        for num_threads, num_rows in product((1, 2, 3), NUMBERS_OF_ROWS):
+        for num_threads, num_rows in product((1, 2, 3), numbers_of_rows(dtype)):
             torch.set_num_threads(num_threads)
             assert torch.equal(few_rows_linear(x[:num_rows], weight), alone[:num_rows])
     # The comparison sees an order of addition: the same products from the last to the first.
@@ -125,15 +133,15 @@ def test_a_row_is_the_same_beside_any_others_and_by_any_threads(dtype: torch.dty
 @DTYPE
 def test_int8_weights_are_multiplied_as_the_numbers_that_they_are(dtype: torch.dtype) -> None:
     """Bit for bit what the same numbers come to in float32, where torch does it, too, up to rounding."""
-    for num_rows, num_outs, width in product(NUMBERS_OF_ROWS, (1, 3, 17), (1, 15, 33, 64, 1030, 2100)):
+    for num_rows, num_outs, width in product(numbers_of_rows(torch.int8), (1, 3, 17), (1, 15, 33, 64, 1030, 2100)):
         x = numbers(num_rows, width).to(dtype)
         codes = torch.randint(-128, 128, (num_outs, width), generator=torch.manual_seed(width), dtype=torch.int8)
         found = few_rows_linear(x, codes)
         assert found.dtype is torch.float32
-        assert torch.equal(found, few_rows_linear(x.float(), codes.float()))
+        assert torch.equal(found, cpu_team.multiply(x.float(), codes.float(), None))
         bias = numbers(num_outs)
-        assert torch.equal(few_rows_linear(x, codes, bias), few_rows_linear(x.float(), codes.float(), bias))
-    many = numbers(PRODUCT_ROWS + 1, width).to(dtype)
+        assert torch.equal(few_rows_linear(x, codes, bias), cpu_team.multiply(x.float(), codes.float(), bias))
+    many = numbers(PRODUCT_ROWS[torch.int8] + 1, width).to(dtype)
     assert torch.equal(few_rows_linear(many, codes), linear(many.float(), codes.float()))
     assert torch.equal(few_rows_linear(many, codes, bias), linear(many.float(), codes.float(), bias))
 
@@ -220,7 +228,7 @@ def test_what_is_not_a_number_goes_through() -> None:
 def test_all_else_is_left_to_torch(calls: list[Any]) -> None:
     x, weight, bias = numbers(3, 16), numbers(5, 16), numbers(5)
     others = [
-        (numbers(PRODUCT_ROWS + 1, 16), weight, bias),
+        (numbers(MAX_ROWS + 1, 16), weight, bias),
         (x[:0], weight, None),
         (x.double(), weight.double(), None),
         (numbers(16, 3).T, weight, None),

@@ -166,8 +166,7 @@ def _by_rows(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int, first
 @few(1)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More tokens than `PRODUCT_ROWS`, padded to a multiple of eight: what is added goes where nothing is read."""
-    monkeypatch.setattr(step_program, "PRODUCT_ROWS", MAX_ROWS)
+    """More tokens than `MAX_ROWS`, padded to a multiple of it: what is added goes where nothing is read."""
     monkeypatch.setattr(replay, "WRITE_AFTER", 2)
     lm, plain = loaded(name)
     for prompt_lengths, width in (([3, 9, 6], 4), ([5, 5], 5), ([4] * 9, 8)):
@@ -181,7 +180,7 @@ def test_many_tokens_of_bfloat16(is_widened: bool, monkeypatch: pytest.MonkeyPat
     """In float32 where the processor has no products of the type, by programs as by modules."""
     for module in (few_rows, step_program):
         monkeypatch.setattr(module, "WIDENED", frozenset({torch.bfloat16} if is_widened else ()))
-        monkeypatch.setattr(module, "PRODUCT_ROWS", MAX_ROWS)
+        monkeypatch.setattr(module, "PRODUCT_ROWS", dict.fromkeys(module.PRODUCT_ROWS, MAX_ROWS))
     monkeypatch.setattr(replay, "WRITE_AFTER", 2)
     model = build("llama").bfloat16()
     lm, plain = HuggingFaceLM(model), HuggingFaceLM(copy.deepcopy(model))

@@ -278,9 +278,9 @@ def test_faults_below_the_rounding_of_half_precision_are_seen(
 
 def test_positions_that_are_ignored_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model = as_initialised("llama", torch.bfloat16)
-    real = RaggedModel._call
+    real = RaggedModel.run
     monkeypatch.setattr(
-        RaggedModel, "_call", lambda self, *args: real(vars(self).update(_takes_positions=False) or self, *args)
+        RaggedModel, "run", lambda self, *args: real(vars(self).update(_takes_positions=False) or self, *args)
     )
     assert largest_error(RaggedModel(model), Plain(model), CONTEXT_LENGTH, is_coarse=True) < tolerance_of(
         torch.bfloat16

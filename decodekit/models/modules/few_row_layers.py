@@ -25,7 +25,7 @@ class Int8Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., out_features] of [..., in_features]; of many rows by torchao, if the processor has products for it."""
-        if input.numel() > PRODUCT_ROWS * self.in_features and input.dtype not in WIDENED:
+        if input.numel() > PRODUCT_ROWS[torch.int8] * self.in_features and input.dtype not in WIDENED:
             return super().forward(input)
         weight: Any = self.weight
         out: Tensor = few_rows_linear(input.contiguous(), weight.qdata) * weight.scale.view(-1)

@@ -619,7 +619,7 @@ def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, b
     is_fit = bias is None or (bias.is_contiguous() and bias.dtype is out.dtype)
     if not is_fit:
         raise _NoInstructionError
-    if num_rows > PRODUCT_ROWS:
+    if num_rows > PRODUCT_ROWS[weight.dtype]:
         with _paused():
             flat, rows = writer.contiguous(x).view(num_rows, -1), out.view(num_rows, -1)
             columns = weight.t()
