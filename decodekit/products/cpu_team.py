@@ -59,7 +59,8 @@ _JOB: Final = 40  # of the numbers of a `Job` the first
 _END: Final = 56
 
 _LOOKS: Final = 4000  # so often a helper looks at the round before it sleeps: some 50 µs
-_CHUNK_BYTES: Final = 1 << 16  # read by a thread before it looks for more
+_CHUNK_BYTES: Final = 1 << 16  # least that a thread reads before it looks for more
+_LARGE_CHUNK: Final = 1 << 18  # most; what is fetched ahead behind the end of a chunk is another thread's
 _WORTHWHILE_BYTES: Final = 1 << 17  # what is smaller is read before a helper has come
 _SYSCALLS: Final = {"x86_64": 202, "aarch64": 98}
 _WAIT: Final = 128  # FUTEX_WAIT | FUTEX_PRIVATE_FLAG
@@ -242,7 +243,8 @@ def product(
         pack(np.uint16(0), x, packed, rows, width, size == 2 and not IS_WIDE)
     else:
         pack(np.int16(0), x, packed, rows, width, False)
-    chunk = max(1, _CHUNK_BYTES // (width * size * GROUP)) * GROUP
+    chunk_bytes = max(_CHUNK_BYTES, min(_LARGE_CHUNK, outs * width * size // 8))
+    chunk = max(1, chunk_bytes // (width * size * GROUP)) * GROUP
     job = (packed, weight, bias, out, rows, outs, width, chunk, make)
     if state != 0 and outs * width * size >= _WORTHWHILE_BYTES and _ask(state, job, room):
         return
