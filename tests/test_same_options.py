@@ -128,6 +128,7 @@ def test_the_endpoint_has_the_options_of_generate_or_it_is_known_why_not() -> No
         ("text_feild", "text_field"),
         ("is_raw", "raw"),
         ("seeds", "seed"),
+        ("options", ""),
     ],
 )
 def test_a_keyword_that_there_is_not_is_refused(name: str, meant: str) -> None:

@@ -124,8 +124,8 @@ def extract(
         OptionError, ConstraintError, ModelError: an option, the schema or the model cannot be used.
         JobError: a file cannot be used, ids or fields are wrong, or the folder belongs to another job.
     """
-    known = [*inspect.signature(extract).parameters, *ExtractionKeywords.__annotations__]
-    for name in sorted(options.keys() - {*known}):
+    for name in sorted(options.keys() - ExtractionKeywords.__annotations__.keys()):
+        known = [*inspect.signature(extract).parameters, *ExtractionKeywords.__annotations__]
         raise TypeError(f"extract() got an unexpected keyword argument {name!r}.{did_you_mean(name, known)}")
     read_as = Input("", id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
     chosen = ExtractionOptions(
