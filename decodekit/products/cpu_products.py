@@ -61,7 +61,7 @@ SIZES: Final = (4, 2, 2, 1)
 LANES: Final = 16
 _FEATURES: Final = llvm.get_host_cpu_features()
 IS_WIDE: Final = bool(_FEATURES.get("avx512f"))
-"""Whether the processor has registers for tiles of four rows."""
+"""Whether the processor has registers of 16 numbers; else a vector is two of eight."""
 _OWN: Final = {torch.bfloat16: ("avx512bf16", "amx-bf16"), torch.float16: ("avx512fp16", "amx-fp16")}
 WIDENED: Final = frozenset(
     dtype for dtype, names in _OWN.items() if _FEATURES.get("avx2") and not any(map(_FEATURES.get, names))
@@ -184,23 +184,24 @@ def _halved(b: Any, vectors: list[Value]) -> list[Value]:
     return [b.extract_element(vector, _WORD(place)) for _, (vector, place) in sorted(places.items())]
 
 
-def _tile(num_outs: int, num_rows: int, num_parts: int = 1, is_split: bool = False, is_stream: bool = False) -> Any:
+def _tile(num_outs: int, num_rows: int, is_packed: bool = True) -> Any:
     """The function that adds up one block of a tile.
 
     Its arguments are a mark of the weights' type, the address of the first weight, that of the packed block of x, the
     width of a weight row, and the length of the block. It returns `num_outs` x `num_rows` sums.
 
     Args:
-        num_parts: 2 adds up the first half of the partial sums, then the other: half as many registers.
-        is_split: bfloat16 are read by pairs: partial sums at even places come first, and x is packed so.
-        is_stream: outputs follow one another, and what the next ones read is fetched ahead.
+        is_packed: whether x is as `pack` leaves it for weights of the type; else its numbers stand as they are.
     """
     cells = [(n, r) for n in range(num_outs) for r in range(num_rows)]
+    is_narrow = is_packed and not IS_WIDE
+    num_parts = 2 if is_narrow and len(cells) > 2 else 1  # the partial sums are added up half by half
+    is_stream = is_narrow and num_parts == 1  # of one output after the other
     lanes = LANES // num_parts
     part_of = ir.VectorType(_FLOAT, lanes)
 
     def emitted(b: Any, kind: int, weight: Value, x: Value, width: Value, length: Value) -> list[Value]:
-        by_pairs = is_split and kind == 1
+        by_pairs = is_narrow and kind == 1
 
         def weights(n: int, at: Value, part: int) -> Value:
             here = b.add(b.mul(_INT(n), width), at)
@@ -220,7 +221,7 @@ def _tile(num_outs: int, num_rows: int, num_parts: int = 1, is_split: bool = Fal
             b.position_at_end(body)
             read = [weights(n, k, part) for n in range(num_outs)]
             if part == 0:  # the next tile's weights, or what comes so many bytes later in a stream
-                for n in range(num_outs, 2 * num_outs) if num_outs > 1 else range(is_stream):
+                for n in range(num_outs, 2 * num_outs) if is_packed and num_outs > 1 else range(is_stream):
                     place = b.mul(b.add(b.mul(_INT(n), width), k), _INT(SIZES[kind]))
                     place = b.add(place, _INT(_AHEAD if is_stream else 0))
                     ahead = b.inttoptr(b.add(weight, place), ir.IntType(8).as_pointer())
@@ -249,7 +250,7 @@ def _tile(num_outs: int, num_rows: int, num_parts: int = 1, is_split: bool = Fal
         def one_weight(n: int, at: Value) -> Value:
             return widened(b, kind, weight, b.add(b.mul(_INT(n), width), at), 1)
 
-        return _rest(b, one_weight, x, whole, length, _halved(b, sums), num_rows, by_pairs)
+        return _rest(b, one_weight, x, whole, length, _halved(b, sums), num_rows)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(typing: Any, mark: Any, weight: Any, x: Any, width: Any, length: Any) -> Any:
@@ -267,7 +268,7 @@ def _joined(b: Any, low: Value, high: Value) -> Value:
 
 
 def _rest(
-    b: Any, weights: Any, x: Value, whole: Value, length: Value, totals: list[Value], num_rows: int, by_pairs: bool
+    b: Any, weights: Any, x: Value, whole: Value, length: Value, totals: list[Value], num_rows: int
 ) -> list[Value]:
     """The code that adds the products behind the last whole step, one after the other."""
     before, head, body, behind = b.block, *(b.append_basic_block() for _ in range(3))
@@ -280,8 +281,6 @@ def _rest(
     b.position_at_end(body)
     lane = b.and_(k, _INT(LANES - 1))
     start = b.mul(b.sub(k, lane), _INT(num_rows))
-    if by_pairs:  # where `_lane` has it
-        lane = b.add(b.lshr(lane, _INT(1)), b.mul(b.and_(lane, _INT(1)), _INT(LANES // 2)))
     for i, (phi, total) in enumerate(zip(sums, totals, strict=True)):
         n, r = divmod(i, num_rows)
         of_x = widened(b, 0, x, b.add(b.add(start, _INT(r * LANES)), lane), 1)
@@ -324,11 +323,11 @@ def write(typing: Any, mark: Any, address: Any, index: Any, value: Any) -> Any:
     return types.void(mark, types.int64, types.int64, types.float32), code
 
 
-_PARTS: Final = 1 if IS_WIDE else 2
-one_by_one, four_by_one = _tile(1, 1), _tile(4, 1)
-_one_by_one = _tile(1, 1, 1, not IS_WIDE, not IS_WIDE)
-_one_by_two, _four_by_two = _tile(1, 2, 1, not IS_WIDE, not IS_WIDE), _tile(4, 2, _PARTS, not IS_WIDE)
-_one_by_four, _three_by_four = _tile(1, 4, _PARTS, not IS_WIDE), _tile(3, 4, _PARTS, not IS_WIDE)
+one_by_one, four_by_one = _tile(1, 1, is_packed=False), _tile(4, 1, is_packed=False)
+_OUTS_BY_TWO: Final = 3 if IS_WIDE else 4
+_one_by_one = _tile(1, 1)
+_one_by_two, _some_by_two = _tile(1, 2), _tile(_OUTS_BY_TWO, 2)
+_one_by_four, _three_by_four = _tile(1, 4), _tile(3, 4)
 _one_by_eight, _three_by_eight = _tile(1, 8), _tile(3, 8)
 SINGLE: Final = np.float32(0)
 
@@ -348,24 +347,24 @@ def _padded(length: int) -> int:
 
 
 @compiled
-def _lane(k: int, by_pairs: bool) -> int:
-    """Where the k-th number of a row lies among 16; by pairs those at even places come first."""
-    lane = k & (LANES - 1)
-    return (lane >> 1) + (lane & 1) * (LANES // 2) if by_pairs else lane
-
-
-@compiled
 def pack(mark: Any, x: int, packed: int, num_rows: int, width: int, by_pairs: bool) -> None:
-    """Widen rows [R, K] to float32: block by block, tile by tile, 16 numbers of each row of a tile side by side."""
+    """Widen rows [R, K] to float32: block by block, tile by tile, 16 numbers of each row of a tile side by side.
+
+    By pairs, those at even places come first among whole 16.
+    """
     for start in range(0, width, _BLOCK):
         length = min(_BLOCK, width - start)
+        whole = length & -LANES if by_pairs else 0
         row = 0
         while row < num_rows:
             rows = _rows_of_tile(row, num_rows)
             base = start * num_rows + row * _padded(length)
             for i in range(rows):
                 for k in range(length):
-                    place = base + (k & -LANES) * rows + i * LANES + _lane(k, by_pairs)
+                    lane = k & (LANES - 1)
+                    if k < whole:
+                        lane = (lane >> 1) + (lane & 1) * (LANES // 2)
+                    place = base + (k & -LANES) * rows + i * LANES + lane
                     write(SINGLE, packed, place, read(mark, x, (row + i) * width + start + k))
             row += rows
 
@@ -398,7 +397,7 @@ def _add_block(
 ) -> None:
     """Add one block of `outs` outputs, for the tile of rows that begins with `row`, to totals [N, R]."""
     rows = _rows_of_tile(row, num_rows)
-    tile = 4 if rows == 2 else 3
+    tile = _OUTS_BY_TWO if rows == 2 else 3
     n = 0
     while n < outs:
         at = weight + n * width * size
@@ -412,7 +411,7 @@ def _add_block(
         elif rows == 4:
             _add(totals, place, num_rows, 4, _three_by_four(mark, at, x, width, length))
         else:
-            _add(totals, place, num_rows, 2, _four_by_two(mark, at, x, width, length))
+            _add(totals, place, num_rows, 2, _some_by_two(mark, at, x, width, length))
         n += tile
 
 
@@ -431,7 +430,7 @@ def outputs(
             [R, N]; room for `ROOM` numbers.
     """
     is_near = num_rows * width <= _NEAR  # all of x stays in the first cache
-    group = 1 if num_rows == 1 or num_rows <= (_IN_ONE_STREAM if is_near else 0) else GROUP
+    group = 1 if num_rows == 1 or (is_near and num_rows <= _IN_ONE_STREAM) else GROUP
     n = first
     while n < last:
         outs = min(group, last - n)

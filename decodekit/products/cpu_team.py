@@ -60,7 +60,7 @@ _END: Final = 56
 
 _LOOKS: Final = 4000  # so often a helper looks at the round before it sleeps: some 50 µs
 _CHUNK_BYTES: Final = 1 << 16  # least that a thread reads before it looks for more
-_LARGE_CHUNK: Final = 1 << 18  # most; what is fetched ahead behind the end of a chunk is another thread's
+_LARGE_CHUNK: Final = _CHUNK_BYTES if IS_WIDE else 1 << 18  # most: what a stream fetches behind it is another thread's
 _WORTHWHILE_BYTES: Final = 1 << 17  # what is smaller is read before a helper has come
 _SYSCALLS: Final = {"x86_64": 202, "aarch64": 98}
 _WAIT: Final = 128  # FUTEX_WAIT | FUTEX_PRIVATE_FLAG
