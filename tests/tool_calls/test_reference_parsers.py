@@ -164,7 +164,7 @@ _ODD_TOOL: JsonObject = {
 @thinned("name", FAMILIES, keep=_SOME[:2])
 def test_odd_values_are_read_back_or_refused(name: str) -> None:
     """Of every call that can be written, ours reads exactly that call, or nothing."""
-    form = FAMILIES[name].format
+    form, rng = FAMILIES[name].format, random.Random(name)
     constraint = tools([_ODD_TOOL, {**_ODD_TOOL, "function": {**_ODD_TOOL["function"], "name": "get_more"}}], form)
     num_read = 0
     ends = (form.closing, form.end, form.separator, *(piece for piece in form.pieces if isinstance(piece, str)))
@@ -182,6 +182,7 @@ def test_odd_values_are_read_back_or_refused(name: str) -> None:
             found = constraint.parse(text)
         except (ValueError, DecodekitError):
             continue
+        check_stream(constraint, text, rng)
         # A text that JSON reads is what JSON reads where strings stand as they are.
         is_doubtful = isinstance(case.get("any"), str) and not form.arguments.values.is_quoted
         wanted, read = ([[call.name, call.arguments] for call in some] for some in (calls, found.calls))
@@ -214,8 +215,8 @@ _CERTAIN_TEXTS = ("Bern", "a b", "", "null and void", "7 dwarfs", "[1", "Nothing
 )
 def test_texts_of_doubtful_types(name: str) -> None:
     """Where a parameter may be a text and something else, parsers read the same or differ for a reason that is known;
-    of texts that look like nothing else none differs."""
-    family, num_alike = FAMILIES[name], 0
+    of texts that look like nothing else none differs. In pieces each is read as it is as a whole."""
+    family, num_alike, rng = FAMILIES[name], 0, random.Random(name)
     for schema in _DOUBTFUL:
         parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
         given = [{"type": "function", "function": {"name": "get", "parameters": parameters}}]
@@ -227,6 +228,7 @@ def test_texts_of_doubtful_types(name: str) -> None:
                     calls = constraint.parse(whole).calls
                 except (ValueError, DecodekitError):
                     continue
+                check_stream(constraint, whole, rng)
                 for parser in family.parsers:
                     found = fault(parser, whole, constraint, given)
                     is_known = text in _DOUBTFUL_TEXTS and explained(parser, whole, calls, given)

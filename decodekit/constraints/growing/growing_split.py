@@ -424,7 +424,7 @@ def _is_raw(part: Constraint | None) -> bool:
 
 def inner(constraint: Constraint) -> Constraint:
     """A constraint without what only judges its texts, or makes its masks."""
-    while not isinstance(constraint, Composed | JsonSchema):
+    while not isinstance(constraint, Composed | JsonSchema | Unquoted):
         within = getattr(constraint, "constraint", None)
         if not isinstance(within, Constraint):
             break
