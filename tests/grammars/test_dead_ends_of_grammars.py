@@ -37,7 +37,8 @@ NAMES = library.names()
 NUM_STEPS = 1_000_000
 """Of the slow walks, over all grammars."""
 
-NUM_PIECES = 2500
+NUM_PIECES = 70
+"""Of the examples of each grammar, that are tokens."""
 TINY_TOKENIZER = Path(decodekit.__file__).parent / "models" / "tiny" / "tokenizer.json"
 
 
@@ -59,8 +60,11 @@ def vocabulary() -> Vocabulary:
     """Every byte, the tokens of the bundled models, tokens that are hard on JSON, and pieces of all examples."""
     tiny = Vocabulary.from_tokenizer(Tokenizer.from_file(str(TINY_TOKENIZER)), eos_token_ids=[1])
     known = {*tiny.token_bytes, *adversarial_tokens()}
-    found = sorted({piece for name in NAMES for piece in pieces(name)} - known)
-    rows = [*tiny.token_bytes, *adversarial_tokens(), *random.Random(0).sample(found, NUM_PIECES)]
+    found: set[bytes] = set()
+    for name in NAMES:
+        new = sorted(pieces(name) - known)
+        found.update(random.Random(name).sample(new, min(len(new), NUM_PIECES)))
+    rows = [*tiny.token_bytes, *adversarial_tokens(), *sorted(found)]
     return Vocabulary(rows, tiny.eos_token_ids, len(rows), tiny.special_tokens)
 
 
@@ -242,12 +246,12 @@ def divide(data: bytes, tokens: Vocabulary, rng: random.Random, max_length: int 
 
 
 def hunt(name: str, num_steps: int, seed: int, *, num_per_text: int) -> int:
-    """Go so many steps at least in texts of a grammar, each judged; the number of texts."""
+    """Go so many steps at least, in three texts of a grammar at least, each judged; the number of texts."""
     rng = random.Random(f"{name} {seed}")
     walker = Walker(Grammar(name), vocabulary(), pieces(name), rng)
     beginnings = sorted(accepted(name), key=len)[:3] + [text for text in accepted(name) if len(text) <= 60]
     judged: set[bytes] = set()
-    while walker.num_steps < num_steps:
+    while walker.num_steps < num_steps or len(judged) < 3:
         example = rng.choice(beginnings)
         begin = rng.choice([0, rng.randrange(len(example) + 1)])
         length = len(example) + (150 if rng.random() < 0.02 else 30)  # oracles are slow: seldom a long text
