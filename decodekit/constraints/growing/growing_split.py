@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from decodekit.constraints.composition.split import Close, Composed, FirstBytes, Round, Split, Todo
-from decodekit.constraints.constraint import Constraint
+from decodekit.constraints.constraint import Constraint, WrappedConstraint
 from decodekit.constraints.grammar.rules import Expression, Inline, SpecialToken, Terminal
 from decodekit.constraints.json_schema import JsonSchema
 from decodekit.constraints.json_schema.growing_json import GrowingJson
@@ -279,11 +279,7 @@ class GrowingSplit(Split):
         if not self._elements and self._undecided is None:
             self._share()
         starts = [after.start for after in begun if after.item.name is not None]
-        if (
-            certain is not None
-            and certain.end is None
-            and (certain.item.name == CALL_ID or _is_told_whole(certain.item))
-        ):
+        if certain and certain.end is None and (certain.item.name == CALL_ID or _is_told_whole(certain.item)):
             starts.append(certain.start)
         starts += [] if self._element is None else [self._num_told]
         kept = max(self._offset, min([self.num_read, *starts]))
@@ -424,9 +420,6 @@ def _is_raw(part: Constraint | None) -> bool:
 
 def inner(constraint: Constraint) -> Constraint:
     """A constraint without what only judges its texts, or makes its masks."""
-    while not isinstance(constraint, Composed | JsonSchema | Unquoted):
-        within = getattr(constraint, "constraint", None)
-        if not isinstance(within, Constraint):
-            break
-        constraint = within
+    while isinstance(constraint, WrappedConstraint) and not isinstance(constraint, Unquoted):
+        constraint = constraint.constraint
     return constraint

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from decodekit.constraints import Constraint, JsonSchema, as_constraint
-from decodekit.constraints.constraint import set_fields
+from decodekit.constraints.constraint import WrappedConstraint, set_fields
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.constraints.network import Frame
 from decodekit.errors import ConstraintError, OptionError, UnknownNameError, UnsupportedSchemaError
@@ -32,7 +32,7 @@ BACKENDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Backed(Constraint):
+class Backed(WrappedConstraint):
     """The texts of a constraint, as another engine follows them. `backend` makes it.
 
     A finished text is judged by the constraint itself, a JSON Schema by the package `jsonschema`: what the other engine

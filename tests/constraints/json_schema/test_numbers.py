@@ -190,3 +190,15 @@ def test_floats_mean_what_was_written() -> None:
 def test_an_off_by_one_bound_is_noticed() -> None:
     with pytest.raises(AssertionError):
         check(NumberSpec(low=Fraction(5), low_strict=True), lambda v: v >= 5)
+
+
+def test_whether_numbers_are_left_is_found_without_their_languages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant of 50,000 numbers asks for each of them. With languages besides, these are asked."""
+    values = [Fraction(0), Fraction(7), Fraction(-5, 2), Fraction(10**400), Fraction(1, 10**60)]
+    conditions = [{}, {"low": Fraction(1)}, {"is_integer": True}, {"is_plain": True}, {"no_values": frozenset(values)}]
+    specs = [NumberSpec(values=frozenset({value}), **given) for value in values for given in conditions]
+    expected = [spec.node().is_empty for spec in specs]
+    asked = NumberSpec(values=frozenset(values), languages=frozenset({ir.literal(b"8")}))
+    assert asked.is_empty and not asked.is_impossible and set(expected) == {True, False}
+    monkeypatch.setattr(NumberSpec, "node", lambda spec: pytest.fail("a language was made"))
+    assert [spec.is_empty for spec in specs] == expected

@@ -63,6 +63,9 @@ def _finding(location: Location, name: str, value: Any, mode: Formats) -> Findin
         if says_something and name == "format":
             says_something = formats.language(value, mode, at=location.at(name)) is not None
         error = excess(location, name, value) if says_something else None
+        if error is not None and name == "patternProperties":
+            for pattern in value:
+                patterns.check_syntax(pattern, at=location.at(name, pattern))
     except ConstraintError as refusal:
         return Finding(location, name, "refused", refusal)
     status: Status = "annotation" if not says_something else "mask" if error is None else "guard"
@@ -95,9 +98,7 @@ def excess(location: Location, name: str, value: Any) -> ResourceLimitError | No
     if name == "pattern":
         return patterns.searched(value, at=location.at(name)).excess
     if name == "patternProperties":
-        if len(value) > MAX_PATTERNS:
-            for pattern in value:
-                patterns.check_syntax(pattern, at=location.at(name, pattern))
+        if len(value) > MAX_PATTERNS:  # whose syntax `findings` looks at
             return ResourceLimitError(f"more than {MAX_PATTERNS:,} patternProperties in a schema")
         found = [patterns.searched(pattern, at=location.at(name, pattern)).excess for pattern in value]
         return next((error for error in found if error is not None), None)

@@ -448,7 +448,7 @@ class Semantics:
         try:
             if first.words & second.words or not text.meet(first.strings, second.strings).is_empty:
                 return True
-            return any(not a.meet(b).node().is_empty for a in first.numbers for b in second.numbers)
+            return any(not a.meet(b).is_empty for a in first.numbers for b in second.numbers)
         except ResourceLimitError:  # perhaps
             return True
 

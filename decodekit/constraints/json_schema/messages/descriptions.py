@@ -194,7 +194,7 @@ def _words_of_shape(shape: Shape, facts: _Facts, semantics: Semantics) -> tuple[
     words = [word for word in WORDS if word in shape.words]
     if not shape.strings.is_empty:
         words.append(_string_words(facts, semantics))
-    words += dict.fromkeys(_number_words(spec) for spec in shape.numbers if not spec.node().is_empty)
+    words += dict.fromkeys(_number_words(spec) for spec in shape.numbers if not spec.is_empty)
     words += ["an object"] if shape.objects else []
     words += ["an array"] if shape.arrays else []
     return tuple(words)

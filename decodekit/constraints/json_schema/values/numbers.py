@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from decodekit.constraints.language import ir
@@ -355,10 +355,8 @@ def _beyond(bound: Fraction, is_above: bool, strict: bool) -> Node:
 def _values(values: Iterable[Fraction]) -> Node:
     """Exactly these numbers, in every comparable spelling."""
     lists: dict[Node, dict[bytes, None]] = {}  # by what may follow
-    for value in values:
-        for word, has_fraction, exponent in _spellings(value):
-            end = ir.concat(_ZEROS if has_fraction else _NO_FRACTION, exponent)
-            lists.setdefault(end, {})[word.encode()] = None
+    for word, end in chain.from_iterable(map(_spellings, values)):
+        lists.setdefault(end, {})[word] = None
     return ir.choice(*(ir.concat(words(listed), end) for end, listed in lists.items()))
 
 
@@ -368,23 +366,26 @@ def digits(values: Iterable[Fraction]) -> Node:
 
 
 @lru_cache(maxsize=100_000)  # as many as a schema may list, which is asked again for every one that is left out
-def _spellings(value: Fraction) -> tuple[tuple[str, bool, Node], ...]:
-    """The spellings of a number: its digits, whether some are behind the point, and its exponent; without one first."""
+def _spellings(value: Fraction) -> tuple[tuple[bytes, Node], ...]:
+    """The spellings of a number: its digits, and what may follow them; the one without an exponent first."""
+
+    def spelled(whole: str, fraction: str, exponent: Node = ir.EPSILON) -> tuple[bytes, Node]:
+        text = f"{'-' * (value < 0)}{whole}.{fraction}" if fraction else f"{'-' * (value < 0)}{whole}"
+        return text.encode(), ir.concat(_ZEROS if fraction else _NO_FRACTION, exponent)
+
     if value == 0:
-        return tuple((zero, False, ir.optional(_ANY_EXPONENT)) for zero in ("0", "-0"))
-    sign = "-" if value < 0 else ""
-    whole, fraction = _split(abs(value))
-    fixed = (f"{sign}{whole}.{fraction}" if fraction else sign + whole, bool(fraction), ir.EPSILON)
+        return tuple((zero, ir.concat(_NO_FRACTION, ir.optional(_ANY_EXPONENT))) for zero in (b"0", b"-0"))
+    fixed = spelled(*_split(abs(value)))
     exponent, first, rest = _scientific_parts(abs(value))
     if exponent < _MIN_EXPONENT or abs(value) > LARGEST:
         return (fixed,)
-    return fixed, (f"{sign}{first}.{rest}" if rest else sign + first, bool(rest), _exponent_equal(exponent))
+    return fixed, spelled(first, rest, _exponent_equal(exponent))
 
 
 def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
     """The length of the shortest spelling of a number; `is_fixed`: of those without an exponent."""
     spellings = _spellings(value)[: 1 if is_fixed else None]
-    return min(len(word) + (exponent.bounds() or (0, 0))[0] for word, _, exponent in spellings)
+    return min(len(word) + (end.bounds() or (0, 0))[0] for word, end in spellings)
 
 
 @dataclass(frozen=True)
@@ -486,6 +487,11 @@ class NumberSpec:
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return last - first <= _MAX_TRIED and not any(self.admits(n * step) for n in range(first, last + 1))
 
+    @cached_property
+    def is_empty(self) -> bool:
+        """Whether no number is left. Each that is listed has a spelling: no language is made to find that out."""
+        return self.is_impossible or ((self.values is None or bool(self.languages)) and self.node().is_empty)
+
     def node(self) -> Node:
         """The language of the set (see the module about spellings)."""
         return _language(self)
@@ -535,7 +541,7 @@ def not_integer(*, is_plain: bool) -> NumberSpec:
 
 def members(spec: NumberSpec, limit: int) -> frozenset[Fraction] | None:
     """The numbers of a set if there are at most `limit`, else None."""
-    if spec.node().is_empty:
+    if spec.is_empty:
         return frozenset()
     step = spec.whole_step
     candidates: Iterable[Fraction]

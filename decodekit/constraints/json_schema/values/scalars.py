@@ -79,7 +79,7 @@ def belongs(scalar: Scalar, shape: Shape) -> bool:
     kind, value = scalar
     if isinstance(value, Fraction):
         one = NumberSpec(values=frozenset({value}))
-        return any(not spec.meet(one).node().is_empty for spec in shape.numbers)
+        return any(not spec.meet(one).is_empty for spec in shape.numbers)
     return text.matches(shape.strings, value) if kind == "string" else value in shape.words
 
 

@@ -366,7 +366,7 @@ class Shape:
     @property
     def has_plain(self) -> bool:
         """Whether a null, boolean or number is in it."""
-        return bool(self.words) or any(not spec.node().is_empty for spec in self.numbers)
+        return bool(self.words) or not all(spec.is_empty for spec in self.numbers)
 
     def meet(self, other: Shape) -> Shape:
         """The values of both."""
