@@ -125,6 +125,17 @@ def branched(keywords: Sequence[Schema]) -> Iterator[Schema]:
             yield {"not": {name: [one, two, three]}}
 
 
+def dependent() -> Iterator[Schema]:
+    """What the same key asks for by two keywords, alone in each of the combinators."""
+    more: list[Any] = [True, {}, False, ZERO, {"required": ["a"]}, {"maxProperties": 1}, {"properties": {"a": ZERO}}]
+    for names, below in itertools.product((["a"], ["b"], ["b", "a"]), more):
+        both = {"dependentRequired": {"a": names}, "dependentSchemas": {"a": below}}
+        for name in ("allOf", "anyOf", "oneOf"):
+            yield {name: [both]}
+        yield {"not": {"not": both}}
+        yield {"not": both}
+
+
 def beside(keywords: Sequence[Schema], others: Sequence[Schema]) -> Iterator[Schema]:
     """Every pair of one and another that have no keyword in common."""
     for one, two in itertools.product(keywords, others):

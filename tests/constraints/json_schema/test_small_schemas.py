@@ -109,6 +109,10 @@ def test_combined_arrays() -> None:
     check(every(9, small.combined(small.FEW_ARRAY_KEYWORDS)), FEW_ARRAYS, type_="array", at_least=70)
 
 
+def test_dependent_keys() -> None:
+    check(small.dependent(), FEW_OBJECTS, type_="object", at_least=100)
+
+
 def test_unevaluated() -> None:
     """`unevaluatedProperties` and `unevaluatedItems` around every combinator."""
     some = [small.OBJECT_KEYWORDS[number] for number in (1, 3, 8, 24)]

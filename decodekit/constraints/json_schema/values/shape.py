@@ -475,7 +475,7 @@ def _present_or_absent(specs: list[ObjectSpec]) -> list[ObjectSpec]:
     needless: set[ObjectSpec] = set()
     for spec in specs:
         name = next(iter(spec.declared), None)
-        if name in absent and spec == ObjectSpec((single(name, spec.goal(name)),), (name,)):
+        if name in absent and (goal := spec.goal(name)) != FALSE and spec == ObjectSpec((single(name, goal),), (name,)):
             joined.append(ObjectSpec(spec.parts))
             needless.add(without(name))
         else:
