@@ -370,7 +370,7 @@ def _spellings(value: Fraction) -> tuple[tuple[bytes, Node], ...]:
     """The spellings of a number: its digits, and what may follow them; the one without an exponent first."""
 
     def spelled(whole: str, fraction: str, exponent: Node = ir.EPSILON) -> tuple[bytes, Node]:
-        text = f"{'-' * (value < 0)}{whole}.{fraction}" if fraction else f"{'-' * (value < 0)}{whole}"
+        text = f"{'-' * (value < 0)}{whole}.{fraction}".rstrip(".")
         return text.encode(), ir.concat(_ZEROS if fraction else _NO_FRACTION, exponent)
 
     if value == 0:
@@ -384,8 +384,7 @@ def _spellings(value: Fraction) -> tuple[tuple[bytes, Node], ...]:
 
 def _num_bytes(value: Fraction, *, is_fixed: bool) -> int:
     """The length of the shortest spelling of a number; `is_fixed`: of those without an exponent."""
-    spellings = _spellings(value)[: 1 if is_fixed else None]
-    return min(len(word) + (end.bounds() or (0, 0))[0] for word, end in spellings)
+    return min(len(word) + (end.bounds() or (0, 0))[0] for word, end in _spellings(value)[: 1 if is_fixed else None])
 
 
 @dataclass(frozen=True)
