@@ -14,14 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
+from unittest.mock import patch
 
+import torch
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 with suppress(ImportError):
     import triton.experimental.gluon  # noqa: F401  the interpreter imports it, and it has to see the compiled parts
+
+
+_NEW_EMPTY: Final = torch.Tensor.new_empty
+
+
+def _unwritten(like: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
+    """As `Tensor.new_empty`, without what the memory held before: that may be what a twin has just computed."""
+    found = _NEW_EMPTY(like, *size, **options)
+    return found.fill_(torch.nan if found.dtype.is_floating_point else 77)
 
 
 @cache
@@ -47,7 +58,7 @@ def interpreter() -> Iterator[None]:
     """In here interpreted programs run: Triton's own parts, such as `tl.sum`, are interpreted, too.
 
     Running a program replaces names of Triton's language, and leaves some of them replaced, so that nothing could be
-    compiled behind it; afterwards all are as they were.
+    compiled behind it; afterwards all are as they were. Memory that nobody has written holds no number of use.
     """
     places: list[Any] = [module for name, module in sys.modules.items() if name.startswith("triton.language")]
     places += {kind for module in places for kind in vars(module).values() if isinstance(kind, type)}
@@ -57,7 +68,8 @@ def interpreter() -> Iterator[None]:
             if isinstance(value, JITFunction):
                 setattr(module, name, InterpretedFunction(value.fn))
     try:
-        yield
+        with patch.object(torch.Tensor, "new_empty", _unwritten):
+            yield
     finally:
         for place, names in before:
             for name, value in names.items():
