@@ -14,7 +14,7 @@ from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.modules.shared_copy import WeightPlaces
 from decodekit.models.programs import replay, step_program
 from decodekit.products import few_rows
-from decodekit.products.cpu_products import MAX_ROWS
+from decodekit.products.cpu_products import MAX_ROWS, STEP_ROWS
 from decodekit.products.step_code import Op
 from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
 from tests.sizes import few, thinned
@@ -143,6 +143,40 @@ def test_a_token_is_the_same_whatever_stands_beside_it(name: str, options: dict[
     assert all(not program.calls for program in programs(lm))
 
 
+@few(1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", _ALONE)
+def test_steps_of_many_tokens_are_as_exact(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as products are made here: drafts of six and ten tokens, in two and three rows, beside single tokens."""
+    if STEP_ROWS[dtype] < 32:
+        pytest.skip("no AVX2, or AVX-512: products of more than eight rows are torch's there")
+    assert _many_tokens_beside_single_ones(name, dtype, monkeypatch) == [12, 30]
+
+
+def test_steps_by_torch_are_not_that_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control."""
+    monkeypatch.setattr(step_program, "STEP_ROWS", dict.fromkeys(STEP_ROWS, MAX_ROWS))
+    assert _many_tokens_beside_single_ones("llama", torch.float32, monkeypatch) == []
+
+
+def _many_tokens_beside_single_ones(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of tokens of a step that come to the same logits as one by one, to the last bit."""
+    monkeypatch.setattr(replay, "WRITE_AFTER", 2)
+    lm = HuggingFaceLM(build(name).to(dtype))
+    decoded(lm, [3, 9, 6])
+    together, cache = _by_rows(lm, [3, 9, 6], 10)
+    equal = []
+    for rows, width in (([0, 2], 6), ([0, 1, 2], 10)):
+        steps = torch.tensor([tokens(200 + row, 10)[:width] for row in rows])
+        for _ in range(8):  # until it is proven
+            cache.truncate([3, 9, 6])
+            found = lm.forward(steps, [width] * len(rows), cache, rows, logits=[width] * len(rows))
+        if torch.equal(found.view(len(rows), width, -1), together[rows, :width]):
+            equal.append(len(rows) * width)
+    assert runner(lm)._replays.num_replayable() >= 3
+    return equal
+
+
 def test_the_modules_are_not_that_exact() -> None:
     """Negative control."""
     _, plain = loaded("llama")
@@ -168,6 +202,7 @@ def _by_rows(lm: HuggingFaceLM, prompt_lengths: list[int], num_steps: int, first
 def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More tokens than `MAX_ROWS`, padded to a multiple of it: what is added goes where nothing is read."""
     monkeypatch.setattr(replay, "WRITE_AFTER", 2)
+    monkeypatch.setattr(step_program, "STEP_ROWS", dict.fromkeys(STEP_ROWS, MAX_ROWS))
     lm, plain = loaded(name)
     for prompt_lengths, width in (([3, 9, 6], 4), ([5, 5], 5), ([4] * 9, 8)):
         assert apart(*(drafted(one, prompt_lengths, width, width) for one in (lm, plain))) < ROUNDING
@@ -178,9 +213,9 @@ def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("is_widened", [True, False])
 def test_many_tokens_of_bfloat16(is_widened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32 where the processor has no products of the type, by programs as by modules."""
-    for module in (few_rows, step_program):
+    for module, limit in ((few_rows, "PRODUCT_ROWS"), (step_program, "STEP_ROWS")):
         monkeypatch.setattr(module, "WIDENED", frozenset({torch.bfloat16} if is_widened else ()))
-        monkeypatch.setattr(module, "PRODUCT_ROWS", dict.fromkeys(module.PRODUCT_ROWS, MAX_ROWS))
+        monkeypatch.setattr(module, limit, dict.fromkeys(STEP_ROWS, MAX_ROWS))
     monkeypatch.setattr(replay, "WRITE_AFTER", 2)
     model = build("llama").bfloat16()
     lm, plain = HuggingFaceLM(model), HuggingFaceLM(copy.deepcopy(model))

@@ -33,7 +33,7 @@ from typing_extensions import TypeIs
 
 from decodekit.models.caches.kv_cache import Step
 from decodekit.models.modules.shared_copy import parts_of
-from decodekit.products.cpu_products import KINDS, PRODUCT_ROWS, WEIGHTS, WIDENED
+from decodekit.products.cpu_products import KINDS, STEP_ROWS, WEIGHTS, WIDENED
 from decodekit.products.few_rows import widened_linear
 from decodekit.products.step_code import BOOL, INT64, NO_OPERAND, NUM_FLOATS, Field, Op
 
@@ -619,7 +619,7 @@ def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, b
     is_fit = bias is None or (bias.is_contiguous() and bias.dtype is out.dtype)
     if not is_fit:
         raise _NoInstructionError
-    if num_rows > PRODUCT_ROWS[weight.dtype]:
+    if num_rows > STEP_ROWS[weight.dtype]:
         with _paused():
             flat, rows = writer.contiguous(x).view(num_rows, -1), out.view(num_rows, -1)
             columns = weight.t()
