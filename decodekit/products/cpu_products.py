@@ -67,11 +67,10 @@ WIDENED: Final = frozenset(
     dtype for dtype, names in _OWN.items() if _FEATURES.get("avx2") and not any(map(_FEATURES.get, names))
 )
 """The types of which the processor has no products: torch multiplies many rows at a sixth of the speed of float32."""
-_MORE: Final = {*WIDENED, torch.int8} if WIDENED and not IS_WIDE else set()
-PRODUCT_ROWS: Final = {dtype: 32 if dtype in _MORE else MAX_ROWS for dtype in WEIGHTS}
-"""By type of the weights, most rows that a module multiplies here. In float32 prompts have the bits of torch."""
-STEP_ROWS: Final = dict.fromkeys(WEIGHTS, 32) if _FEATURES.get("avx2") and not IS_WIDE else PRODUCT_ROWS
-"""The same in programs of steps, which read no prompts; torch is quicker with more."""
+STEP_ROWS: Final = dict.fromkeys(WEIGHTS, 32 if _FEATURES.get("avx2") and not IS_WIDE else MAX_ROWS)
+"""By type of the weights, most rows of a product that a step's program makes here: torch is quicker with more."""
+PRODUCT_ROWS: Final = STEP_ROWS | {torch.float32: MAX_ROWS}
+"""The same in modules, which read prompts, too: in float32 these have torch's order of addition."""
 _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows of them fit the first cache
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
 ROOM: Final = GROUP * max(STEP_ROWS.values())

@@ -16,6 +16,7 @@ from decodekit.models.programs import replay, step_program
 from decodekit.products import few_rows
 from decodekit.products.cpu_products import MAX_ROWS, STEP_ROWS
 from decodekit.products.step_code import Op
+from decodekit.speculation import measured_costs
 from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
 from tests.sizes import few, thinned
 
@@ -173,8 +174,15 @@ def _many_tokens_beside_single_ones(name: str, dtype: torch.dtype, monkeypatch: 
             found = lm.forward(steps, [width] * len(rows), cache, rows, logits=[width] * len(rows))
         if torch.equal(found.view(len(rows), width, -1), together[rows, :width]):
             equal.append(len(rows) * width)
-    assert runner(lm)._replays.num_replayable() >= 3
+    assert runner(lm)._replays.num_replayable() == 3
     return equal
+
+
+def test_costs_of_drafts_are_those_of_programs() -> None:
+    """Those of steps of 2, 4, 6, 10 and 18 tokens, the last of which are not written down from the first one on."""
+    lm = HuggingFaceLM(build("llama"))
+    measured_costs(lm, 8, num_rows=2, num_read=4)
+    assert runner(lm)._replays.num_replayable() == 5
 
 
 def test_the_modules_are_not_that_exact() -> None:

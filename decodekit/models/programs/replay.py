@@ -12,7 +12,7 @@ rows of one token in the same row of the cache, which write their keys before an
 
 Steps of up to `MAX_ROWS` tokens are run by a program from the first one on, and every token comes to the same numbers
 whatever stands beside it: those of a draft are those of its tokens one by one. A step of more tokens is written down
-once it has been seen `WRITE_AFTER` times, and multiplies by torch beyond `STEP_ROWS`.
+once it has been seen `WRITE_AFTER` times, and comes to these numbers, too, up to `STEP_ROWS`; beyond, torch multiplies.
 
 A program rounds in other places than the modules do. Its first outputs are compared with theirs (`proof`); one that
 differs by more than rounding is never used. This is for a CPU what a captured CUDA graph is for a GPU.
