@@ -51,6 +51,11 @@ class DecodekitError(Exception):
             lines.append(f"  try {self.hint}")
         return "\n".join(lines)
 
+    def to_dict(self) -> dict[str, str | None]:
+        """Code, class, cause, place and next step, as data."""
+        told = self.code, type(self).__name__, self.cause, self.at, self.hint
+        return dict(zip(("code", "error", "message", "at", "hint"), told, strict=True))
+
     def __reduce__(self) -> tuple[object, ...]:
         # Faults and remedies stay behind: they hold values of the caller's, which it may not be possible to pickle.
         kept = {name: value for name, value in vars(self).items() if name not in ("faults", "remedy")}

@@ -272,11 +272,8 @@ class JobRunner:
         before = self.folder.failures.get(document_id)
         row: dict[str, Any] = {
             "id": document_id,
-            "code": error.code,
-            "error": type(error).__name__,
-            "message": error.cause,
+            **error.to_dict(),
             "at": _place(error, completion if self.validator.is_json else None),
-            "hint": error.hint,
             "text": "",
             "finish_reason": None,
             "num_generated_tokens": 0,

@@ -1,10 +1,13 @@
-"""Threads that make products together with the thread that asks for one: parked in compiled code, without Python.
+"""Threads that work together with the thread that asks them to: parked in compiled code, without Python.
 
 Example: a team of two for a product of 8,192 outputs, in chunks of 48. The asking thread writes the job, counts the
 round up and wakes the helper; both take chunks from one counter until none is left:
 
     asking thread   job written, round 7    0 to 48    96 to 144   ...   waits until the helper has left round 7
     helper          sleeps                  48 to 96   144 to 192  ...   looks for round 8 for a while, then sleeps
+
+A job is any function of `Callback` that does some of its units, and the place of what it is given: a product of which
+a unit is an output, or attention (`step_code`).
 
 A helper that has nothing to do looks at the round for some 50 µs, since the next product of a step follows at once,
 and then sleeps in the kernel (a futex) until it is woken. It never holds the interpreter's lock. A product that is
@@ -19,12 +22,14 @@ import atexit
 import os
 import sys
 import threading
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
 from llvmlite import ir
 from numba import typeof, types
+from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from torch import Tensor
 
@@ -46,17 +51,15 @@ from decodekit.products.cpu_products import (
     pack,
 )  # fmt: skip
 
-Job: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
-"""Addresses of packed rows, weights, bias, results; rows, outputs, width, chunk; and the address of their `MAKERS`."""
-
 # Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
 _BUSY: Final = 0  # 1 while a thread has the team
 _ROUND: Final = 8  # counts jobs; its lower half is the word that helpers sleep on
 _SLEEPERS: Final = 16
-_NEXT: Final = 24  # the first output that nobody has taken
+_NEXT: Final = 24  # the first unit that nobody has taken
 _INSIDE: Final = 32  # helpers that have entered a round and not left it
-_JOB: Final = 40  # of the numbers of a `Job` the first
-_END: Final = 56
+_JOB: Final = 40  # where the asking thread has it
+_END: Final = 48
+_THREADS: Final = 49  # with the one that asks
 
 _LOOKS: Final = 4000  # so often a helper looks at the round before it sleeps: some 50 µs
 _CHUNK_BYTES: Final = 1 << 16  # least that a thread reads before it looks for more
@@ -77,14 +80,9 @@ def code_of(emit: Any, result: Any, num_arguments: int) -> Any:
         value = emit(builder, *arguments)
         return context.get_dummy_value() if result is types.void else value
 
-    signature = result(*[types.int64] * num_arguments)
-    if num_arguments == 0:
-        return intrinsic(lambda typing: (signature, code))
-    if num_arguments == 1:
-        return intrinsic(lambda typing, a: (signature, code))
-    if num_arguments == 2:
-        return intrinsic(lambda typing, a, b: (signature, code))
-    return intrinsic(lambda typing, a, b, c: (signature, code))
+    told = result(*[types.int64] * num_arguments), code
+    takes = lambda typing: told, lambda typing, a: told, lambda typing, a, b: told, lambda typing, a, b, c: told
+    return intrinsic(takes[num_arguments])
 
 
 def _at(b: Any, address: Any) -> Any:
@@ -118,62 +116,68 @@ def _place(state: int, index: int) -> int:
     return state + 8 * index
 
 
-@compiled
-def _job_of(state: int) -> Job:
-    at = _place(state, _JOB)
-    return (
-        _load(at), _load(at + 8), _load(at + 16), _load(at + 24), _load(at + 32),
-        _load(at + 40), _load(at + 48), _load(at + 56), _load(at + 64),
-    )  # fmt: skip
+def lending(form: Any) -> tuple[Any, Any]:
+    """Two functions of compiled code for a type: the place of a value while its function runs, and the value there."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def place(typing: Any, value: Any) -> Any:
+        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            return b.ptrtoint(cgutils.alloca_once_value(b, arguments[0]), _INT)
+
+        return types.int64(form), code
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def value(typing: Any, place: Any) -> Any:
+        def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            found = b.load(b.inttoptr(arguments[0], context.get_value_type(form).as_pointer()))
+            return impl_ret_borrowed(context, b, form, found)
+
+        return form(types.int64), code
+
+    return place, value
+
+
+# Addresses of a function and of what it is given, the number of units, and of those of a chunk.
+_lend_job, _lent_job = lending(types.UniTuple(types.int64, 4))
+# Addresses of packed rows, weights, bias and results; rows, outputs, width.
+_lend_product, _lent_product = lending(types.UniTuple(types.int64, 7))
 
 
 def _maker(mark: Any, result: Any) -> Callback:
     size = SIZES[KIND_OF[typeof(mark)]]
 
-    def make(
-        packed: int, weight: int, bias: int, out: int, totals: int,
-        rows: int, outs: int, width: int, first: int, last: int,
-    ) -> None:  # fmt: skip
+    def make(given: int, totals: int, first: int, last: int) -> None:
+        packed, weight, bias, out, rows, outs, width = _lent_product(given)
         outputs(mark, result, size, packed, weight, bias, out, totals, rows, outs, width, first, last)
 
     return Callback(make)
 
 
 MAKERS: Final = (*(_maker(mark, mark) for mark in MARKS.values()), _maker(np.int8(0), SINGLE))
-"""For each of the types in `WEIGHTS`, the function that makes the outputs from one to another of a product."""
+"""For each of the types in `WEIGHTS`, the function that makes some outputs of a product."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _called_at(typing: Any, address: Any, given: Any) -> Any:
-    """A call of the function of int64 at an address."""
+def do(typing: Any, function: Any, given: Any, totals: Any, first: Any, last: Any) -> Any:
+    """The units from `first` to `last` of a job, done by its function, which has room at `totals`."""
 
     def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        address, given = arguments
-        numbers = [b.extract_value(given, i) for i in range(len(signature.args[1]))]
-        form = ir.FunctionType(ir.VoidType(), [_INT] * len(numbers))
-        b.call(b.inttoptr(address, form.as_pointer()), numbers)
+        form = ir.FunctionType(ir.VoidType(), [_INT] * 4)
+        b.call(b.inttoptr(arguments[0], form.as_pointer()), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(types.int64, given), code
-
-
-@compiled
-def _make_some(job: Job, totals: int, first: int, last: int) -> None:
-    """The outputs from `first` to `last` of a job."""
-    packed, weight, bias, out, rows, outs, width, _, make = job
-    _called_at(make, (packed, weight, bias, out, totals, rows, outs, width, first, last))
+    return types.void(*[types.int64] * 5), code
 
 
 @compiled
 def _take_chunks(state: int, totals: int) -> None:
-    """Make chunks of the job's outputs until none is left."""
-    job = _job_of(state)
-    num_outs, chunk = job[5], job[7]
+    """Do chunks of the job until none is left."""
+    function, given, num_units, chunk = _lent_job(_load(_place(state, _JOB)))
     while True:
         first = _add(_place(state, _NEXT), chunk)
-        if first >= num_outs:
+        if first >= num_units:
             return
-        _make_some(job, totals, first, min(first + chunk, num_outs))
+        do(function, given, totals, first, min(first + chunk, num_units))
 
 
 @compiled
@@ -204,12 +208,11 @@ def _help(state: int, totals: int) -> None:
 
 
 @compiled
-def _ask(state: int, job: Job, totals: int) -> bool:
-    """Make all outputs with the team; False, with nothing done, if another thread has it."""
+def ask(state: int, function: int, given: int, num_units: int, chunk: int, totals: int) -> bool:
+    """Do a job with the team; False, with nothing done, if another thread has it."""
     if _swap(_place(state, _BUSY), 1) == 1:
         return False
-    for i in range(9):
-        _store(_place(state, _JOB + i), job[i])
+    _store(_place(state, _JOB), _lend_job((function, given, num_units, chunk)))
     _store(_place(state, _NEXT), 0)
     _add(_place(state, _ROUND), 1)
     if _load(_place(state, _SLEEPERS)) > 0:
@@ -245,10 +248,15 @@ def product(
         pack(np.int16(0), x, packed, rows, width, False)
     chunk_bytes = max(_CHUNK_BYTES, min(_LARGE_CHUNK, outs * width * size // 8))
     chunk = max(1, chunk_bytes // (width * size * GROUP)) * GROUP
-    job = (packed, weight, bias, out, rows, outs, width, chunk, make)
-    if state != 0 and outs * width * size >= _WORTHWHILE_BYTES and _ask(state, job, room):
-        return
-    _make_some(job, room, 0, outs)
+    given = _lend_product((packed, weight, bias, out, rows, outs, width))
+    if state == 0 or outs * width * size < _WORTHWHILE_BYTES or not ask(state, make, given, outs, chunk, room):
+        do(make, given, room, 0, outs)
+
+
+@compiled
+def threads_of(state: int) -> int:
+    """The threads of a team, with the one that asks."""
+    return 1 if state == 0 else _load(_place(state, _THREADS))
 
 
 @compiled
@@ -265,6 +273,7 @@ class Team:
         self._memory = np.zeros(_END + 16 + num_helpers * ROOM, np.int64)
         start = int(self._memory.ctypes.data)
         self.state = start + -start % 64
+        self._memory[(self.state - start) // 8 + _THREADS] = num_helpers + 1
         self._threads = []
         for i in range(num_helpers):
             totals = self.state + 8 * (_END + 8 + i * ROOM)

@@ -15,7 +15,8 @@ be run by several threads, and over caches that have moved. Numbers are widened 
 to the type of the result, which is what torch does with bfloat16 and float16.
 
 What a row comes to does not depend on the rows beside it: every sum is added up in an order that follows from its own
-length alone, and `ATTEND` reads the slots that a token may see and no others.
+length alone, and `ATTEND` reads the slots that a token may see and no others. Nor on the threads: they share out the
+products' outputs and the heads of the cache.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from decodekit.products.cpu_products import (
     SINGLE,
     SIZES,
     VECTOR,
+    Callback,
     called,
     compiled,
     four_by_one,
@@ -45,7 +47,7 @@ from decodekit.products.cpu_products import (
     widened,
     write,
 )  # fmt: skip
-from decodekit.products.cpu_team import code_of, product
+from decodekit.products.cpu_team import ask, code_of, do, lending, product, threads_of
 
 
 class Op(IntEnum):
@@ -594,38 +596,63 @@ def _weigh(mark: Any, size: int, values: int, stride: int, weights: int, num_slo
         write(SINGLE, out, e, total)
 
 
+_MANY_KEYS: Final = 1 << 15  # numbers; what is less is read before a helper has come
+# An instruction, its floats, bases, planes, rows, positions; the threads' rooms, bytes of one, and their number.
+_lend, _lent = lending(types.Tuple((
+    types.int64[::1], types.float64[::1], types.int64[::1], types.int64[:, ::1], types.int64[::1], types.int64[:, ::1],
+    types.int64, types.int64, types.int64,
+)))  # fmt: skip
+
+
 @compiled
 def _attended(
-    code: Any, floats: Any, bases: Any, planes: Any, rows: Any, positions: Any, scratch: int, room: int
-) -> None:
-    """Attention of queries [R, Hq, T, D] to the slots of their rows that they may see."""
+    code: Any, floats: Any, bases: Any, planes: Any, rows: Any, positions: Any, room: int, size: int, attend: int,
+    state: int,
+) -> None:  # fmt: skip
+    """Attention of queries [R, Hq, T, D] to the slots of their rows that they may see; many by the team."""
+    num_keys = 0
+    for r in range(code[Field.DIMS]):
+        num_keys += positions[r, code[Field.SKIPPED] + code[Field.DIMS + 2] - 1] * code[Field.KEY_HEADS]
+    num_shares = threads_of(state) if num_keys * code[Field.DIMS + 3] >= _MANY_KEYS else 1
+    given = _lend((code, floats, bases, planes, rows, positions, room, size, num_shares))
+    if num_shares == 1 or not ask(state, attend, given, num_shares, 1, 0):
+        do(attend, given, 0, 0, num_shares)
+
+
+def _attend(given: int, totals: int, first: int, last: int) -> None:
+    """Some shares, of units from all rows, as one may be long: of what reads a head of a row's cache, or part of it."""
+    code, floats, bases, planes, rows, positions, room, size, num_shares = _lent(given)
     keys, values = planes[code[Field.KEYS]], planes[code[Field.VALUES]]
-    num_new, width = code[Field.DIMS + 2], code[Field.DIMS + 3]
-    value_dim = code[Field.VALUE_DIM]
-    num_key_heads = code[Field.KEY_HEADS]
-    group = code[Field.DIMS + 1] // num_key_heads
-    is_coded = keys[4] == INT8
+    num_heads, num_new, width = code[Field.KEY_HEADS], code[Field.DIMS + 2], code[Field.DIMS + 3]
+    num_queries, value_dim, is_coded = code[Field.DIMS + 1], code[Field.VALUE_DIM], keys[4] == INT8
+    group = num_queries // num_heads
+    unit = group if is_coded or code[Field.DIMS] * num_heads >= num_shares else 1
     kind_of_keys, kind_of_values = (0, 0) if is_coded else (keys[4], values[4])
     stride, value_stride = (width, value_dim) if is_coded else (keys[3], values[3])
-    for r in range(code[Field.DIMS]):
-        end = positions[r, code[Field.SKIPPED] + num_new - 1] + 1
-        scores = room
-        for h in range(num_key_heads):
+    for share in range(first, last):
+        scratch = room + share * size
+        for start in range(share * unit, code[Field.DIMS] * num_queries, num_shares * unit):
+            r, first_head = start // num_queries, start % num_queries
+            h = first_head // group
             at_keys = keys[0] + (rows[r] * keys[1] + h * keys[2]) * _size_of(kind_of_keys)
             at_values = values[0] + (rows[r] * values[1] + h * values[2]) * _size_of(kind_of_values)
+            scores = scratch + 4 * SCRATCH
             if is_coded:
-                at_keys, at_values = room, room + 4 * end * width
+                end, kind = positions[r, code[Field.SKIPPED] + num_new - 1] + 1, code[Field.A + 2]
+                at_keys, at_values = scores, scores + 4 * end * width
                 scores = at_values + 4 * end * value_dim
-                kind = code[Field.A + 2]
                 _restored(keys, planes[keys[5]], rows[r], h, 0, end, width, kind, at_keys)
                 _restored(values, planes[values[5]], rows[r], h, 0, end, value_dim, kind, at_values)
-            for head in range(h * group, (h + 1) * group):
+            for head in range(first_head, first_head + unit):
                 for t in range(num_new):
-                    position = positions[r, t + code[Field.SKIPPED]]
                     _attended_by_one(
-                        code, floats, bases, r, head, t, position, at_keys, at_values, kind_of_keys, kind_of_values,
-                        stride, value_stride, scratch, scores,
+                        code, floats, bases, r, head, t, positions[r, t + code[Field.SKIPPED]], at_keys, at_values,
+                        kind_of_keys, kind_of_values, stride, value_stride, scratch, scores,
                     )  # fmt: skip
+
+
+ATTENDER: Final = Callback(_attend)
+"""The function that does some shares of an attention, each in a room of its own."""
 
 
 @compiled
@@ -680,7 +707,7 @@ def _attended_by_one(
 @compiled
 def run(
     codes: Any, floats: Any, first: int, last: int, bases: Any, planes: Any, rows: Any, slots: Any, positions: Any,
-    room: int, state: int, makers: Any,
+    room: int, size: int, state: int, makers: Any,
 ) -> None:  # fmt: skip
     """Run the instructions from `first` to `last`.
 
@@ -690,9 +717,11 @@ def run(
         planes: int64 [P, NUM_PLACES].
         rows: int64 [R], the row of the cache of each row.
         slots, positions: int64 [R, T] of the new tokens.
-        room: address of float32 numbers: `SCRATCH`, then as many as a row of attention or of a product needs.
-        state: of the team that makes products; see `cpu_team`.
-        makers: int64, the addresses of its functions by type, of those that the program needs.
+        room: address of float32 numbers, for each thread: `SCRATCH`, then as many as a row of attention needs, or as a
+            product, for which there is one room alone.
+        size: bytes of a thread's room.
+        state: of the team; see `cpu_team`.
+        makers: int64, the addresses of its functions by type, of those that the program needs, and of `ATTENDER`.
     """
     more = room + 4 * SCRATCH
     for i in range(first, last):
@@ -713,7 +742,7 @@ def run(
                 code[Field.DIMS + 1], code[Field.DIMS + 2], code[Field.DIMS + 3],
             )  # fmt: skip
         elif op == Op.ATTEND:
-            _attended(code, floats[i], bases, planes, rows, positions, room, more)
+            _attended(code, floats[i], bases, planes, rows, positions, room, size, makers[-1], state)
         elif op == Op.STORE:
             _stored(code, bases, planes, rows, slots, room)
         else:

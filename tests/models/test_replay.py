@@ -17,7 +17,7 @@ from decodekit.products import few_rows
 from decodekit.products.cpu_products import MAX_ROWS, STEP_ROWS
 from decodekit.products.step_code import Op
 from decodekit.speculation import measured_costs
-from tests.models.architectures import RAGGED, RECURRENT, SHARING, build, tokens
+from tests.models.architectures import COMMON, RAGGED, RECURRENT, SHARING, build, tokens
 from tests.sizes import few, thinned
 
 NUM_STEPS = 16
@@ -282,6 +282,67 @@ def test_threads_may_share_programs() -> None:
         thread.join()
     for length, logits in expected.items():
         assert all(torch.equal(one, other) for one, other in zip(found[length], logits, strict=True))
+
+
+@few(2, "2-llama-int8")
+@pytest.mark.parametrize("options", [{}, {"cache_dtype": "int8"}], ids=["as_given", "int8"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "qwen3"])
+@pytest.mark.parametrize("num_heads", [2, 1])
+def test_long_contexts_are_the_same_by_any_threads(
+    num_heads: int, name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, in rows of different lengths: threads share out the heads of a cache, where it is long."""
+    monkeypatch.setitem(COMMON, "num_key_value_heads", num_heads)
+    monkeypatch.setitem(COMMON, "max_position_embeddings", 4096)
+    lm = HuggingFaceLM(build(name), **options)
+    num_units = 2 * num_heads if options else 2 * 4  # heads of the cache are read apart by their queries, if need be
+    for length in (5, 3300):
+        cache = prompted(lm, [length, 900])
+        alone = _continued(lm, cache, [length, 900])
+        [kind] = runner(lm)._replays._kinds.values()
+        [frame] = kind.frames
+        for num_threads in (2, 3):
+            torch.set_num_threads(num_threads)
+            _continued(lm, cache, [length, 900])  # each thread has its room now
+            with torch.inference_mode():
+                frame._room.fill_(torch.nan)
+            assert torch.equal(_continued(lm, cache, [length, 900]), alone)
+            used = [not bool(room.isnan().all()) for room in frame._room]
+            assert sum(used) == (min(num_threads, num_units) if length > 5 else 1) and len(used) >= num_threads
+        torch.set_num_threads(1)
+    with torch.inference_mode():  # negative control: the comparison sees the oldest slot of the long row
+        for plane in cache._all_planes:
+            plane[0, :, 0] = 0
+    others = _continued(lm, cache, [3300, 900])
+    assert [torch.equal(others[:, row], alone[:, row]) for row in range(2)] == [False, True]
+
+
+def test_threads_that_decode_at_once_share_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of them, one team of two: one has it, the others attend alone."""
+    monkeypatch.setitem(COMMON, "max_position_embeddings", 2048)
+    lm = HuggingFaceLM(build("llama"))
+    caches = [prompted(lm, [1500 + i, 1700]) for i in range(3)]
+    alone = [_continued(lm, cache, [1500 + i, 1700]) for i, cache in enumerate(caches)]
+    found: dict[int, list[Tensor]] = {}
+
+    def go(i: int) -> None:
+        torch.set_num_threads(2)
+        found[i] = [_continued(lm, caches[i], [1500 + i, 1700]) for _ in range(8)]
+
+    threads = [threading.Thread(target=go, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(one, alone[i]) for i in range(3) for one in found[i])
+    assert len(found) == 3 and not torch.equal(alone[0], alone[1])
+
+
+def _continued(lm: HuggingFaceLM, cache: Any, lengths: list[int]) -> Tensor:
+    """Logits [6, R, V] of single tokens after prompts of these lengths, which the cache holds."""
+    cache.truncate(lengths)
+    steps = torch.tensor([tokens(100 + row, 6) for row in range(len(lengths))])
+    return torch.stack([lm.forward(steps[:, t : t + 1], [1] * len(lengths), cache).clone() for t in range(6)])
 
 
 class _DependsOnValues(nn.Module):

@@ -126,7 +126,7 @@ class Completion:
             "token_ids": self.token_ids,
             "value": self.value,
             "finish_reason": self.finish_reason,
-            "error": None if self.error is None else _plain_error(self.error),
+            "error": None if self.error is None else self.error.to_dict(),
             "logprobs": None if self.logprobs is None else [asdict(one) for one in self.logprobs],
             "stats": stats | {"recommended": dict(self.stats.recommended)},
             "score": self.score,
@@ -135,16 +135,6 @@ class Completion:
         plain["others"] = [other.to_dict() for other in self.others]
         plain["attempts"] = [attempt.to_dict() for attempt in self.attempts]
         return plain
-
-
-def _plain_error(error: DecodekitError) -> dict[str, str | None]:
-    return {
-        "code": error.code,
-        "error": type(error).__name__,
-        "message": error.cause,
-        "at": error.at,
-        "hint": error.hint,
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from decodekit.models.programs.step_program import (
     Writer,
 )
 from decodekit.products.cpu_products import MAX_ROWS, ROOM
-from decodekit.products.cpu_team import MAKERS, team_state
-from decodekit.products.step_code import SCRATCH, Field, Op, run
+from decodekit.products.cpu_team import MAKERS, team_state, threads_of
+from decodekit.products.step_code import ATTENDER, SCRATCH, Field, Op, run
 
 MAX_TOKENS: Final = 512
 MAX_WIDTH: Final = 16
@@ -68,9 +68,10 @@ class StepFrame:
         self._arena = torch.empty(program.arena_bytes + 64, dtype=torch.uint8)
         skipped = -self._arena.data_ptr() % 64
         self._arena = self._arena[skipped : skipped + program.arena_bytes]
-        self._room = torch.empty(0)
+        self._room = torch.empty(0, 0)  # of each thread
         kinds = {int(code[Field.B + 2]) for code in program.codes if code[Field.OP] == Op.LINEAR}
-        self._makers = np.array([one.address if i in kinds else 0 for i, one in enumerate(MAKERS)], np.int64)
+        makers = [one.address if i in kinds else 0 for i, one in enumerate(MAKERS)]
+        self._makers = np.array([*makers, ATTENDER.address], np.int64)
         self._views: dict[int, Tensor] = {}
 
     def run(
@@ -95,10 +96,11 @@ class StepFrame:
         given = [*[one.contiguous() for one in inputs], *outputs]
         bases = np.array([0, *[one.data_ptr() for one in (self._arena, *given)]], np.int64)
         needed = SCRATCH + ROOM + max(program.room, program.per_slot * (int(positions.max()) + 1))
-        if len(self._room) < needed:
-            self._room = torch.empty(2 * needed)
-        room, state = self._room.data_ptr(), team_state()
-        arguments = bases, planes, rows, slots, positions, room, state, self._makers
+        state = team_state()
+        if self._room.shape[1] < needed or len(self._room) < threads_of(state):
+            self._room = torch.empty(threads_of(state), 2 * needed)
+        room, size = self._room.data_ptr(), 4 * self._room.stride(0)
+        arguments = bases, planes, rows, slots, positions, room, size, state, self._makers
         codes, floats, first = program.codes, program.floats, 0
         for at, call in program.calls:
             run(codes, floats, first, at, *arguments)
@@ -220,33 +222,33 @@ class Replays:
             states: that the step begins with, [M, ...]; it may write into them.
             places: int64, of which tokens logits are wanted; None for all.
         """
-        num_tokens = len(rows)
+        num_tokens, num_added = len(rows), 0
         if num_tokens > MAX_ROWS and not states:  # few kinds: what is added goes where nothing is read
-            by = MAX_ROWS if num_tokens <= _FINE else _COARSE
-            num_tokens = -(-num_tokens // by) * by
-        key = type(cache), num_tokens
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds.setdefault(key, _StepKind(Proof(self._tolerance)))
-        if kind.proof.is_refused:
+            num_added = -num_tokens % (MAX_ROWS if num_tokens <= _FINE else _COARSE)
+        kind = self._kind_of(num_tokens + num_added, type(cache), states)
+        if kind is None or (program := kind.program) is None:
             return eager(states)
-        if kind.program is None:
-            kind.num_seen += 1
-            if num_tokens > MAX_ROWS and kind.num_seen < WRITE_AFTER:
-                return eager(states)
+        at = slots = np.array(positions)[:, None]
+        if num_added:
+            tokens = torch.cat([tokens, tokens.new_zeros(num_added, 1)])
+            rows = [*rows, *[rows[0]] * num_added]
+            slots = np.concatenate([at, np.full((num_added, 1), cache.capacity)])
+            at = np.concatenate([at, np.zeros((num_added, 1), np.int64)])
+
+        def run(states: Sequence[Tensor]) -> list[Tensor]:
+            frame = kind.frames.pop() if kind.frames else StepFrame(program)
             try:
-                kind.program = self._written(num_tokens, type(cache), states)
-            except Exception:  # whatever a model does that cannot be written down; then its modules go on running it
-                kind.proof.is_refused = True
-                return eager(states)
-        if self._places.have_changed():  # the program has the old ones
-            self._kinds = {}
-            return eager(states)
+                inputs = [tokens, torch.from_numpy(at), *states]
+                out, *left = frame.run(inputs, np.array(rows), slots, at, cache.planes_now())
+            finally:
+                kind.frames.append(frame)
+            return [out[:num_tokens] if places is None else out[places], *left]
+
         if kind.proof.is_proven:
-            return self._run(kind, tokens, rows, positions, cache, states, places)
+            return run(states)
         expected = eager([state.clone() for state in states])
         try:
-            out = self._run(kind, tokens, rows, positions, cache, [state.clone() for state in states], places)
+            out = run([state.clone() for state in states])
         except Exception:  # a shape that was right for zeros alone
             kind.proof.is_refused = True
         # What the program has come to is taken, so that a text does not depend on what was decoded before it.
@@ -254,41 +256,28 @@ class Replays:
             return out
         return eager(states)  # anew: the cache has what the program wrote
 
+    def _kind_of(self, num_tokens: int, cache: type[RaggedCache], states: Sequence[Tensor]) -> _StepKind | None:
+        """The kind of a step that has been written down; None if the modules run it."""
+        key = cache, num_tokens
+        kind = self._kinds.get(key) or self._kinds.setdefault(key, _StepKind(Proof(self._tolerance)))
+        if kind.program is None and not kind.proof.is_refused:
+            kind.num_seen += 1
+            if num_tokens > MAX_ROWS and kind.num_seen < WRITE_AFTER:
+                return None
+            try:
+                kind.program = self._written(num_tokens, cache, states)
+            except Exception:  # whatever a model does that cannot be written down; then its modules go on running it
+                kind.proof.is_refused = True
+        if kind.proof.is_refused:
+            return None
+        if self._places.have_changed():  # the program has the old ones
+            self._kinds = {}
+            return None
+        return kind
+
     def num_replayable(self) -> int:
         """How many kinds of steps are written down and proven."""
         return sum(kind.proof.is_proven for kind in list(self._kinds.values()))
-
-    def _run(
-        self,
-        kind: _StepKind,
-        tokens: Tensor,
-        rows: Sequence[int],
-        positions: Sequence[int],
-        cache: RaggedCache,
-        states: Sequence[Tensor],
-        wanted: Tensor | None,
-    ) -> list[Tensor]:
-        program = kind.program
-        assert program is not None
-        num_tokens = len(rows)
-        num_added = program.outputs[0][0][0] - num_tokens
-        at, slots = np.array(positions)[:, None], np.array(positions)[:, None]
-        if num_added:
-            tokens = torch.cat([tokens, tokens.new_zeros(num_added, 1)])
-            rows = [*rows, *[rows[0]] * num_added]
-            at = np.concatenate([at, np.zeros((num_added, 1), np.int64)])
-            slots = np.concatenate([slots, np.full((num_added, 1), cache.capacity)])
-        frame = kind.frames.pop() if kind.frames else StepFrame(program)
-        try:
-            inputs = [tokens, torch.from_numpy(at), *states]
-            out, *left = frame.run(inputs, np.array(rows), slots, at, cache.planes_now())
-        finally:
-            kind.frames.append(frame)
-        if wanted is not None:
-            out = out[wanted]
-        elif num_added:
-            out = out[:num_tokens]
-        return [out, *left]
 
     def _written(self, num_tokens: int, kind: type[RaggedCache], states: Sequence[Tensor] = ()) -> StepProgram:
         """Write a step of so many tokens down, over rows of zeros.

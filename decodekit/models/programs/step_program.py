@@ -505,6 +505,9 @@ def _collapsed(
 
 # How operations of torch are written down: each rule has the writer, the name, the result and the arguments.
 
+_UNARY: Final = (
+    Op.NEG, Op.RSQRT, Op.SQRT, Op.EXP, Op.SIGMOID, Op.SILU, Op.TANH, Op.RELU, Op.COS, Op.SIN, Op.ABS,
+)  # fmt: skip
 _REDUCTIONS: Final = (Op.MEAN, Op.SUM, Op.AMAX, Op.SOFTMAX, Op.CENTRE)
 
 
@@ -612,12 +615,10 @@ def _embedded(writer: Writer, name: str, out: Tensor, table: Tensor, ids: Tensor
 
 
 def _linear(writer: Writer, name: str, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-    num_rows = x.numel() // x.shape[-1]
-    is_coded = weight.dtype is torch.int8
+    num_rows, is_coded = x.numel() // x.shape[-1], weight.dtype is torch.int8
     if x.dtype not in KINDS or not (is_coded or x.dtype is weight.dtype) or not weight.is_contiguous():
         raise _NoInstructionError
-    is_fit = bias is None or (bias.is_contiguous() and bias.dtype is out.dtype)
-    if not is_fit:
+    if bias is not None and not (bias.is_contiguous() and bias.dtype is out.dtype):
         raise _NoInstructionError
     if num_rows > STEP_ROWS[weight.dtype]:
         with _paused():
@@ -658,36 +659,17 @@ def _flat(writer: Writer, tensor: Tensor) -> Operand:
 
 
 _RULES: Final[dict[str, Callable[..., None]]] = {
-    "add": _binary(Op.ADD),
+    **{op.name.lower(): _unary(op) for op in _UNARY},
+    **{op.name.lower(): _binary(op) for op in (Op.ADD, Op.MUL, Op.DIV, Op.MAXIMUM, Op.MINIMUM)},
     "sub": _binary(Op.ADD, -1.0),
     "rsub": _binary(Op.ADD, -1.0, turned=True),
-    "mul": _binary(Op.MUL),
-    "div": _binary(Op.DIV),
-    "maximum": _binary(Op.MAXIMUM),
-    "minimum": _binary(Op.MINIMUM),
-    "neg": _unary(Op.NEG),
-    "rsqrt": _unary(Op.RSQRT),
-    "sqrt": _unary(Op.SQRT),
-    "exp": _unary(Op.EXP),
-    "sigmoid": _unary(Op.SIGMOID),
-    "silu": _unary(Op.SILU),
-    "tanh": _unary(Op.TANH),
     "gelu": _gelu,
-    "relu": _unary(Op.RELU),
-    "cos": _unary(Op.COS),
-    "sin": _unary(Op.SIN),
-    "abs": _unary(Op.ABS),
     "pow": _power,
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp,
-    "_to_copy": _unary(Op.COPY),
-    "clone": _unary(Op.COPY),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
+    **dict.fromkeys(("_to_copy", "clone"), _unary(Op.COPY)),
     "copy_": _copied_into,
     "cat": _joined,
-    "mean": _reduction(Op.MEAN),
-    "sum": _reduction(Op.SUM),
-    "amax": _reduction(Op.AMAX),
+    **{op.name.lower(): _reduction(op) for op in (Op.MEAN, Op.SUM, Op.AMAX)},
     "_softmax": _softmax,
     "native_layer_norm": _normed,
     "embedding": _embedded,

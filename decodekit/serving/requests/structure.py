@@ -75,9 +75,8 @@ def in_field(error: Exception, field: str) -> DecodekitError:
         return InvalidConstraintError(cause, at=field)
     if field == "tools":
         field = _TOOL_FIELDS.get(error.at or "", field)
-    if error.at is None or error.at in (field, "parallel"):
-        return type(error)(error.cause, at=field, hint=error.hint, code=error.code)
-    return type(error)(f"{error.cause} (at {error.at:.200})", at=field, hint=error.hint, code=error.code)
+    cause = error.cause if error.at in (None, field, "parallel") else f"{error.cause} (at {error.at:.200})"
+    return type(error)(cause, at=field, hint=error.hint, code=error.code)
 
 
 def constraint_of(kind: str, value: Any) -> Constraint:
