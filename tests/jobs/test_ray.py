@@ -203,8 +203,7 @@ def test_another_model_on_a_worker_is_refused() -> None:
 
 
 def start_ray(num_cpus: int = 3) -> Any:
-    import ray
-
+    ray = pytest.importorskip("ray", reason="needs ray, which the extra `slow` brings")
     ray.init("local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
     return ray
 
@@ -312,6 +311,7 @@ def num_lines(path: Path) -> int:
 
 
 def start_driver(folder: Path) -> subprocess.Popen[bytes]:
+    pytest.importorskip("ray", reason="needs ray, which the extra `slow` brings")
     code = f"from pathlib import Path; from tests.jobs.test_ray import drive; drive(Path({str(folder)!r}))"
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=(folder / "driver.log").open("ab"))
 
