@@ -174,16 +174,15 @@ def test_thirty_two_clients(llm: dk.LLM) -> None:
 
 def test_no_body_is_a_failure_of_the_server() -> None:
     """Bodies by the description, and against it: never a 5xx, and answers are as described."""
-    import schemathesis
+    schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis, which the extra `slow` brings")
     from hypothesis import HealthCheck, Phase, given, settings
-    from schemathesis import GenerationMode
 
     num_bodies = int(os.environ.get("DECODEKIT_FUZZ_BODIES", "10000"))
     found: dict[int, int] = {}
     with served("--max-new-tokens", "6", "--compile-seconds", "20", "--max-body-mb", "1") as one:
         schema = schemathesis.openapi.from_url(f"{one.url}/openapi.json")
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
                 strategy = schema[path]["POST"].as_strategy(generation_mode=mode)
 
                 @settings(max_examples=-(-num_bodies // 6), deadline=None, database=None, derandomize=True,
