@@ -88,11 +88,6 @@ class Card(NamedTuple):
         """Whether tensor cores read both sides of a product from shared memory (Hopper, B200)."""
         return self.capability[0] in (9, 10)
 
-    @property
-    def has_float8(self) -> bool:
-        """Whether Triton converts numbers of e4m3."""
-        return self.capability >= (8, 9)
-
 
 H100: Final = Card(132, 227 << 10, (9, 0))
 

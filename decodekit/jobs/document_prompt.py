@@ -91,9 +91,9 @@ def read_template(template: str) -> str:
         try:
             template = Path(template[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(f"the template file {template[1:]!r} cannot be read: {error}.", at="--prompt") from error
+            raise OptionError(f"the template file {template[1:]!r} cannot be read: {error}.", at="prompt") from error
     if "{text}" not in template:
         cause = "the template has no {text}, so every document would get the same prompt."
         hint = "put {text} where the document belongs; {schema} stands for the JSON Schema."
-        raise OptionError(cause, at="--prompt", hint=hint)
+        raise OptionError(cause, at="prompt", hint=hint)
     return template

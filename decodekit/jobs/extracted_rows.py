@@ -35,10 +35,18 @@ from decodekit.jobs.job_schema import schema_of
 from decodekit.jobs.reports.progress import JobProgress
 from decodekit.plugins import did_you_mean
 from decodekit.records.ledger import Record, encode_line, replace_file
+from decodekit.sampling.checks import COUNT, FLAG, Domain, is_count
 
 if TYPE_CHECKING:
     from decodekit.llm import LLM
 
+_STRATEGY = Domain("a text: a job writes it down", lambda value: isinstance(value, str)).hinting(
+    'a name with its options: "sample:temperature=0.7,top_p=0.9"'
+)
+_SHARD = Domain(
+    "a pair (i, n) with i from 1 to n",
+    lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(is_count, value)) and value[0] <= value[1],
+)
 _NAME = "documents"  # the beginning of the places of rows that came from a program
 
 
@@ -128,9 +136,7 @@ def extract(
         known = [*inspect.signature(extract).parameters, *ExtractionKeywords.__annotations__]
         raise TypeError(f"extract() got an unexpected keyword argument {name!r}.{did_you_mean(name, known)}")
     read_as = Input("", id_field, text_field, str(Path.cwd()), max_document_mb=max_document_mb)
-    chosen = ExtractionOptions(
-        schema_of(schema), model=_name_of(model), strategy=_spelled(strategy), is_raw=raw, **options
-    )
+    chosen = ExtractionOptions(schema_of(schema), model=_name_of(model), strategy=strategy, is_raw=raw, **options)
     with nullcontext(folder) if folder is not None else TemporaryDirectory() as path:
         selection = (shard, limit)
         return _run(documents, read_as, model, chosen, Path(path), selection, progress, fresh=fresh, force=force)
@@ -149,6 +155,11 @@ def _run(
     force: bool,
 ) -> list[ExtractedRow]:
     sources = _files_of(documents, read_as)
+    for name, domain, value in (
+        ("strategy", _STRATEGY, chosen.strategy), ("raw", FLAG, chosen.is_raw), ("fresh", FLAG, fresh),
+        ("force", FLAG, force), ("shard", _SHARD.or_none, selection[0]), ("limit", COUNT.or_none, selection[1]),
+    ):  # fmt: skip
+        domain.require(name, value)
     if fresh and force:
         raise OptionError("fresh and force cannot be combined: one deletes what the other keeps", at="force")
     chosen.check()
@@ -312,13 +323,6 @@ def _is_null(value: Any) -> bool:
     with suppress(Exception):  # an array has no truth value
         return value is None or type(value).__name__ == "NAType" or bool(value != value)  # true of NaN alone
     return False
-
-
-def _spelled(strategy: Any) -> str:
-    if isinstance(strategy, str):
-        return strategy
-    cause = f"strategy={strategy!r:.60} is no text, and a job writes its strategy down"
-    raise OptionError(cause, at="strategy", hint='a name with its options: "sample:temperature=0.7,top_p=0.9"')
 
 
 def _name_of(model: str | LLM) -> str:

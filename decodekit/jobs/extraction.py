@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, get_args
 
 from decodekit import __version__
 from decodekit.chat.conversation import has_chat_template
@@ -24,7 +24,7 @@ from decodekit.jobs.job_runner import Executor, JobRunner, LocalExecutor, Observ
 from decodekit.jobs.job_schema import JobSchema, reload_schema
 from decodekit.jobs.validation import OutputValidator
 from decodekit.records.fingerprints import digest, tokenizer_fingerprint, weights_fingerprint
-from decodekit.sampling.checks import Domain
+from decodekit.sampling.checks import COUNT, FLAG, SEED, Domain, faults_of, one_of
 from decodekit.strategy import Strategy, resolve_strategy, spelled_strategy
 from decodekit.strategy.options.generate_options import OnLength
 from decodekit.strategy.options.recommended import recommended_for
@@ -61,6 +61,15 @@ def _reads_back(value: Any) -> bool:
 
 
 _JSON: Final = Domain("a mapping of names to values of JSON", _reads_back).hinting('{"enable_thinking": False}').or_none
+_DOMAINS: Final = {
+    "seed": SEED,
+    "chat_template_kwargs": _JSON,
+    "max_failures": COUNT.or_none,
+    "executor": one_of(*get_args(ExecutorName)),
+    "num_workers": COUNT.or_none,
+    "alternatives": FLAG,
+}
+"""Values of the options that are none of `LLM.generate`, whose front door refuses the others."""
 
 
 class ExtractionKeywords(TypedDict, total=False):
@@ -157,8 +166,8 @@ class ExtractionOptions:
             ConstraintError: the schema is malformed, not supported or not satisfiable.
             JobError: Ray is not installed, or its cluster cannot be reached.
         """
+        raise_faults(list(faults_of(self, _DOMAINS)))
         self._check_executor()
-        _JSON.require("chat_template_kwargs", self.chat_template_kwargs)
         if self.prompt is not None:
             read_template(self.prompt)
         guesses = {"speculate": self.speculate} if self.speculate else {}
@@ -188,11 +197,11 @@ class ExtractionOptions:
         if self.executor == "local":
             if self.num_workers is not None:
                 cause = f"num_workers={self.num_workers} has no effect without Ray"
-                raise UselessOptionError(cause, at="--workers")
+                raise UselessOptionError(cause, at="num_workers", hint='executor="ray"')
             return
         if self.max_failures is not None:
             cause = f"max_failures={self.max_failures} has no effect on Ray, which takes all documents at once"
-            raise UselessOptionError(cause, at="--max-failures", hint="--limit for a trial")
+            raise UselessOptionError(cause, at="max_failures", hint="limit=100 for a trial")
         needed("ray.data", "ray", "the executor ray was asked for")
         from decodekit.jobs.ray import check_pool
 
@@ -243,7 +252,7 @@ class Extraction:
         }
         if options.chat_template_kwargs and not self._prompt.is_chat:
             cause = "chat_template_kwargs has no effect: the prompts of this job go through no chat template"
-            raise UselessOptionError(cause, at="chat_template_kwargs", hint="a chat model, without --raw")
+            raise UselessOptionError(cause, at="chat_template_kwargs", hint="a chat model, without raw=True")
         # Nothing is decoded: the front door refuses wrong options here, before a folder is made.
         llm.as_completed((), seed=(), batch_size=1, **self._call)
         _check_budget(constraint, llm, options)

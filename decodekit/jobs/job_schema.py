@@ -109,7 +109,7 @@ def load_schema(source: str, options: Mapping[str, Any] = MappingProxyType({})) 
     """
     source = source.strip()
     if source.startswith(("{", "[")):
-        return _from_dictionary(source, _parse(source, "--schema"), options)
+        return _from_dictionary(source, _parse(source, "schema"), options)
     if match := _CLASS_REFERENCE.fullmatch(source):
         return _from_module(source, match["module"], match["name"], options)
     path = Path(source)
@@ -160,7 +160,7 @@ def _from_name(source: str, options: Mapping[str, Any]) -> JobSchema:
     if constraint is None:
         cause = f"the constraint {source!r} is no JSON Schema"
         hint = f"generate --constraint {source}, or {source + ' string'!r} for a field of that name"
-        raise InvalidConstraintError(cause, at="--schema", hint=hint)
+        raise InvalidConstraintError(cause, at="schema", hint=hint)
     if isinstance(given, Grammar):  # a schema of the library
         return _from_dictionary(source, constraint.schema, options)
     return _from_constraint(source, constraint, options)
@@ -174,7 +174,7 @@ def _from_fields(source: str, options: Mapping[str, Any]) -> JobSchema:
             raise
         raise NameNotFoundError(
             f"there is no schema {source!r}: no file {str(Path(source).absolute())!r}, no name of a schema, no field.",
-            at="--schema",
+            at="schema",
             hint=f"{near_or_first(source, available_schemas())}; {FIELDS_HELP}",
         ) from error
     return _of_schema(source, schema, options)
@@ -207,7 +207,9 @@ def reload_schema(
     now = json.loads(json.dumps([found.beyond, found.reading if reading else {}]))
     if found.schema != schema or now != [beyond, reading]:
         cause = f"{source} has changed since the job was made."
-        raise JobError(cause, hint="run extract again with --fresh, or with --force to go on with what it is now.")
+        raise JobError(
+            cause, hint="run extract again with fresh=True, or with force=True to go on with what it is now."
+        )
     return found
 
 
@@ -279,8 +281,8 @@ def with_options(constraint: Constraint, options: Mapping[str, Any]) -> Constrai
     schema = json_schema_in(constraint)
     if schema is None:
         name = next(iter(options))
-        cause = f"--{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}."
-        raise OptionError(cause, at=f"--{name}")
+        cause = f"{name} has no effect: it is an option of JSON Schemas, and this is a {type(constraint).__name__}."
+        raise OptionError(cause, at=name)
     return schema.with_options(**options)
 
 
@@ -360,9 +362,7 @@ def fields_schema(text: str) -> dict[str, Any]:
             is_nullable = bool(match["q1"] or match["q2"])
             properties[match["name"]] = {"anyOf": [schema, {"type": "null"}]} if is_nullable else schema
     if faults:
-        raise InvalidConstraintError(
-            "; ".join(faults) + ".", at=f"--schema {text!r}", hint=f"{FIELDS_HELP}; or name a .json file."
-        )
+        raise InvalidConstraintError("; ".join(faults) + ".", at="schema", hint=f"{FIELDS_HELP}; or name a .json file.")
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 

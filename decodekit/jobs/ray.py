@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 4  # times the batch size: a block is what a killed worker has to do again
 _NUM_RETRIES: Final = 2  # of a block whose worker died
-_package: Final = partial(needed, extra="ray", why="--executor ray")
+_package: Final = partial(needed, extra="ray", why='executor="ray"')
 _REACHED: Final = (
     "`ray status` with the same RAY_ADDRESS and the same Ray as the cluster's. A cluster that asks for a token wants "
-    "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too; one without, RAY_AUTH_MODE=disabled. Or --executor local"
+    'RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too; one without, RAY_AUTH_MODE=disabled. Or executor="local"'
 )
 
 
@@ -156,7 +156,7 @@ class RayExecutor:
         for name, block in left.items():
             error = DecodingError(
                 f"the worker that decodes the document dies, or cannot be reached: {_NUM_RETRIES + 1} attempts",
-                hint="its memory, the log of Ray, or --max-new-tokens; then `decodekit retry`",
+                hint="its memory, the log of Ray, or a smaller max_new_tokens; then `decodekit retry`",
             )
             yield failed(_task_in(block, name), error)
 
@@ -187,7 +187,7 @@ class RayExecutor:
             if len(left) == num_before:
                 said = [line.strip() for line in str(error).splitlines() if line.strip()][-1:]
                 cause = f"the workers of Ray decode nothing: {type(error).__name__}: {' '.join(said)}"
-                hint = "the log of Ray, in its session's folder; --executor local to see it here"
+                hint = 'the log of Ray, in its session\'s folder; executor="local" to see it here'
                 raise JobError(f"{cause:.600}", hint=hint) from error
 
 
@@ -213,15 +213,15 @@ def pool_of(num_workers: int | None) -> dict[str, Any]:
     _check_cpus(number, num_cpus, "the cluster")
     if num_gpus and number > num_gpus:
         cause = f"{number} workers need a GPU each, and the cluster has {num_gpus}"
-        raise OptionError(cause, at="--workers", hint=f"--workers {num_gpus}")
+        raise OptionError(cause, at="num_workers", hint=f"num_workers={num_gpus}")
     return {"size": number, "num_gpus": 1 if num_gpus else None}
 
 
 def _check_cpus(num_workers: int, num_cpus: int, where: str) -> None:
     if num_workers >= num_cpus:
         cause = f"{num_workers} workers take every CPU of {where}, which has {num_cpus}, and Ray Data waits for ever"
-        fits = f"--workers {num_cpus - 1}" if num_cpus > 1 else "--executor local"
-        raise OptionError(cause, at="--workers", hint=f"{fits}, or a cluster with more")
+        fits = f"num_workers={num_cpus - 1}" if num_cpus > 1 else 'executor="local"'
+        raise OptionError(cause, at="num_workers", hint=f"{fits}, or a cluster with more")
 
 
 def _block(tasks: list[DocumentTask]) -> Any:

@@ -83,7 +83,7 @@ def test_documents_of_every_form(tmp_path: Path) -> None:
         firsts = sorted(row.value["first"] for row in extract(documents))
         assert firsts == (["two"] if about == "numbers of numpy" else ["four", "one", "two"]), about
     renamed = [{"key": row["id"], "body": row["text"]} for row in ROWS]
-    assert [row.id for row in extract(renamed, id_field="key", text_field="body")] == ["a", "7", "c"]
+    assert [row.id for row in extract(renamed, id_field="key", text_field="body")] == ["a", 7, "c"]
     assert [row.id for row in extract([{"text": "one"}, "two"])] == ["0", "1"]
 
 
@@ -103,8 +103,26 @@ def test_documents_of_every_form(tmp_path: Path) -> None:
 def test_what_is_no_document_is_refused(documents: Any, kind: type[DecodekitError], said: str) -> None:
     with pytest.raises(kind, match=said):
         extract(documents)
-    with pytest.raises(OptionError, match="is no text"):
+    with pytest.raises(OptionError, match="strategy must be a text"):
         extract(["x"], strategy=dk.Greedy())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "a"), ("seed", -1), ("limit", -1), ("limit", 0), ("shard", (3, 2)), ("shard", (0, 2)),
+        ("shard", "1/2"), ("max_failures", 0), ("executor", "dask"), ("num_workers", 0), ("num_workers", 2),
+        ("alternatives", "no"), ("raw", "no"), ("fresh", 1), ("force", None), ("prompt", "no {field}"),
+        ("prompt", "@x"), ("chat_template_kwargs", 7), ("max_document_mb", -1), ("max_document_mb", float("inf")),
+        ("max_new_tokens", 0),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_named_as_in_python(name: str, value: Any) -> None:
+    """Before a document is decoded, and none of them loses one: `limit=-1` would leave out the last."""
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(OptionError) as raised:
+        extract(["one", "two"], **wrong)
+    assert raised.value.at == name and "--" not in str(raised.value)
 
 
 def test_items_that_are_no_texts_fail_alone() -> None:

@@ -223,7 +223,7 @@ def test_options_without_effect_or_sense_are_refused_before_the_model_is_loaded(
     command = ("extract", tmp_path / "a.txt", "-o", tmp_path / "out", "--schema", "first")
     for options, said in [
         (("--prompt", "Read it"), "the template has no {text}"),
-        (("--workers", "2"), "num_workers=2 has no effect without Ray"),
+        (("--workers", "2"), "--workers 2 has no effect without Ray"),
         (("--max-rollbacks", "5"), "has no effect: only a constraint with a guard"),
         (("--strategy", "beam", "--speculate", "grammar"), "beam search cannot speculate"),
         (("--strategy", "contrastive", "--speculate", "prompt-lookup"), "contrastive search cannot speculate"),

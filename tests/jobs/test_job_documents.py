@@ -140,7 +140,7 @@ def test_a_field_that_no_line_has_is_a_wrong_name(tmp_path: Path) -> None:
     error = refusal(Input(path))
     assert "the field 'text'" in error.cause and "body, key" in str(error)
     error = refusal(Input(path, id_field="nr", text_field="body"))
-    assert "the field 'nr'" in error.cause and "--id-field" in str(error)
+    assert "the field 'nr'" in error.cause and "id_field" in str(error)
     assert [entry.id for entry in scan([Input(path, "key", "body")]).entries] == ["1"]
 
 

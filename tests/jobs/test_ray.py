@@ -136,7 +136,7 @@ def test_too_many_workers_are_refused_before_a_model_is_loaded(
         assert done.code == console.USAGE and "take every CPU" in done.err, done.err
         assert ray.options in ({}, {"log_to_driver": False, "logging_level": logging.ERROR})  # what is printed is ours
         assert bool(ray.options) == (address is not None)
-        assert ("--workers 1" if workers else "--executor local") in done.err
+        assert ("--workers 1" if workers else '--executor "local"') in done.err
         assert ray.addresses == ([] if address is None else [address]) and not (tmp_path / "out").exists()
 
 
@@ -159,7 +159,7 @@ def test_a_cluster_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Mo
     done = Result("extract", tmp_path / "a.txt", "-o", tmp_path / "out", *fields)
     assert done.code == console.USAGE and len(done.err.splitlines()) < 8, done.err
     assert "DK500 the cluster of Ray at 'there:6379' cannot be reached" in done.err
-    assert type(error).__name__ in done.err and "RAY_AUTH_MODE" in done.err and "--executor local" in done.err
+    assert type(error).__name__ in done.err and "RAY_AUTH_MODE" in done.err and '--executor "local"' in done.err
     with pytest.raises(JobError, match="cannot be reached"):
         dk.extract(["x"], "first, words int", "tiny", executor="ray")
 
@@ -221,7 +221,7 @@ def test_a_pool_that_takes_every_cpu_is_refused(cluster: Any, tmp_path: Path) ->
     for number in (3, 4):
         with pytest.raises(OptionError, match="take every CPU") as caught:
             run_on_ray(tmp_path / "out", path, FakeLLM, number)
-        assert caught.value.hint is not None and "--workers 2" in caught.value.hint
+        assert caught.value.hint is not None and "num_workers=2" in caught.value.hint
     run_on_ray(tmp_path / "out", path, FakeLLM)
     assert len(read_jsonl(tmp_path / "out" / RESULTS)) == 1
 

@@ -41,7 +41,8 @@ ExecutorOption: TypeAlias = Annotated[
     typer.Option(help="In this process, or in workers of the Ray cluster of RAY_ADDRESS (else of this machine)."),
 ]
 WorkersOption: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Workers of Ray, each with its model: by default one per GPU or CPU.")
+    int | None,
+    typer.Option("--workers", min=1, help="Workers of Ray, each with its model: by default one per GPU or CPU."),
 ]
 
 
@@ -72,7 +73,7 @@ class DocumentOptions:
         float, typer.Option(help="Mebibytes of a document after it is unpacked; a larger one fails.")
     ] = MAX_DOCUMENT_MB
     executor: ExecutorOption = "local"
-    workers: WorkersOption = None
+    num_workers: WorkersOption = None
     alternatives: Annotated[
         bool,
         typer.Option(
@@ -188,7 +189,7 @@ def extract(
         batch_size=o.parse_batch_size(batch_size),
         max_failures=documents.max_failures,
         executor=documents.executor,
-        num_workers=documents.workers,
+        num_workers=documents.num_workers,
         alternatives=documents.alternatives,
         device_map=model.device_map,
     )
@@ -246,7 +247,7 @@ def retry(
     batch_size: o.BatchSize = "auto",
     device_map: o.DeviceMap = None,
     executor: ExecutorOption = "local",
-    workers: WorkersOption = None,
+    num_workers: WorkersOption = None,
 ) -> int:
     """Run the failed documents of a job again; those that succeed move to results.jsonl.
 
@@ -277,7 +278,7 @@ def retry(
     tell_program(job, directory)
     changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "on_length": on_length, "seed": seed}
     changes |= {"max_rollbacks": max_rollbacks, "max_retries": max_retries}
-    changes |= {"batch_size": rows, "executor": executor, "num_workers": workers, "device_map": device_map}
+    changes |= {"batch_size": rows, "executor": executor, "num_workers": num_workers, "device_map": device_map}
     chosen = ExtractionOptions.of_settings(job.settings, **changes)
     chosen.check()
     extraction = Extraction(load_model(chosen.model, job.settings.dtype, chosen.device_map), chosen)

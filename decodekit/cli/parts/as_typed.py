@@ -28,7 +28,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
 
 def dashed(name: str) -> str:
     """``--top-p`` for ``top_p``."""
-    return "--json" if name == "as_json" else f"--{name.replace('_', '-')}"
+    return {"as_json": "--json", "num_workers": "--workers"}.get(name, f"--{name.replace('_', '-')}")
 
 
 def told(error: DecodekitError, names: Sequence[str], given: Mapping[str, Any]) -> str:
@@ -52,8 +52,9 @@ def told(error: DecodekitError, names: Sequence[str], given: Mapping[str, Any]) 
 
 
 def _replaced(text: str, names: Sequence[str]) -> str:
-    """``name=value`` as ``--name value``, and names that are not English words as ``--name``."""
+    """``name=value`` as ``--name value``, ``name=True`` and names that are not English words as ``--name``."""
     for name in names:
+        text = re.sub(rf"(?<![\w.:,-]){name}=True\b", dashed(name), text)
         text = re.sub(rf"(?<![\w.:,-]){name}={_VALUE}", rf"{dashed(name)} \1", text)
         if "_" in name:
             text = re.sub(rf"(?<![\w.:,-]){name}\b(?!=)", dashed(name), text)

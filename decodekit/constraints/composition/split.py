@@ -42,7 +42,6 @@ from decodekit.constraints.work_budget import Work, done
 
 MAX_STATES: Final = 4_000
 """A part whose states are more than these starts anew with the next text."""
-_STATE_BYTES: Final = 1300  # as in the compiler
 _PART: Final = 512
 """So many steps are made, or bytes read, before a division can be left off."""
 _COST: Final = 8
@@ -468,7 +467,7 @@ def _recogniser(item: Terminal | Inline) -> Recogniser:
     if recogniser.num_states > MAX_STATES:
         _kept.cache_clear()
         recogniser = _kept(item)
-    recogniser.account.set(recogniser.num_states * _STATE_BYTES)
+    recogniser.account.set(recogniser.num_bytes)
     return recogniser
 
 

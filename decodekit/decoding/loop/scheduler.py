@@ -30,7 +30,6 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -394,7 +393,11 @@ class Scheduler:
                 least, needed = self._needed(scheduled, group)
                 if least > self._cache_tokens:
                     _take(self._waiting[key], head)
-                    updates += self._interrupt(scheduled, self._never_fits(scheduled, least))
+                    cause = f"the request needs {least:,} tokens of the cache to begin with"
+                    cause += f", and there are {self._cache_tokens:,}"
+                    hint = "a shorter prompt, or a larger cache_tokens"
+                    fault = CacheFullError(cause, at=f"request {scheduled.index}", hint=hint)
+                    updates += self._interrupt(scheduled, fault)
                     continue
                 if num_used and num_used + needed > self._cache_tokens:
                     break  # who waits for room is not overtaken
@@ -423,13 +426,6 @@ class Scheduler:
         num_left = scheduled.settings.max_new_tokens - (0 if group is None else len(group.sequence.token_ids))
         num_rows = scheduled.decoder.num_rows
         return num_rows * (length + 1), num_rows * (length + min(num_left, FIRST_TOKENS))
-
-    def _never_fits(self, scheduled: ScheduledRequest, needed: int) -> CacheFullError:
-        return CacheFullError(
-            f"the request needs {needed:,} tokens of the cache to begin with, and there are {self._cache_tokens:,}",
-            at=f"request {scheduled.index}",
-            hint="a shorter prompt, or a larger cache_tokens",
-        )
 
     def _begin(self, scheduled: ScheduledRequest) -> tuple[Group | None, list[Update]]:
         """Start the next sample of a request; or its answer, if it needs no rows."""
@@ -480,15 +476,14 @@ class Scheduler:
     def _batch_of(self, decoder: Decoder[Any]) -> Batch[Any]:
         batch = self._batches.pop(id(decoder), None)
         if batch is None:
-            store = PrefixStore(
-                partial(self._most_bytes, decoder) if self._prefix_bytes is None else self._prefix_bytes
-            )
+
+            def most_bytes() -> int:
+                return (memory.free_for(decoder.model) or 1 << 30) // PREFIX_SHARE
+
+            store = PrefixStore(most_bytes if self._prefix_bytes is None else self._prefix_bytes)
             batch = Batch(decoder, self._groups_of(decoder), store, self._keeps_texts, self._again, self._counts)
         self._batches[id(decoder)] = batch
         return batch
-
-    def _most_bytes(self, decoder: Decoder[Any]) -> int:
-        return (memory.free_for(decoder.model) or 1 << 30) // PREFIX_SHARE
 
     def _again(self, before: Group, group: Group) -> None:
         """A group had to leave its rows; what goes on in its place waits for some, before those that came later."""

@@ -230,7 +230,7 @@ def _scan_rows(source: Input, rows: RowReader, name: str, is_lookup: bool) -> li
         raise JobError(f"{source.path!r} holds no document.", hint=hint)
     if num_rows:
         # The name of a field is a setting: when no row has it, the name is wrong, not the rows.
-        named = [("--text-field", source.text_field), ("--id-field", source.id_field)]
+        named = [("text_field", source.text_field), ("id_field", source.id_field)]
         for option, field in named[:1] if source.id_field == "id" else named:
             if field not in columns:
                 hint = f"{option}; the lines have: {', '.join(sorted(columns))}."
@@ -335,7 +335,7 @@ def _refuse_repeats(entries: Iterable[DocumentRef]) -> None:
     if repeats:
         more = f" and {len(repeats) - 3} more" if len(repeats) > 3 else ""
         cause = "; ".join(repeats[:3]) + more + "."
-        raise DocumentError(cause, hint="give every document an id of its own, or name another field with --id-field.")
+        raise DocumentError(cause, hint="give every document an id of its own, or name another field as id_field.")
 
 
 def read_stdin(stream: BinaryIO, read_as: Input) -> bytes:

@@ -58,8 +58,8 @@ class Input:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
-        if not self.max_document_mb > 0:
-            cause = f"max_document_mb={self.max_document_mb:g}, and a document is larger than nothing"
+        if not 0 < self.max_document_mb < float("inf"):
+            cause = f"max_document_mb={self.max_document_mb:g} is no size of a document"
             raise OptionError(cause, at="max_document_mb", hint="64, or more")
         for name in ("include", "exclude"):  # a list, where they were read from a file
             object.__setattr__(self, name, tuple(getattr(self, name)))

@@ -243,7 +243,7 @@ class JobFile:
             )
         except (KeyError, TypeError, AttributeError, OptionError) as error:
             cause = f"{path} was not written by decodekit, or edited since: {error!r}."
-            hint = "mend it, or --fresh to start again; results.jsonl stays as it is until then."
+            hint = "mend it, or fresh=True to start again; results.jsonl stays as it is until then."
             raise JobError(cause, at=str(path), hint=hint) from error
 
 
@@ -378,7 +378,7 @@ class JobFolder:
                 stray = sorted(name for name in os.listdir(path) if is_own(name))
                 if stray:
                     cause = f"{path} holds {', '.join(stray)} but no {JOB}: they are not known to be a job's."
-                    raise JobError(cause, hint="choose another folder with -o, or --fresh to delete them.")
+                    raise JobError(cause, hint="another folder, or fresh=True to delete them.")
                 job = JobFile(settings)
                 job.write(path)
                 return cls(path, job, lock, settings), False
@@ -478,7 +478,7 @@ def _take_settings(path: Path, job: JobFile, settings: JobSettings, *, force: bo
     if not force:
         changes = "; ".join(job.settings.differences(settings))
         cause = f"{path} was made with other settings ({old}, now {new}): {changes}."
-        hint = "--fresh to start again, another folder with -o, or --force to go on (recorded per row)."
+        hint = "fresh=True to start again, another folder, or force=True to go on (recorded per row)."
         raise JobSettingsError(cause, at=str(path / JOB), hint=hint)
     job.earlier[old] = job.settings
     job.earlier.pop(new, None)
