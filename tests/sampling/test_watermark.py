@@ -86,3 +86,10 @@ def test_settings_are_checked() -> None:
     ):
         with pytest.raises(OptionError):
             make()
+
+
+@pytest.mark.parametrize(("name", "value"), [("ratio", 2), ("ratio", 1.0), ("key", -1), ("context_width", 0)])
+def test_a_score_by_settings_that_no_watermark_has_is_refused(name: str, value: float) -> None:
+    settings: dict[str, float] = {"ratio": 0.25, "key": 7, name: value}
+    with pytest.raises(OptionError, match=f"{name} must be"):
+        watermark_score([1, 2, 3], **settings)  # type: ignore[arg-type]

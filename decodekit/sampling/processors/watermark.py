@@ -58,9 +58,10 @@ def watermark_score(
 
     Args:
         token_ids: the text.
-        ratio, key, context_width: those of the watermark.
+        ratio, key, context_width: those of the watermark; an `OptionError` where there can be none.
         prompt: the tokens before the text; without it, the text's first ``context_width`` tokens are not counted.
     """
+    Watermark(ratio=ratio, key=key, context_width=context_width)
     tokens = [*prompt, *token_ids]
     first = max(len(prompt), context_width)
     spans = {tuple(tokens[place - context_width : place + 1]) for place in range(first, len(tokens))}
