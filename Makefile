@@ -50,7 +50,8 @@ pytest: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --durations=10 $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## the long checks as well: corpora, many documents, large vocabularies
-	$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal -m 'slow and not gpu' \
+		--timeout 3600 --durations=40 $(PYTEST_ARGS)
 
 # With the python that is there: a machine with a GPU may have no network for an environment.
 test-gpu:  ## the checks that need a CUDA device, with PYTHON as it is
