@@ -31,7 +31,7 @@ from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import OptionError, VocabularyMismatchError
 from decodekit.integrations.prefix_matchers import PrefixMatchers, TokenRows
 from decodekit.sampling import apply_bitmask
-from decodekit.sampling.checks import one_of
+from decodekit.sampling.checks import one_of, token_ids
 from decodekit.vocabulary import Vocabulary
 
 Framework: TypeAlias = Literal["torch", "numpy", "mlx"]
@@ -45,7 +45,7 @@ def grammar_of(constraint: object, tokenizer: Any, eos_token_id: int | Sequence[
         raise OptionError("a constraint needs to know the tokens", at="tokenizer", hint="tokenizer=...")
     vocabulary = tokenizer if isinstance(tokenizer, Vocabulary) else Vocabulary.from_tokenizer(tokenizer)
     if eos_token_id is not None:
-        ends = [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
+        ends = token_ids("eos_token_id", [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)
         size = max(vocabulary.size, *(end + 1 for end in ends))
         vocabulary = Vocabulary(vocabulary.token_bytes, ends, size, vocabulary.special_tokens)
     taken = as_constraint(constraint)

@@ -105,6 +105,7 @@ def test_errors_say_what_is_missing() -> None:
         ({"tokenizer": TOKENIZER}, "constraint"),
         ({"constraint": CONSTRAINT}, "tokenizer"),
         ({"constraint": CONSTRAINT, "tokenizer": TOKENIZER, "framework": "jax"}, "framework"),
+        ({"constraint": CONSTRAINT, "tokenizer": TOKENIZER, "eos_token_id": "</s>"}, "eos_token_id"),
     ):
         with pytest.raises(OptionError) as caught:
             dk.processor(**options)
