@@ -207,9 +207,7 @@ def reload_schema(
     now = json.loads(json.dumps([found.beyond, found.reading if reading else {}]))
     if found.schema != schema or now != [beyond, reading]:
         cause = f"{source} has changed since the job was made."
-        raise JobError(
-            cause, hint="run extract again with fresh=True, or with force=True to go on with what it is now."
-        )
+        raise JobError(cause, hint="run extract again with --fresh, or with --force to go on with what it is now.")
     return found
 
 

@@ -243,7 +243,7 @@ class JobFile:
             )
         except (KeyError, TypeError, AttributeError, OptionError) as error:
             cause = f"{path} was not written by decodekit, or edited since: {error!r}."
-            hint = "mend it, or fresh=True to start again; results.jsonl stays as it is until then."
+            hint = "mend it, or a fresh job; results.jsonl stays as it is until then."
             raise JobError(cause, at=str(path), hint=hint) from error
 
 
