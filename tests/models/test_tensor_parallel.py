@@ -14,6 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import decodekit as dk
+from decodekit.models.modules.shared_copy import is_spread
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = {
@@ -84,3 +85,18 @@ def test_two_processes_give_the_text_of_one(tmp_path: Path) -> None:
         result = json.loads((tmp_path / f"rank-{rank}.json").read_text())
         assert result["num_here"] * 2 == result["num_values"]  # each has a half: it is divided indeed
         assert result["texts"] == expected
+
+
+def test_divided_weights_are_not_of_one_device() -> None:
+    """No step of such a model is written down: an error while it is leaves torch's masks of the ids behind."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        layer = torch.nn.Linear(4, 4)
+        assert not is_spread(layer)
+        layer.weight = torch.nn.Parameter(distribute_tensor(layer.weight.detach(), DeviceMesh("cpu", [0]), [Shard(0)]))
+        assert is_spread(layer)
+    finally:
+        dist.destroy_process_group()

@@ -149,9 +149,11 @@ class WeightPlaces:
 
 
 def is_spread(model: nn.Module) -> bool:
-    """Whether the tensors of a model lie on several devices, or are moved to one when they are needed."""
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    return len(devices) > 1 or len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
+    """Whether the tensors of a model lie on several devices or in several processes, or are moved when needed."""
+    tensors = [*model.parameters(), *model.buffers()]
+    devices, mapped = {one.device for one in tensors}, {*(getattr(model, "hf_device_map", None) or {}).values()}
+    # What writes a step down may not see a `DTensor`: an error would leave torch's masks of the ids behind.
+    return max(len(devices), len(mapped)) > 1 or any(hasattr(one, "device_mesh") for one in tensors)
 
 
 def _share_tensors(value: object, memo: dict[int, Any], depth: int = 0) -> None:

@@ -74,7 +74,7 @@ class RaggedModel:
             self.module.set_experts_implementation("batched_mm")  # type: ignore[operator]
         self._own_attention = own_attention
         self.is_spread = is_spread(model)
-        """Whether the model lies on several devices; then every pass is run by its modules."""
+        """Whether the model lies on several devices, or in several processes; then its modules run every pass."""
         self.dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self.device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
         self._is_cuda = self.device.type == "cuda"
@@ -107,7 +107,7 @@ class RaggedModel:
         self.paged: PagedModel | None = None
         if use_pages:
             if self.is_spread:
-                raise attention.UnsupportedAttentionError("the model lies on several devices, its pages on one")
+                raise attention.UnsupportedAttentionError("the model is spread, its pages lie on one device")
             self.paged = PagedModel(self, context_length_of(config), None if rewrites else capture, compiler, stored)
             if long_module is not None and limit is not None:
                 self.paged.read_long_rows_by(long_module, limit)
