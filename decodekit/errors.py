@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 
 def warn(message: str, frameworks: Sequence[str] = ("decodekit",)) -> None:
@@ -52,9 +53,9 @@ class DecodekitError(Exception):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, str | None]:
-        """Code, class, cause, place and next step, as data."""
-        told = self.code, type(self).__name__, self.cause, self.at, self.hint
-        return dict(zip(("code", "error", "message", "at", "hint"), told, strict=True))
+        """Code, class, cause, place and next step, as data; `error_of` reads them back."""
+        name = type(self).__name__
+        return {"code": self.code, "error": name, "message": self.cause, "at": self.at, "hint": self.hint}
 
     def __reduce__(self) -> tuple[object, ...]:
         # Faults and remedies stay behind: they hold values of the caller's, which it may not be possible to pickle.
@@ -281,6 +282,16 @@ class ServerBusyError(EndpointError, code="DK805"):
 
 class ShutdownError(EndpointError, code="DK806"):
     """The endpoint is shutting down."""
+
+
+def error_of(told: Mapping[str, Any], otherwise: type[DecodekitError] = DecodekitError) -> DecodekitError:
+    """The error that `DecodekitError.to_dict` told; of the class `otherwise` where its own is none of this module."""
+    rest = {name: told[name] for name in ("at", "hint", "code")}
+    kind = globals().get(told["error"])
+    if isinstance(kind, type) and issubclass(kind, DecodekitError):
+        with suppress(TypeError):  # a class that needs more to be made
+            return kind(told["message"], **rest)
+    return otherwise(told["message"], **rest)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -101,3 +101,8 @@ def test_faults_are_written_as_they_are_typed() -> None:
         'DK305 --top-p 2 is wrong\n  at  --top-p\n  try --strategy "sample", or --max-new-tokens 5 or more'
     )
     assert as_typed.told(error, names, {}).startswith("DK305 top_p=2 is wrong\n  at  top_p")
+    names = ["fresh", "num_workers", "id_field", "schema"]
+    error = OptionError("schema=x", at="num_workers", hint="fresh=True, id_field, or num_workers=2")
+    assert as_typed.told(error, names, {"num_workers": 3}) == (
+        "DK305 schema=x\n  at  --workers\n  try --fresh, --id-field, or --workers 2"
+    )

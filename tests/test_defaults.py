@@ -63,8 +63,9 @@ def test_whatever_the_command_line_reads_has_them_and_asserts_formats(tmp_path: 
 
 def test_options_that_have_no_effect_are_refused(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import decodekit as dk\nA = dk.Regex('a')\nclass B:\n    x: int\n")
-    with pytest.raises(OptionError, match="whitespace has no effect"):
+    with pytest.raises(OptionError, match=r"^DK305 whitespace has no effect") as raised:
         load_schema(f"{tmp_path / 'own.py'}:A", {"whitespace": "any"})
+    assert raised.value.at == "whitespace"
     with pytest.raises(OptionError, match="formats of a Python type are enforced"):
         load_schema("datetime:date", {"format": "assert"})
     for arguments in (

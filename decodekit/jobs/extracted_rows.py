@@ -203,22 +203,12 @@ def _rows(
                 text = value if isinstance(value, str) and not is_json else json.dumps(value, ensure_ascii=False)
             made = ExtractedRow(entry.key, value, None, text, row["finish_reason"], *figures)
         elif (row := failures.get(entry.id)) is not None:
-            made = ExtractedRow(entry.key, None, error_of(row), row["text"], row["finish_reason"])
+            made = ExtractedRow(entry.key, None, errors.error_of(row), row["text"], row["finish_reason"])
         else:
             cause = "the document was not reached: the job stopped at max_failures"
             made = ExtractedRow(entry.key, None, JobError(cause, at=entry.id, hint="the same call goes on"))
         rows.append(made)
     return rows
-
-
-def error_of(row: Record) -> DecodekitError:
-    """The error that a line of `failed.jsonl` tells."""
-    told = {"at": row["at"], "hint": row["hint"], "code": row["code"]}
-    kind = getattr(errors, row["error"], None)
-    if isinstance(kind, type) and issubclass(kind, DecodekitError):
-        with suppress(TypeError):  # a class that needs more to be made
-            return kind(row["message"], **told)
-    return DecodekitError(row["message"], **told)
 
 
 def _files_of(documents: Any, read_as: Input) -> list[Input] | None:

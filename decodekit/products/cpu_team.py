@@ -10,8 +10,8 @@ A job is any function of `Callback` that does some of its units, and the place o
 a unit is an output, or attention (`step_code`).
 
 A helper that has nothing to do looks at the round for some 50 µs, since the next product of a step follows at once,
-and then sleeps in the kernel (a futex) until it is woken. It never holds the interpreter's lock. A product that is
-asked for while the team is busy with another thread's is made by the asking thread alone; its numbers are the same.
+and then sleeps in the kernel (a futex) until it is woken. It never holds the interpreter's lock. A job that is
+asked for while the team is busy with another thread's is done by the asking thread alone; its numbers are the same.
 
 On Linux alone; elsewhere there is a team of one.
 """
@@ -289,7 +289,7 @@ class Team:
 
 
 def team_state() -> int:
-    """The state of the team that makes products of the current thread; 0 if it makes them alone."""
+    """The state of the team of the current thread; 0 if it works alone."""
     threads = torch.get_num_threads()
     return 0 if threads == 1 or not _HAS_HELPERS else _team(threads - 1).state
 

@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 import decodekit as dk
+from decodekit import errors
 from decodekit.constraints.matching.compiler import CompiledGrammar
 from decodekit.errors import (
     DecodekitError,
@@ -25,10 +26,10 @@ from decodekit.errors import (
     OptionError,
     ResourceLimitError,
     UnsupportedSchemaError,
+    error_of,
 )
 from decodekit.jobs.documents.documents import document_seed
 from decodekit.jobs.documents.inputs import Input
-from decodekit.jobs.extracted_rows import error_of
 from decodekit.jobs.job_runner import Observer
 from decodekit.jobs.job_schema import reload_schema
 from tests.commands import Result
@@ -276,6 +277,11 @@ def test_an_error_is_read_back() -> None:
     assert isinstance(error_of(row), LengthError) and str(error_of(row)) == "DK101 m\n  try h"
     for name in ("NoSuchError", "collecting", "__doc__"):
         assert type(error_of({**row, "error": name})) is DecodekitError
+        assert type(error_of({**row, "error": name}, JobError)) is JobError
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, DecodekitError):
+            error = kind("m", at="a", hint="h", code="DK999")
+            assert type(error_of(error.to_dict())) is kind and error_of(error.to_dict()).to_dict() == error.to_dict()
 
 
 def test_memory_holds_one_document_at_a_time_on_the_way_in(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ A process of its own reads each new one first, within a limit of time and of mem
 
     endpoint                          process (`_COMMAND`)
     {"kind": "regex", "value": ...}   ->    made, and tried on the beginnings of a few texts
-                                      <-    {} or {"error": [class, cause, at, hint, code]}
+                                      <-    {} or {"error": what `DecodekitError.to_dict` tells}
     nothing for `compile_s` seconds: the process is ended, the request is refused, another process takes its place
 
 What has passed is made again by the engine, in no more time. A process is light: no torch, no model. It imports what
@@ -30,12 +30,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import decodekit
-import decodekit.errors
 from decodekit.constraints.engine.automaton import shared_automaton
 from decodekit.constraints.engine.recogniser import Recogniser
 from decodekit.constraints.engine.token_masks import Masks
 from decodekit.constraints.matching.compiler import check_satisfiable
-from decodekit.errors import DecodekitError, ResourceLimitError, ShutdownError
+from decodekit.errors import ConstraintError, DecodekitError, ResourceLimitError, ShutdownError, error_of
 from decodekit.serving.limits import Limits
 from decodekit.serving.requests.structure import Structure, constraint_of, in_field
 from decodekit.vocabulary import Vocabulary
@@ -194,10 +193,7 @@ class _Process:
             )
         if "error" not in answer:
             return None
-        name, cause, at, hint, code = answer["error"]
-        kind = getattr(decodekit.errors, name, decodekit.errors.ConstraintError)
-        error: DecodekitError = kind(cause, at=at, hint=hint, code=code)
-        return error
+        return error_of(answer["error"], ConstraintError)
 
     def _line(self, seconds: float) -> Any:
         """The next answer; None if there is none in time, or ever."""
@@ -286,7 +282,7 @@ def main(num_bytes: int, seconds: float) -> None:
             os._exit(1)  # the endpoint takes another process
         except Exception as error:
             fault = in_field(error, "")
-            answer = {"error": [type(fault).__name__, fault.cause, fault.at or None, fault.hint, fault.code]}
+            answer = {"error": fault.to_dict() | {"at": fault.at or None}}
         print(json.dumps(answer), flush=True)
 
 
