@@ -11,7 +11,8 @@ So a number does not depend on the rows beside it, on the number of threads, or 
 with these is the *tile*, so many outputs by so many rows, that is added up side by side in registers:
 
     1 x 1, 1 x 2   rows of x that stay in the first cache: one output after the other, so that the matrix is one stream.
-                   What comes 16 KiB later is fetched meanwhile: 0.8 of what a plain sum reads per second, 0.6 without
+                   What comes 8 KiB later is fetched meanwhile: 0.8 to 0.95 of what a plain sum reads per second, 0.5
+                   to 0.65 without (16 KiB where registers hold eight numbers)
     3 x 4, 4 x 2   more: three weight vectors and four of x for twelve multiply-adds; 3 x 8 where registers hold 16
                    numbers. The next tile's weights are fetched meanwhile
 
@@ -75,7 +76,7 @@ _BLOCK: Final = 1024  # numbers of a row that are added up together: eight rows 
 GROUP: Final = 12  # outputs whose blocks are read in turn, so that a packed block of x stays where it is
 ROOM: Final = GROUP * max(STEP_ROWS.values())
 """Float32 numbers that a product needs: totals."""
-_AHEAD: Final = 1 << 14  # bytes from a weight to one that is fetched meanwhile
+_AHEAD: Final = 1 << 13 if IS_WIDE else 1 << 14  # bytes from a weight to one that is fetched meanwhile
 _NEAR: Final = 4096  # numbers of x that stay in the first cache as a whole
 _IN_ONE_STREAM: Final = 6 if IS_WIDE else 2  # rows with which one output after the other is as quick as three
 
@@ -194,7 +195,7 @@ def _tile(num_outs: int, num_rows: int, is_packed: bool = True) -> Any:
     cells = [(n, r) for n in range(num_outs) for r in range(num_rows)]
     is_narrow = is_packed and not IS_WIDE
     num_parts = 2 if is_narrow and len(cells) > 2 else 1  # the partial sums are added up half by half
-    is_stream = is_narrow and num_parts == 1  # of one output after the other
+    is_stream = is_packed and num_outs == 1 and num_parts == 1  # of one output after the other
     lanes = LANES // num_parts
     part_of = ir.VectorType(_FLOAT, lanes)
 
