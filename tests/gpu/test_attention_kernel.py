@@ -217,7 +217,7 @@ def shares_found(
 
 
 @pytest.mark.slow
-@sized("num_batches", 12, slow=3000)
+@sized("num_batches", 12, slow=1000)
 def test_shares_are_those_handed_out_one_by_one(num_batches: int) -> None:
     """Up to five rows, of which a program looks at two at once; blocks of 4 tokens, with and without a window."""
     draw = random.Random(5)

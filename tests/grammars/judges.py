@@ -88,7 +88,8 @@ def parse_toml(text: str) -> None:
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        if not re.search("twice|overwrite|immutable|mutate", str(error)):  # keys that repeat: the head of the grammar
+        # Keys that repeat, see the head of the grammar.
+        if not re.search("twice|overwrite|immutable|mutate|Duplicate", str(error)):
             raise
 
 

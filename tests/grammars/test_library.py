@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import random
@@ -187,6 +188,14 @@ def test_roman_numerals_are_those_up_to_3999() -> None:
         numeral[:i] + letter + numeral[i:] for numeral in numerals[::37] for i in range(3) for letter in "IVXM"
     }
     assert [text for text in neighbours if accepts(grammar, text) != (text in set(numerals))] == []
+
+
+def test_short_lists_are_lists() -> None:
+    """A line of dashes alone, such as ``- - -``, is a thematic break."""
+    grammar = Grammar("bullet_list")
+    texts = ["- " + "".join(tail) for length in range(7) for tail in itertools.product("- a\n", repeat=length)]
+    accepted = [text for text in texts if accepts(grammar, text)]
+    assert len(accepted) > 100 and [text for text in accepted if not is_known_to("bullet_list", text)] == []
 
 
 def test_random_ipv6_addresses() -> None:

@@ -233,8 +233,8 @@ def test_a_model_with_hooks_of_accelerate() -> None:
     lm, expected = HuggingFaceLM(model), HuggingFaceLM(plain)
     assert lm.tier.name == "ragged"
     prompts, counts = torch.tensor([[3, 4, 5], [6, 7, 0]]), [3, 2]
-    out = lm.forward(prompts, counts, lm.new_cache(2, 4))
-    assert torch.equal(out, expected.forward(prompts, counts, expected.new_cache(2, 4)))
+    out = lm.forward(prompts, counts, lm.new_cache(2, 4))  # by its modules: hooks are not written down
+    torch.testing.assert_close(out, expected.forward(prompts, counts, expected.new_cache(2, 4)), atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_on_several_devices_is_run_by_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
