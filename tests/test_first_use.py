@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ import pytest
 
 from benchmarks import first_use
 from decodekit.first_use import AnnouncedCache, Announcer, announcer
+from decodekit.records.compiled_code import FunctionCache, kept
 from tests.reference.vocabularies import tekken_vocabulary
 
 
@@ -126,17 +129,51 @@ def test_compiled_code_is_found_by_the_next_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_where_nothing_can_be_kept_each_process_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decodekit.constraints.engine.compiled import numba_cache
-
-    def refuse(_: object) -> None:
+def test_where_nothing_can_be_kept_each_process_compiles() -> None:
+    def refuse(_: object) -> FunctionCache:
         raise RuntimeError("no folder")
 
     def double(number: int) -> int:
         return 2 * number
 
-    monkeypatch.setattr(numba_cache, "_QuickCache", refuse)
-    assert numba_cache.compiled(double)(4) == 8
+    assert kept(double, refuse)(4) == 8
+
+
+HELPER = """
+from decodekit.records.compiled_code import compiled
+FACTOR = {factor}
+@compiled
+def multiplied(x):
+    return {own} * x
+"""
+CALLER = """
+from decodekit.records.compiled_code import FunctionCache, KeptCode, kept
+from helper_of_this_test import FACTOR, multiplied
+def call(x):
+    return 100 * FACTOR + multiplied(x)
+call = kept(call, {cache})
+"""
+
+
+@pytest.mark.parametrize(("cache", "found"), [("KeptCode", [202, 202, 203, 503]), ("FunctionCache", [202] * 4)])
+def test_code_is_compiled_anew_after_a_change_of_what_it_calls(
+    cache: str, found: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of another file, and a constant; numba's own cache is the control that keeps the old code."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # changes follow each other within a tick of the clock
+    caller = tmp_path / "caller.py"
+    caller.write_text(CALLER.format(cache=cache))
+    told, hits = [], []
+    for factor, own in ((2, 2), (2, 2), (2, 3), (5, 3)):
+        (tmp_path / "helper_of_this_test.py").write_text(HELPER.format(factor=factor, own=own))
+        monkeypatch.delitem(sys.modules, "helper_of_this_test", raising=False)
+        importlib.invalidate_caches()
+        module = runpy.run_path(str(caller))
+        told.append(module["call"](1))
+        hits.append(module["call"].stats.cache_hits.total())
+    assert told == found
+    assert hits == [0, 1, int(cache != "KeptCode"), int(cache != "KeptCode")]
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ Threads take chunks of outputs from a counter (`cpu_team`): one that is held up 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -42,7 +41,7 @@ from numba import types
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
-from decodekit.first_use import AnnouncedCache
+from decodekit.records.compiled_code import announced, compiled
 
 MAX_ROWS: Final = 8
 """Most rows of a step that reading the weights takes longer than: what is made for few rows is made for these."""
@@ -89,17 +88,6 @@ _STORED: Final = (_FLOAT, ir.IntType(16), ir.HalfType(), ir.IntType(8))
 Value: TypeAlias = Any
 
 
-def compiled(function: Any) -> Any:
-    """The function, compiled on its first call without the interpreter's lock, and kept on disk where one can write."""
-    try:
-        dispatcher: Any = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-        dispatcher._cache = AnnouncedCache(dispatcher._cache)
-    except RuntimeError:  # no folder can be written: each process compiles for itself
-        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
-        dispatcher._cache = AnnouncedCache(None)
-    return dispatcher
-
-
 class Callback:
     """A function of int64, without a result, that compiled code calls by its address and is not compiled with."""
 
@@ -113,11 +101,7 @@ class Callback:
         found: Any = CFunc(
             self._function, (signature.args, signature.return_type), {}, {"nopython": True, "error_model": "numpy"}
         )
-        on_disk = None
-        with suppress(RuntimeError):  # no folder can be written
-            found.enable_caching()
-            on_disk = found._cache
-        found._cache = AnnouncedCache(on_disk)
+        found._cache = announced(self._function)
         found.compile()
         self._compiled = found  # as long as its address is known
         return int(found.address)

@@ -46,10 +46,10 @@ from decodekit.products.cpu_products import (
     WEIGHTS,
     Callback,
     called,
-    compiled,
     outputs,
     pack,
 )  # fmt: skip
+from decodekit.records.compiled_code import compiled
 
 # Places of the state, int64; what several threads write has a line of the cache (8 numbers) for itself.
 _BUSY: Final = 0  # 1 while a thread has the team

@@ -39,7 +39,6 @@ from decodekit.products.cpu_products import (
     VECTOR,
     Callback,
     called,
-    compiled,
     four_by_one,
     multiply_add,
     one_by_one,
@@ -48,6 +47,7 @@ from decodekit.products.cpu_products import (
     write,
 )  # fmt: skip
 from decodekit.products.cpu_team import ask, code_of, do, lending, product, threads_of
+from decodekit.records.compiled_code import compiled
 
 
 class Op(IntEnum):
@@ -228,7 +228,7 @@ def _filled(scratch: int, n: int, value: float) -> int:
 
 
 @compiled
-def _two(op: int, out: int, a: int, b: int, n: int, x: float) -> None:
+def _two(op: int, out: int, a: int, b: int, n: int, x: Any) -> None:
     """Operations on two operands of n float32 numbers."""
     if op == Op.ADD:
         for i in range(n):

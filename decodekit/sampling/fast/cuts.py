@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decodekit.sampling.fast.logit_blocks import BLOCK, compiled
+from decodekit.records.compiled_code import compiled
+from decodekit.sampling.fast.logit_blocks import BLOCK
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

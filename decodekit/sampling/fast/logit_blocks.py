@@ -6,38 +6,14 @@ nothing in them can be among the likeliest tokens (``cuts``), or win a draw (``d
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from decodekit.first_use import AnnouncedCache
+from decodekit.records.compiled_code import compiled
 
 BLOCK = 64
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def compiled(function: _Function) -> _Function:
-    """The function, compiled on its first call for the types of its arguments, and kept on disk where one can write.
-
-    A long wait is announced, see `first_use`.
-
-    A compiled function calls only such as are in its own module: numba notices that a file has changed, not that
-    another one has.
-    """
-    dispatcher: Any
-    try:
-        dispatcher = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-        dispatcher._cache = AnnouncedCache(dispatcher._cache)
-    except RuntimeError:  # no folder can be written: each process compiles for itself
-        dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
-        dispatcher._cache = AnnouncedCache(None)
-    kernel: _Function = dispatcher
-    return kernel
-
 
 # A float32 as an int32 with the same order; the other direction is the same. NaN lies beyond the infinities.
 _ABS = np.int32(0x7FFFFFFF)

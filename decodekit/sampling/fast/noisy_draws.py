@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from decodekit.sampling.fast.logit_blocks import BLOCK, compiled
+from decodekit.records.compiled_code import compiled
+from decodekit.sampling.fast.logit_blocks import BLOCK
 from decodekit.sampling.noise import FACTOR1, FACTOR2, GOLDEN
 from decodekit.sampling.tolerances import NEAR
 

@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from decodekit.constraints.engine.automaton import DEAD, FINAL, NOT_EXPANDED, OPEN, Int32Array, UInt8Array
-from decodekit.constraints.engine.compiled.numba_cache import compiled, part
 from decodekit.constraints.engine.configurations import BUNDLE, CUT, Int64Array
+from decodekit.records.compiled_code import kernel, part
 
 Int: TypeAlias = "int | np.integer[Any]"
 
@@ -412,7 +412,7 @@ def _run_below(run: Run, root: Int) -> Int:
 # -- kernels
 
 
-@compiled
+@kernel
 def run(
     table: Int32Array, kinds: UInt8Array, endings: Int32Array, low: Int32Array, high: Int32Array,
     captures: UInt8Array, permitted: Int32Array, num_permitted: Int32Array,
@@ -444,7 +444,7 @@ def run(
     return DONE
 
 
-@compiled
+@kernel
 def walk(
     table: Int32Array, kinds: UInt8Array, endings: Int32Array,
     byte: UInt8Array, depth: Int32Array, end: Int32Array, first: Int32Array, tokens: Int32Array,
@@ -507,14 +507,14 @@ def _with_exit(exits: Int32Array, seen: UInt8Array, num_exits: Int, node: Int, l
     return num_exits + 1
 
 
-@compiled
+@kernel
 def add_tokens(nodes: Int32Array, first: Int32Array, tokens: Int32Array, words: Int32Array) -> None:
     """Set the bits of the tokens of some nodes."""
     for node in nodes:
         _add_tokens_of(node, first, tokens, words)
 
 
-@compiled
+@kernel
 def divide(
     text: UInt8Array,
     top: Int32Array,
