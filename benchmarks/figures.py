@@ -11,6 +11,7 @@ Below every table stand the record, its commit and its machine. `rendered` is a 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,16 +57,15 @@ def _row(rows: Sequence[Record], **wanted: object) -> Record:
     return next(row for row in rows if all(row[name] == value for name, value in wanted.items()))
 
 
-def loop() -> str:
-    """The loop beside transformers, and beside llama.cpp if that has been recorded."""
-    found = load("loop")["rows"]
+def loop(name: str = "loop") -> str:
+    """The loop beside transformers, and beside llama.cpp if a record has that."""
+    found = load(name)["rows"]
     rows = [
         [
             f"{row['model']}, {row['strategy']}",
             f"{row['dtype']}, {row['num_threads']}",
             f"{row['batch_size']}",
-            f"{row['decodekit']:,.0f}",
-            f"{row['generate']:,.0f}",
+            *(f"{row[side]:,.{int(row[side] < 10)}f}" for side in ("decodekit", "generate")),
             f"{row['ratio_generate']:.2f}, {' to '.join(f'{end:.2f}' for end in row['ratio_generate_p10_p90'])}",
             f"{row['ratio_bare']:.2f}" if "ratio_bare" in row else "",
             f"{row['ratio_generate_batch']:.1f}" if "ratio_generate_batch" in row else "",
@@ -79,9 +79,9 @@ def loop() -> str:
     )  # fmt: skip
     versions = next((row["versions"] for row in found if "llama.cpp" in row), None)
     if versions is None:
-        return table(heads[:-1], [row[:-1] for row in rows]) + source("loop")
+        return table(heads[:-1], [row[:-1] for row in rows]) + source(name)
     told = f"llama.cpp is that of llama_cpp_python {versions['llama_cpp_python']}, in F32, BF16, F16 or Q8_0."
-    return table(heads, rows) + f"\n{told}\n" + source("loop")
+    return table(heads, rows) + f"\n{told}\n" + source(name)
 
 
 def pairs() -> str:
@@ -310,6 +310,7 @@ def front() -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "front": front,
     "loop": loop,
+    "loop-1b": functools.partial(loop, "loop-1b"),
     "pairs": pairs,
     "speculation": speculation,
     "sampler": sampler,
