@@ -69,6 +69,7 @@ class Batch(Generic[G]):
     _free: list[int] = field(default_factory=list)
     _most: int = 1 << 31  # groups at a time, since memory ran out
     _is_shrunk: bool = False  # whether the cache lost rows
+    _is_emptied: bool = True  # whether rows without a group hold nothing
     _number: int = 0
     _model_state: object = None
 
@@ -339,7 +340,10 @@ class Batch(Generic[G]):
         live = [group for group in self.groups if not group.is_done]
         *others, youngest = sorted(live, key=lambda group: group.number)
         if self.decoder.recover(live, self.rows):
-            if self.rows.drop_all():
+            had_any = self.rows.drop_all() or not self._is_emptied  # rows without a group hold what nobody keeps
+            self.rows.cache.reset(list(self._free))
+            self._is_emptied = True
+            if had_any:
                 return
         elif others:  # a search that was broken off begins anew
             for group in others:
@@ -388,6 +392,7 @@ class Batch(Generic[G]):
         is_sound = group.error is None and group.sequence.error is None if is_sound is None else is_sound
         self.rows.leave(group, is_sound=is_sound)
         self._free += reversed(group.rows)
+        self._is_emptied = False
         group.rows = []
         for groups in (self.reading, self.running):
             if group in groups:
