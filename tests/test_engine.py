@@ -467,6 +467,17 @@ def test_memory_that_runs_out(options: dict[str, Any]) -> None:
     assert [comparable(one) for one in found] == [comparable(one) for one in alone]
 
 
+def test_short_texts_that_have_ended_leave_their_memory() -> None:
+    """They are too short to be kept for others, and a text that has come to be alone needs what they hold."""
+    llm = LLM(Full(), ToyTokenizer())
+    Full.room = 40
+    with llm.engine(batch_size=4) as engine:
+        long = engine.submit("a", max_new_tokens=30, seed=0)
+        short = [engine.submit(prompt, max_new_tokens=2) for prompt in ("abcdefghij", "bcdefghijk", "cdefghijkl")]
+        assert [one.result(30).error for one in short] == [None] * 3
+        assert comparable(long.result(30)) == comparable(toy_llm().generate("a", max_new_tokens=30, seed=0))
+
+
 # --- anything at any time --------------------------------------------------------------------------------------------
 
 

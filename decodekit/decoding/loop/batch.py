@@ -69,7 +69,6 @@ class Batch(Generic[G]):
     _free: list[int] = field(default_factory=list)
     _most: int = 1 << 31  # groups at a time, since memory ran out
     _is_shrunk: bool = False  # whether the cache lost rows
-    _is_emptied: bool = True  # whether rows without a group hold nothing
     _number: int = 0
     _model_state: object = None
 
@@ -340,10 +339,7 @@ class Batch(Generic[G]):
         live = [group for group in self.groups if not group.is_done]
         *others, youngest = sorted(live, key=lambda group: group.number)
         if self.decoder.recover(live, self.rows):
-            had_any = self.rows.drop_all() or not self._is_emptied  # rows without a group hold what nobody keeps
-            self.rows.cache.reset(list(self._free))
-            self._is_emptied = True
-            if had_any:
+            if self.rows.drop_all(self._free):
                 return
         elif others:  # a search that was broken off begins anew
             for group in others:
@@ -364,7 +360,7 @@ class Batch(Generic[G]):
         groups = sorted(self.groups, key=lambda group: group.rows[0])
         if not groups or not getattr(rows.cache, "copies_scattered_rows", True):
             return
-        rows.drop_all()
+        rows.drop_all(self._free)
         order = [row for group in groups for row in group.rows]
         rows.cache.reorder(torch.tensor(order))
         if rows.table is not None:
@@ -392,7 +388,6 @@ class Batch(Generic[G]):
         is_sound = group.error is None and group.sequence.error is None if is_sound is None else is_sound
         self.rows.leave(group, is_sound=is_sound)
         self._free += reversed(group.rows)
-        self._is_emptied = False
         group.rows = []
         for groups in (self.reading, self.running):
             if group in groups:

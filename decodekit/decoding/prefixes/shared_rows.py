@@ -179,10 +179,15 @@ class SharedRows(CacheRows):
         if row in self._left:
             self._keep_left(row)
 
-    def drop_all(self) -> bool:
-        """Forget all that no group needs, because memory is short; whether there was anything."""
-        had_any = bool(self._left) or len(self._store) > 0
-        self.cache.reset([*self._left])
+    def drop_all(self, free: Sequence[int]) -> bool:
+        """Forget all that no group needs, because memory is short; whether there was anything.
+
+        Args:
+            free: the rows without a group: those of short texts hold what is of no use to others.
+        """
+        lengths = host_lengths(self.cache)
+        had_any = any(lengths[row] for row in free) or len(self._store) > 0
+        self.cache.reset([*free])
         self._left.clear()
         self._left_by_head.clear()
         self._store.clear()
