@@ -401,7 +401,7 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def main() -> None:
-    """Measure, print the table, write ``loop.json`` into the folder of the records or another."""
+    """Measure, print the table, write ``loop.json`` (or ``loop-1b.json``) into the folder of the records or another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--sizes", nargs="+", default=["2", "9", "52", "tiny"], metavar="SIZE")
@@ -432,7 +432,7 @@ def main() -> None:
         return
     record.write_into(
         arguments.into,
-        "loop",
+        "loop-1b" if arguments.sizes == ["1000"] else "loop",
         rows,
         num_repeats=arguments.repeats,
         max_new_tokens=arguments.tokens,
