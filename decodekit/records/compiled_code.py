@@ -23,6 +23,7 @@ import numba
 import numpy as np
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numba.core.extending import _Intrinsic
 from numba.core.runtime import rtsys
 
 from decodekit.first_use import AnnouncedCache
@@ -102,10 +103,9 @@ def _function_of(value: Any) -> Any:
     """The Python function of a compiled function, of an intrinsic, or of a function that writes code for one."""
     if isinstance(value, Dispatcher):
         return value.py_func
-    if isinstance(value, numba.core.extending._Intrinsic):
+    if isinstance(value, _Intrinsic):
         return value._defn
-    is_own = isinstance(value, FunctionType) and value.__module__.startswith("decodekit.")
-    return value if is_own else None
+    return value if isinstance(value, FunctionType) and value.__module__.startswith("decodekit.") else None
 
 
 def kept(function: _Function, cache: _Cache = KeptCode, **options: Any) -> _Function:
