@@ -259,20 +259,23 @@ class LlamaCpp:
 
 
 @contextmanager
-def llama_cpp(size: str, dtype: str, num_threads: int, batch_size: int) -> Iterator[LlamaCpp | None]:
-    """llama.cpp over a size's weights; None, and said, where it is absent or the weights are not at hand."""
+def llama_cpp(size: str, dtype: str, num_threads: int, batch_size: int, place: Path) -> Iterator[LlamaCpp | None]:
+    """llama.cpp over a size's weights; None, and said, where it is absent or the weights are not at hand.
+
+    Random weights are saved in a folder of `place`, with a GGUF file of each type beside them, for later calls.
+    """
     rivals, absent = os.environ.get(VARIABLE), f"{VARIABLE} names no environment"
     if rivals and size in (*SIZES, "tiny"):
-        with tempfile.TemporaryDirectory(prefix="decodekit-loop-") as folder:
-            if size in SIZES:
-                random_model(size, torch.float32, 1, 1).module.save_pretrained(folder)
-            options = "--model", folder if size in SIZES else f"{MODEL}", "--dtype", dtype, "--rows", f"{batch_size}"
-            python = python_of(LLAMA_CPP, Path(rivals).absolute())
-            with Worker(LLAMA_CPP, python, num_threads, *options) as worker:
-                if worker.absent is None:
-                    yield LlamaCpp(worker, batch_size)
-                    return
-                absent = f"{worker.absent} is absent"
+        folder = place / size if size in SIZES else MODEL
+        if not folder.exists():
+            random_model(size, torch.float32, 1, 1).module.save_pretrained(folder)
+        options = "--model", f"{folder}", "--dtype", dtype, "--rows", f"{batch_size}"
+        python = python_of(LLAMA_CPP, Path(rivals).absolute())
+        with Worker(LLAMA_CPP, python, num_threads, *options) as worker:
+            if worker.absent is None:
+                yield LlamaCpp(worker, batch_size)
+                return
+            absent = f"{worker.absent} is absent"
     elif rivals:
         absent = f"{size} is of no known folder"
     Console(stderr=True).print(f"{LLAMA_CPP} is left out: {absent}", highlight=False, soft_wrap=True)
@@ -354,8 +357,10 @@ def sides_of(setup: Setup, strategy: str, batch_size: int, wanted: Collection[st
     return sides
 
 
-def rows_of(arguments: argparse.Namespace, dtype: str, num_threads: int, size: str, batch_size: int) -> Iterator[Row]:
-    """A row for each strategy."""
+def rows_of(
+    arguments: argparse.Namespace, dtype: str, num_threads: int, size: str, batch_size: int, place: Path
+) -> Iterator[Row]:
+    """A row for each strategy; weights of other sides stand at a place."""
     torch.set_num_threads(num_threads)
     make = random_model if size in SIZES else bundled
     setup = make(size, getattr(torch, dtype), batch_size * arguments.prompts, arguments.tokens)
@@ -363,8 +368,8 @@ def rows_of(arguments: argparse.Namespace, dtype: str, num_threads: int, size: s
     if (dtype, num_threads) != (arguments.dtypes[0], arguments.threads[0]):
         wanted.discard("generate_batch")
     is_greedy = "greedy" in arguments.strategies
-    rival = llama_cpp(size, dtype, num_threads, batch_size) if is_greedy and LLAMA_CPP in wanted else nullcontext()
-    with rival as llama:
+    is_there = is_greedy and LLAMA_CPP in wanted
+    with llama_cpp(size, dtype, num_threads, batch_size, place) if is_there else nullcontext() as llama:
         for strategy in arguments.strategies:
             row: Row = {
                 "model": setup.name,
@@ -419,17 +424,22 @@ def main() -> None:
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     rows: list[Row] = []
     log = Console(stderr=True)
-    for world in itertools.product(arguments.dtypes, arguments.threads, arguments.sizes, arguments.batch):
-        dtype, _, size, _ = world
-        if dtype == "int8" and size not in SIZES:
-            log.print(f"{size} is left out in int8: its weights are loaded as they are")
-            continue
-        for row in rows_of(arguments, *world):
-            rows.append(row)
-            log.print(json.dumps(row), highlight=False, soft_wrap=True)
+    with tempfile.TemporaryDirectory(prefix="decodekit-loop-") as place:
+        for world in itertools.product(arguments.dtypes, arguments.threads, arguments.sizes, arguments.batch):
+            dtype, _, size, _ = world
+            if dtype == "int8" and size not in SIZES:
+                log.print(f"{size} is left out in int8: its weights are loaded as they are")
+                continue
+            for row in rows_of(arguments, *world, Path(place)):
+                rows.append(row)
+                log.print(json.dumps(row), highlight=False, soft_wrap=True)
+                if not arguments.no_record:
+                    keep(rows, arguments, load_before)
     show(rows)
-    if arguments.no_record:
-        return
+
+
+def keep(rows: Sequence[Row], arguments: argparse.Namespace, load_before: float) -> None:
+    """Write the whole record, after each row, so that a run that is stopped leaves the rows that it has."""
     record.write_into(
         arguments.into,
         "loop-1b" if arguments.sizes == ["1000"] else "loop",

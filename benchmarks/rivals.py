@@ -323,10 +323,11 @@ CONTEXT: Final = 1024
 
 @contextmanager
 def gguf_file(folder: Path, dtype: str) -> Iterator[Path]:
-    """A GGUF file of a model, until llama.cpp has it in memory."""
+    """A GGUF file of a model: beside its weights, or, of the bundled one, until llama.cpp has it in memory."""
     with tempfile.TemporaryDirectory(prefix="decodekit-rivals-") as place:
-        path = Path(place) / "model.gguf"
-        write_gguf(path, folder, dtype)
+        path = (Path(place) if folder == MODEL else folder) / f"{dtype}.gguf"
+        if not path.exists():
+            write_gguf(path, folder, dtype)
         yield path
 
 

@@ -124,12 +124,12 @@ def test_the_table_of_the_loop_has_llama_cpp_if_the_record_has(monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["2", "tiny"])
-def test_llama_cpp_continues_as_decodekit_does(size: str) -> None:
+def test_llama_cpp_continues_as_decodekit_does(size: str, tmp_path: Path) -> None:
     if not os.environ.get(peers.VARIABLE):
         pytest.skip(f"{peers.VARIABLE} names no environment of the rivals")
     make = loop.random_model if size in loop.SIZES else loop.bundled
     setup = make(size, torch.float32, 3, 40)
-    with loop.llama_cpp(size, "float32", 1, 2) as side:
+    with loop.llama_cpp(size, "float32", 1, 2, tmp_path) as side:
         if side is None:
             pytest.skip("llama.cpp is not in the environment of the rivals")
         expected = loop.run_decodekit(setup, Greedy(), 2)
