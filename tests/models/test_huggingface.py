@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -460,3 +462,29 @@ def test_a_model_that_rescales_its_own_weights_keeps_them() -> None:
     assert not all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
     again = lm.forward(*padded([tokens(0, 6)]), lm.new_cache(1, 8))  # with what the model has made of its weights
     torch.testing.assert_close(again[0], own, atol=1e-4, rtol=1e-4)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """What is left is not found by the collector."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@few(3, "llama", "jamba")
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_weights_go_with_their_model(name: str, no_collections: None) -> None:
+    """At once, where those of its modules alone do, which is the control: a collection may come much later."""
+
+    def are_left(is_run: bool) -> bool:
+        module = architectures.build(name)
+        weights = weakref.ref(next(module.parameters()))
+        if is_run:
+            greedy(HuggingFaceLM(module), [tokens(0, 9), tokens(1, 3)], 5)
+        del module
+        return weights() is not None
+
+    are_left(False)  # what the first model of a process leaves
+    assert are_left(True) == are_left(False) == (name == "mamba")

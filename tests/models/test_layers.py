@@ -15,6 +15,7 @@ from decodekit.models.layers import EarlyExits, Exit, HiddenStates, decoder_laye
 from tests.models import architectures
 from tests.models.architectures import tokens
 from tests.models.test_huggingface import longrope_model
+from tests.models.test_replay import num_proven
 from tests.reference.contrast import exit_logits, hidden_states
 from tests.reference.generation import ToyLM, hashed_law
 from tests.reference.models import plain_logits
@@ -107,7 +108,7 @@ def test_steps_that_show_layers_are_not_replayed() -> None:
             assert torch.allclose(hidden[0, 0], expected[-1][place], atol=1e-4)
         torch.testing.assert_close(logits[0], reference[place], atol=1e-3, rtol=1e-4)
     replays: Any = lm._runner._replays  # type: ignore[union-attr]
-    assert replays.num_replayable() == 1
+    assert num_proven(replays) == 1
 
 
 def test_longrope_rows_on_both_sides_of_the_limit_show_their_layers() -> None:

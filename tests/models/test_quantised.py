@@ -25,6 +25,7 @@ from decodekit.models.programs.proof import NUM_PROOFS
 from decodekit.products.cpu_products import PRODUCT_ROWS
 from tests.models import architectures
 from tests.models.test_huggingface import Checked, tokens
+from tests.models.test_replay import num_proven
 from tests.reference.generation_tokenizer import small_tokenizer
 from tests.sizes import few
 
@@ -182,7 +183,7 @@ def test_steps_are_recorded_or_left_alone(kind: str) -> None:
     lm.forward(torch.tensor([[3, 4], [5, 6]]), [2, 2], cache)
     for _ in range(NUM_PROOFS + 3):
         out = lm.forward(torch.tensor([[7], [8]]), [1, 1], cache)
-    assert run._replays.num_replayable() == (0 if kind == "tensors" else 1)  # type: ignore[union-attr]
+    assert num_proven(run._replays) == (0 if kind == "tensors" else 1)
     rows = [[3, 4], [5, 6]]
     for row, token in zip(rows, (7, 8), strict=True):
         row += [token] * (NUM_PROOFS + 3)

@@ -72,6 +72,11 @@ def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
     return max(float((one - other).abs().max() / other.std()) for one, other in zip(ours, theirs, strict=True))
 
 
+def num_proven(replays: Any) -> int:
+    """How many kinds of steps are written down and proven."""
+    return sum(kind.proof.is_proven for kind in replays._kinds.values())
+
+
 def programs(lm: HuggingFaceLM) -> list[step_program.StepProgram]:
     kinds = runner(lm)._replays._kinds.values()
     return [kind.program for kind in kinds if kind.program is not None and not kind.proof.is_refused]
@@ -89,7 +94,7 @@ def test_programs_come_to_the_logits_of_the_modules(name: str, options: dict[str
         asked = prompt_lengths, width, wanted
         assert apart(drafted(lm, *asked), drafted(plain, *asked)) < most
     is_written = name != "deepseek_v3"  # which multiplies what its cache holds before it attends
-    assert runner(lm)._replays.num_replayable() == 6 * is_written
+    assert num_proven(runner(lm)._replays) == 6 * is_written
     assert len(programs(lm)) == 6 * is_written
 
 
@@ -101,7 +106,7 @@ def test_programs_of_states(name: str) -> None:
     for prompt_lengths in ([5], [4, 4], [3, 9, 6]):
         assert apart(decoded(lm, prompt_lengths), decoded(plain, prompt_lengths)) < ROUNDING
         assert apart(*(drafted(one, prompt_lengths, 3, "all") for one in (lm, plain))) < ROUNDING
-    assert runner(lm)._replays.num_replayable() == 3
+    assert num_proven(runner(lm)._replays) == 3
 
 
 @few(1)
@@ -115,7 +120,7 @@ def test_programs_of_short_types(name: str, dtype: torch.dtype) -> None:
     runner(plain)._replays = None
     wanted = [one.float() for one in decoded(exact, [3, 9, 6])]
     ours, theirs = decoded(lm, [3, 9, 6]), decoded(plain, [3, 9, 6])
-    assert runner(lm)._replays.num_replayable() == 1
+    assert num_proven(runner(lm)._replays) == 1
     assert apart(ours, wanted) < 1.5 * apart(theirs, wanted) + 1e-3
 
 
@@ -174,7 +179,7 @@ def _many_tokens_beside_single_ones(name: str, dtype: torch.dtype, monkeypatch: 
             found = lm.forward(steps, [width] * len(rows), cache, rows, logits=[width] * len(rows))
         if torch.equal(found.view(len(rows), width, -1), together[rows, :width]):
             equal.append(len(rows) * width)
-    assert runner(lm)._replays.num_replayable() == 3
+    assert num_proven(runner(lm)._replays) == 3
     return equal
 
 
@@ -182,7 +187,7 @@ def test_costs_of_drafts_are_those_of_programs() -> None:
     """Those of steps of 2, 4, 6, 10 and 18 tokens, the last of which are not written down from the first one on."""
     lm = HuggingFaceLM(build("llama"))
     measured_costs(lm, 8, num_rows=2, num_read=4)
-    assert runner(lm)._replays.num_replayable() == 5
+    assert num_proven(runner(lm)._replays) == 5
 
 
 def test_the_modules_are_not_that_exact() -> None:
@@ -215,7 +220,7 @@ def test_many_tokens_multiply_by_torch(name: str, monkeypatch: pytest.MonkeyPatc
     for prompt_lengths, width in (([3, 9, 6], 4), ([5, 5], 5), ([4] * 9, 8)):
         assert apart(*(drafted(one, prompt_lengths, width, width) for one in (lm, plain))) < ROUNDING
     assert {key[1] for key in runner(lm)._replays._kinds} == {16, 96}
-    assert runner(lm)._replays.num_replayable() == 2 and programs(lm)[0].calls
+    assert num_proven(runner(lm)._replays) == 2 and programs(lm)[0].calls
 
 
 @pytest.mark.parametrize("is_widened", [True, False])
@@ -243,7 +248,7 @@ def test_uneven_rows_and_rows_out_of_order() -> None:
             out.append(one.forward(steps, [1, 2, 1], cache, [3, 0, 2], logits=[1, 2, 1]).clone())
             out.append(one.forward(steps, [2, 1, 2], cache, [1, 3, 0]).clone())
         found.append(out)
-    assert apart(*found) < ROUNDING and runner(lm)._replays.num_replayable() == 2
+    assert apart(*found) < ROUNDING and num_proven(runner(lm)._replays) == 2
 
 
 def test_a_program_runs_no_module() -> None:
@@ -378,7 +383,7 @@ def test_what_cannot_be_written_down_is_run_by_the_modules(kind: type[nn.Module]
     for module in runner(lm).module.modules():
         vars(module).update({"is_on": True} if type(module) is _Counts else {})
     out = decoded(lm, [5])
-    assert runner(lm)._replays.num_replayable() == 0 and len(out) == NUM_STEPS
+    assert num_proven(runner(lm)._replays) == 0 and len(out) == NUM_STEPS
     assert all(kind.proof.is_refused for kind in runner(lm)._replays._kinds.values())
 
 
@@ -395,7 +400,7 @@ def test_a_program_that_differs_is_refused(name: str, place: int, monkeypatch: p
     monkeypatch.setattr(replay.StepFrame, "run", wrong)
     for ours, theirs in zip(decoded(lm, [5]), decoded(plain, [5]), strict=True):
         assert torch.equal(ours, theirs)
-    assert runner(lm)._replays.num_replayable() == 0
+    assert num_proven(runner(lm)._replays) == 0
 
 
 def test_a_branch_on_the_number_of_slots_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +412,7 @@ def test_a_branch_on_the_number_of_slots_is_not_written_down(monkeypatch: pytest
     monkeypatch.setattr(step_program.Writer, "append", branching)
     lm, _ = loaded("llama")
     decoded(lm, [5])
-    assert runner(lm)._replays.num_replayable() == 0
+    assert num_proven(runner(lm)._replays) == 0
 
 
 def test_new_weights_reach_the_programs() -> None:

@@ -159,13 +159,11 @@ class Replays:
 
     Args:
         module: the model with decodekit's attention function, on a CPU.
-        run: how the module is called.
         layers: what each layer stores.
     """
 
-    def __init__(self, module: nn.Module, run: Run, layers: dict[int, LayerShape]) -> None:
+    def __init__(self, module: nn.Module, layers: dict[int, LayerShape]) -> None:
         self._module = module
-        self._run_modules = run
         self._layers = layers
         self._kinds: dict[Hashable, _StepKind] = {}
         self._places = WeightPlaces(module)
@@ -179,11 +177,12 @@ class Replays:
         cache: RaggedCache,
         rows: Rows,
         wanted: LogitsKind,
+        call: Run,
         eager: Callable[[], Tensor],
     ) -> Tensor:
         """Logits [P, V] of a pass, whose tokens the cache holds then; see `causal_lm.CausalLM.forward`.
 
-        `wanted` is not "all"; `eager` makes them with the modules.
+        `wanted` is not "all"; `eager` makes them with the modules, and `call` is how these are called.
         """
         chosen = list(range(cache.num_rows)) if rows is None else list(rows)
         starts, ends = cache.reserve(num_tokens, chosen)
@@ -198,7 +197,7 @@ class Replays:
             if [*counts] != [*num_tokens]:
                 ends_of = zip(accumulate(num_tokens), counts, strict=True)
                 places = torch.tensor([place for end, count in ends_of for place in range(end - count, end)])
-        [out] = self.step(flat, chosen, starts, cache, lambda _: [eager()], places=places)
+        [out] = self.step(flat, chosen, starts, cache, call, lambda _: [eager()], places=places)
         cache.commit(ends, rows)
         return out
 
@@ -208,6 +207,7 @@ class Replays:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: RaggedCache,
+        call: Run,
         eager: Callable[[Sequence[Tensor]], list[Tensor]],
         states: Sequence[Tensor] = (),
         places: Tensor | None = None,
@@ -217,6 +217,7 @@ class Replays:
         Args:
             tokens: int64 [M, 1].
             rows, positions: [M], where they are in the cache, which has slots for them.
+            call: how the module is called. It is not kept: whose method it is would outlive its last user.
             eager: makes what is wanted with the modules, of states. Running a step twice writes the same keys and
                 values twice.
             states: that the step begins with, [M, ...]; it may write into them.
@@ -225,7 +226,7 @@ class Replays:
         num_tokens, num_added = len(rows), 0
         if num_tokens > MAX_ROWS and not states:  # few kinds: what is added goes where nothing is read
             num_added = -num_tokens % (MAX_ROWS if num_tokens <= _FINE else _COARSE)
-        kind = self._kind_of(num_tokens + num_added, type(cache), states)
+        kind = self._kind_of(num_tokens + num_added, type(cache), call, states)
         if kind is None or (program := kind.program) is None:
             return eager(states)
         at = slots = np.array(positions)[:, None]
@@ -235,7 +236,7 @@ class Replays:
             slots = np.concatenate([at, np.full((num_added, 1), cache.capacity)])
             at = np.concatenate([at, np.zeros((num_added, 1), np.int64)])
 
-        def run(states: Sequence[Tensor]) -> list[Tensor]:
+        def replayed(states: Sequence[Tensor]) -> list[Tensor]:
             frame = kind.frames.pop() if kind.frames else StepFrame(program)
             try:
                 inputs = [tokens, torch.from_numpy(at), *states]
@@ -245,10 +246,10 @@ class Replays:
             return [out[:num_tokens] if places is None else out[places], *left]
 
         if kind.proof.is_proven:
-            return run(states)
+            return replayed(states)
         expected = eager([state.clone() for state in states])
         try:
-            out = run([state.clone() for state in states])
+            out = replayed([state.clone() for state in states])
         except Exception:  # a shape that was right for zeros alone
             kind.proof.is_refused = True
         # What the program has come to is taken, so that a text does not depend on what was decoded before it.
@@ -256,7 +257,9 @@ class Replays:
             return out
         return eager(states)  # anew: the cache has what the program wrote
 
-    def _kind_of(self, num_tokens: int, cache: type[RaggedCache], states: Sequence[Tensor]) -> _StepKind | None:
+    def _kind_of(
+        self, num_tokens: int, cache: type[RaggedCache], call: Run, states: Sequence[Tensor]
+    ) -> _StepKind | None:
         """The kind of a step that has been written down; None if the modules run it."""
         key = cache, num_tokens
         kind = self._kinds.get(key) or self._kinds.setdefault(key, _StepKind(Proof(self._tolerance)))
@@ -265,7 +268,7 @@ class Replays:
             if num_tokens > MAX_ROWS and kind.num_seen < WRITE_AFTER:
                 return None
             try:
-                kind.program = self._written(num_tokens, cache, states)
+                kind.program = self._written(num_tokens, cache, call, states)
             except Exception:  # whatever a model does that cannot be written down; then its modules go on running it
                 kind.proof.is_refused = True
         if kind.proof.is_refused:
@@ -275,11 +278,7 @@ class Replays:
             return None
         return kind
 
-    def num_replayable(self) -> int:
-        """How many kinds of steps are written down and proven."""
-        return sum(kind.proof.is_proven for kind in list(self._kinds.values()))
-
-    def _written(self, num_tokens: int, kind: type[RaggedCache], states: Sequence[Tensor] = ()) -> StepProgram:
+    def _written(self, num_tokens: int, kind: type[RaggedCache], call: Run, states: Sequence[Tensor]) -> StepProgram:
         """Write a step of so many tokens down, over rows of zeros.
 
         Raises:
@@ -296,7 +295,7 @@ class Replays:
             starts, ends = [FEW_SLOTS - 1] * num_tokens, [FEW_SLOTS] * num_tokens
             like = Step(starts, ends, 1, positions, recording=writer)
             with writer:
-                return writer.program(self._run_modules(self._module, tokens, like, writer, copies))
+                return writer.program(call(self._module, tokens, like, writer, copies))
 
         with torch.inference_mode(False), torch.no_grad():
             program = written(FEW_SLOTS)

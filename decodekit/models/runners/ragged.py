@@ -113,7 +113,7 @@ class RaggedModel:
                 self.paged.read_long_rows_by(long_module, limit)
         self._replays: Replays | None = None
         if self.device.type == "cpu" and not rewrites and not own_attention and not self.is_spread:
-            self._replays = Replays(self.module, self._run_last, self.layers)
+            self._replays = Replays(self.module, self.layers)
         self._long: RaggedModel | None = None
         """The runner of rows of a rectangle beyond the limit of LongRoPE; None if there is no such limit."""
         if long_module is not None:
@@ -254,7 +254,7 @@ class RaggedModel:
         is_begun = min(lengths if rows is None else [lengths[row] for row in rows]) > 0
         is_step = is_begun and sum(num_tokens) <= MAX_TOKENS and max(num_tokens) <= MAX_WIDTH
         if self._replays is not None and is_step and logits != "all" and hidden is None and not self.is_strict:
-            return self._replays.logits(tokens, num_tokens, cache, rows, logits, by_modules)
+            return self._replays.logits(tokens, num_tokens, cache, rows, logits, self._run_last, by_modules)
         out = by_modules()
         cache.commit(cache.ends(num_tokens, rows), rows)
         return out

@@ -236,7 +236,7 @@ class RecurrentModel(RaggedModel):
         """Recorded steps of a token after a state, on a CPU; not where the modules hold their state themselves."""
         if self.device.type != "cpu" or self._holders or self.is_spread:
             return None
-        return Replays(self.module, self._run_next, self.layers)
+        return Replays(self.module, self.layers)
 
     @torch.inference_mode()
     def _find_layers(self, shared: SharedInputs | None = None) -> dict[int, LayerShape]:
@@ -413,6 +413,7 @@ class RecurrentModel(RaggedModel):
                 rows,
                 begins,
                 cache.kv,
+                self._run_next,
                 lambda states: self._run_next(self.module, tokens, step, cache.kv, states),
                 given,
             )
