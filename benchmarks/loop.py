@@ -367,9 +367,8 @@ def rows_of(
     wanted = {*arguments.sides}
     if (dtype, num_threads) != (arguments.dtypes[0], arguments.threads[0]):
         wanted.discard("generate_batch")
-    is_greedy = "greedy" in arguments.strategies
-    is_there = is_greedy and LLAMA_CPP in wanted
-    with llama_cpp(size, dtype, num_threads, batch_size, place) if is_there else nullcontext() as llama:
+    has_rival = "greedy" in arguments.strategies and LLAMA_CPP in wanted
+    with llama_cpp(size, dtype, num_threads, batch_size, place) if has_rival else nullcontext() as llama:
         for strategy in arguments.strategies:
             row: Row = {
                 "model": setup.name,
