@@ -356,6 +356,18 @@ def test_a_capture_without_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("is_old", [False, True])
+def test_all_logits_of_a_row_beside_fewer_of_another(is_old: bool) -> None:
+    """Drafts of unequal lengths: as many columns are wanted as there are, so that nothing is left out before the head."""
+    model, plain = runner(), RaggedModel(built("llama"))
+    model._keeps_per_row = model._keeps_per_row and not is_old
+    ours, theirs = model.new_cache(2, 64), plain.new_cache(2, 64)
+    for counts in ([3, 4], [5, 2]):
+        new = torch.tensor([tokens(row, max(counts)) for row in range(2)])
+        out = model.forward(new, counts, ours, None, counts)
+        assert difference(out, plain.forward(new, counts, theirs, None, counts)) < 1e-4
+
+
+@pytest.mark.parametrize("is_old", [False, True])
 def test_the_head_sees_the_wanted_rows_alone(is_old: bool) -> None:
     """In every version of transformers: an old model cannot be told columns that differ by row."""
     model, plain = runner(), RaggedModel(built("llama"))

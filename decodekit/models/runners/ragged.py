@@ -194,9 +194,12 @@ class RaggedModel:
         if are_last:
             return self.run(tokens, step, store, columns.shape[1], module).logits[:, -columns.shape[1] :]
         index = columns[:, :, None]
+        if columns.shape[1] == tokens.shape[1]:  # nothing to leave out, and no telling whether it was
+            out = self.run(tokens, step, store, None, module).logits
+            return out.take_along_dim(index.to(out.device), dim=1)
         with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module):
             out = self.run(tokens, step, store, None, module).logits
-        is_cut = out.shape[1] == columns.shape[1] != tokens.shape[1]
+        is_cut = out.shape[1] == columns.shape[1]
         return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
 
     @contextmanager
