@@ -113,7 +113,8 @@ def estimate(
     work = least = seconds = None
     if speed is not None:
         work = _work(subject, batch, context, drafts, compile_layers)
-        is_captured = cache.tier in ("paged", "ragged")  # rectangles of a configuration run over pages on a GPU
+        # On a GPU what is a rectangle on a CPU has pages.
+        is_captured = cache.tier in ("paged", "ragged", "recurrent")
         least, seconds = work.least_seconds(speed), work.seconds(speed, is_captured)
     return Estimate(
         name=subject.name,

@@ -72,7 +72,7 @@ def step_inputs(
 
 @step_inputs.register_kernel("cuda")
 def _on_cuda(*arguments: Any) -> StepInputs:
-    if missing() is not None:
+    if missing() is not None or not arguments[-1]:  # the program goes with the pages of a row
         return inputs_of(*arguments)
     from decodekit.gpu.kernels.step_inputs_kernel import launched
 

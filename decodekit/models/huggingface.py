@@ -5,7 +5,8 @@ Six tiers, fastest first, give the same logits; the first that passes the self-c
 - paged: the model's modules over pages of keys and values, decoding steps captured; on CUDA;
 - ragged: the model's modules over the ragged KV cache, all rows of a batch in one pass;
 - masked: the same with the model's own attention, which is given a mask;
-- recurrent: as ragged, with the recurrent state of each row beside its keys and values;
+- recurrent: as ragged, with the recurrent state of each row beside its keys and values; on CUDA over pages, where steps
+  of one token a row are captured;
 - rowwise: the model as it is, one row at a time, with its own cache;
 - recompute: the model as it is, one row at a time, without a cache.
 """
@@ -329,9 +330,17 @@ def _learned(
 
 def _over_pages(model: nn.Module, stored: Stored = Stored.AS_GIVEN, compiler: str | None = None) -> RaggedModel:
     """The model over pages; its steps are captured on CUDA."""
+    return RaggedModel(model, use_pages=True, capture=_capture_on(model), compiler=compiler, stored=stored)
+
+
+def _with_states_over_pages(model: nn.Module, in_chunks: bool) -> RecurrentModel:
+    """The model over pages with the states of its rows; its steps are captured on CUDA."""
+    return RecurrentModel(model, in_chunks, use_pages=True, capture=_capture_on(model))
+
+
+def _capture_on(model: nn.Module) -> CudaCapture | None:
     device = _device_of(model)
-    capture = CudaCapture(device) if device.type == "cuda" else None
-    return RaggedModel(model, use_pages=True, capture=capture, compiler=compiler, stored=stored)
+    return CudaCapture(device) if device.type == "cuda" else None
 
 
 def _device_of(model: nn.Module) -> torch.device:
@@ -340,15 +349,25 @@ def _device_of(model: nn.Module) -> torch.device:
     return device
 
 
-_WAYS: tuple[tuple[TierName, Callable[[nn.Module], Runner]], ...] = (
-    ("paged", _over_pages),
-    ("ragged", RaggedModel),
-    ("masked", partial(RaggedModel, own_attention=True)),
-    ("recurrent", partial(RecurrentModel, in_chunks=True)),
-    ("recurrent", partial(RecurrentModel, in_chunks=False)),
-    ("rowwise", partial(RowwiseModel, state="full")),
-    ("rowwise", partial(RowwiseModel, state="own")),
-    ("recompute", partial(RowwiseModel, state=None)),
+class _Way(NamedTuple):
+    """A way of running a model."""
+
+    name: TierName
+    make: Callable[[nn.Module], Runner]
+    is_for_gpu: bool = False  # on a CPU attention reads a rectangle faster than pages
+
+
+_WAYS: tuple[_Way, ...] = (
+    _Way("paged", _over_pages, is_for_gpu=True),
+    _Way("ragged", RaggedModel),
+    _Way("masked", partial(RaggedModel, own_attention=True)),
+    _Way("recurrent", partial(_with_states_over_pages, in_chunks=True), is_for_gpu=True),
+    _Way("recurrent", partial(_with_states_over_pages, in_chunks=False), is_for_gpu=True),
+    _Way("recurrent", partial(RecurrentModel, in_chunks=True)),
+    _Way("recurrent", partial(RecurrentModel, in_chunks=False)),
+    _Way("rowwise", partial(RowwiseModel, state="full")),
+    _Way("rowwise", partial(RowwiseModel, state="own")),
+    _Way("recompute", partial(RowwiseModel, state=None)),
 )
 
 
@@ -357,14 +376,14 @@ def _choose(
 ) -> tuple[Runner, Tier]:
     """The first tier that gives the model's own logits, or the known one."""
     if known is not None:
-        return _WAYS[known.place][1](model), known
+        return _WAYS[known.place].make(model), known
     check: SelfCheck | None = None
     refused: list[str] = []
-    for place, (name, make) in enumerate(_WAYS):
+    for place, (name, make, is_for_gpu) in enumerate(_WAYS):
         if wanted is not None and name != wanted:
             continue
-        if name == "paged" and wanted is None and _device_of(model).type != "cuda":
-            continue  # on a CPU attention reads a rectangle faster than pages
+        if is_for_gpu and wanted != "paged" and _device_of(model).type != "cuda":
+            continue
         try:
             runner = make(model)
             check = check or SelfCheck(model, context_length)

@@ -172,10 +172,10 @@ def cache_sizes(lm: HuggingFaceLM) -> CacheSizes:
         ModelError: what the model keeps between passes cannot be seen.
     """
     runner = lm.runner
-    if isinstance(runner, RaggedModel) and runner.paged is not None:
-        return _pages(runner.paged.plan)
     if isinstance(runner, RecurrentModel):
         return _with_states(runner, lm.model.config)
+    if isinstance(runner, RaggedModel) and runner.paged is not None:
+        return _pages(runner.paged.plan)
     if isinstance(runner, RaggedModel):
         kind = RaggedCache if lm.cache_dtype is None else QuantisedCache
         return _rectangle(runner.layers, lm.model.config, kind)
@@ -220,10 +220,9 @@ def _rectangle(layers: Mapping[int, LayerShape], config: Any, kind: type[RaggedC
 
 
 def _with_states(runner: RecurrentModel, config: Any) -> CacheSizes:
-    """Of the rectangular cache with the recurrent state of each row beside it."""
-    cache = runner.new_cache(1, 1)
-    plain = _rectangle(runner.layers, config)
-    num_bytes = cache.num_bytes - cache.kv.num_bytes
+    """Of the cache, rectangular or of pages, with the recurrent state of each row beside it."""
+    num_bytes = runner.new_cache(1, 1).state_bytes
+    plain = _rectangle(runner.layers, config) if runner.paged is None else _pages(runner.paged.plan)
     # The first draft makes a second state of each row, to which it can go back.
     layers = *plain.layers, LayerStore(0, 2 * num_bytes)
     return replace(plain, layers=layers, tier="recurrent", seen=(*plain.seen, LayerStore(0, num_bytes)))
@@ -237,7 +236,7 @@ def _pages(plan: PagePlan) -> CacheSizes:
         for window, size, tokens in groups
     ]
     seen = [LayerStore(size, 0, window) for window, size, _ in groups]
-    return CacheSizes(tuple(kept), "paged", 0, tuple(seen), groups[0][2])
+    return CacheSizes(tuple(kept), "paged", 0, tuple(seen), groups[0][2] if groups else 1)
 
 
 def _rows(model: nn.Module, state: str) -> CacheSizes:

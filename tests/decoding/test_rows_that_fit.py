@@ -33,7 +33,7 @@ class Model:
 def test_a_gpu_has_as_many_as_half_of_its_memory_holds(
     free_bytes: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "bytes_per_token", lambda model: 1000)
+    monkeypatch.setattr(memory, "row_bytes", lambda model, num_tokens: 1000 * num_tokens)
     monkeypatch.setattr(memory, "free_for", lambda model: free_bytes)
     model = Model(torch.device("cuda", 0))
     assert memory.rows_that_fit(model) == expected  # type: ignore[arg-type]

@@ -189,6 +189,23 @@ def test_captured_steps_are_taken_and_their_texts_are_those_of_a_cpu(compiler: s
     assert there.model.paged.not_captured == []
 
 
+@pytest.mark.parametrize("name", ["lfm2", "mamba", "qwen3_next"])
+def test_steps_with_recurrent_state_are_captured_and_right(name: str) -> None:
+    """Through the self-check, rows of unequal lengths, in float32: the logits are those of a CPU."""
+    from decodekit.models.huggingface import HuggingFaceLM
+    from tests.models.architectures import build, tokens
+
+    here, there = HuggingFaceLM(build(name)), HuggingFaceLM(build(name).cuda())
+    assert there.tier.name == "recurrent" and there.paged is not None, there.tier
+    caches = here.new_cache(3, 32), there.new_cache(3, 32)
+    for step in range(12):
+        counts = [3, 5, 4] if not step else [1, 1, 1]
+        new = torch.tensor([tokens(10 * step + row, max(counts)) for row in range(3)])
+        ours, theirs = (lm.forward(new, counts, cache).cpu() for lm, cache in zip((here, there), caches, strict=True))
+        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+    assert there.paged.num_replays >= 5 and there.paged.not_captured == []
+
+
 def test_a_step_of_compiled_layers_is_few_kernels() -> None:
     """As `test_kernel_count` counts them without a GPU, 12 a layer and 6 around them; a copy of the logits, too."""
     from benchmarks import gpu_first, gpu_models

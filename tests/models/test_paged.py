@@ -357,7 +357,7 @@ def test_a_capture_without_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_all_logits_of_a_row_beside_fewer_of_another(is_old: bool) -> None:
-    """Drafts of unequal lengths: as many columns are wanted as there are, so that nothing is left out before the head."""
+    """Drafts of unequal lengths: as many columns are wanted as there are, and the head sees all of them."""
     model, plain = runner(), RaggedModel(built("llama"))
     model._keeps_per_row = model._keeps_per_row and not is_old
     ours, theirs = model.new_cache(2, 64), plain.new_cache(2, 64)

@@ -620,9 +620,10 @@ def warm_up(model: CausalLM, num_rows: int | None, *, drafts: bool) -> int:
     num_rows = num_rows or rows_that_fit(model)
     kinds = [(width, is_draft) for is_draft in (False, True)[: 1 + drafts] for width in WIDTH_BUCKETS[is_draft:]]
     cache = new_cache(model, num_rows, ROW_TOKENS, f"batch_size={num_rows}")
-    assert isinstance(cache, PagedCache)
-    device = DevicePass(model, paged, cache)
     sizes = sorted({row_bucket(number) for number in range(1, num_rows + 1)}, reverse=True)
-    counts = [min(size, num_rows) for size in sizes]
-    num_captured = sum(device.warm_up(count, *kind) for kind in kinds for count in counts)
-    return num_captured + sum(paged.warm_up(cache, count, width) for width in WIDTH_BUCKETS for count in counts)
+    counts, num_captured = [min(size, num_rows) for size in sizes], 0
+    if isinstance(cache, PagedCache):
+        device = DevicePass(model, paged, cache)
+        num_captured = sum(device.warm_up(count, *kind) for kind in kinds for count in counts)
+    pages: PagedCache = cache if isinstance(cache, PagedCache) else cache.kv  # type: ignore[attr-defined]
+    return num_captured + sum(paged.warm_up(pages, count, width) for width in paged.widths for count in counts)

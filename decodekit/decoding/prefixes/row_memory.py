@@ -72,7 +72,7 @@ def check_rows(model: CausalLM, num_rows: int, capacity: int, option: str, num_l
     of_logits = 4 * model.vocab_size * LOGITS_COPIES * num_logits
     if num_rows * of_logits < _SMALL and num_rows * capacity < _FEW_TOKENS:
         return
-    each = of_logits + capacity * bytes_per_token(model)
+    each = of_logits + row_bytes(model, capacity)
     _check(num_rows, each, model.device, option, "rows of the cache", free_for(model))
 
 
@@ -105,7 +105,16 @@ def _told(num_bytes: int) -> str:
 
 def bytes_per_token(model: CausalLM) -> int:
     """Bytes of keys and values of one token in a row of the model's cache; 0 if its caches do not say."""
+    return _bytes_per_token(model.new_cache(1, _PROBE_TOKENS))
+
+
+def row_bytes(model: CausalLM, num_tokens: int) -> int:
+    """Bytes of a row of so many tokens in the model's cache, with its recurrent state and the one to go back to."""
     cache = model.new_cache(1, _PROBE_TOKENS)
+    return num_tokens * _bytes_per_token(cache) + 2 * int(getattr(cache, "state_bytes", 0))
+
+
+def _bytes_per_token(cache: Any) -> int:
     known = getattr(cache, "bytes_per_token", None)  # a cache of pages is empty at first
     return known if isinstance(known, int) else _num_bytes(cache) // (_PROBE_TOKENS + 1)
 
@@ -132,7 +141,7 @@ def rows_that_fit(model: CausalLM, on_host: int = LEAST_ROWS) -> int:
     """
     if model.device.type != "cuda":
         return on_host
-    each = ROW_TOKENS * bytes_per_token(model) + 4 * model.vocab_size * LOGITS_COPIES
+    each = row_bytes(model, ROW_TOKENS) + 4 * model.vocab_size * LOGITS_COPIES
     num_rows = (free_for(model) or 0) // 2 // each
     return max(LEAST_ROWS, min(MOST_ROWS, num_rows - num_rows % LEAST_ROWS))
 

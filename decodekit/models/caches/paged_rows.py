@@ -32,8 +32,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decodekit.gpu.pages import Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
+from decodekit.gpu.pages import PAGE_SIZE, Offsets, PageLayout, PageStore, PlaneOf, Stored, layout_of
 from decodekit.models.caches.kv_cache import LayerShape
+from decodekit.models.caches.row_states import RowStates
 
 ARENA_BYTES: Final = 1 << 28
 """An arena has at most about this many bytes."""
@@ -192,7 +193,7 @@ class PagedRows:
     """The rows of all caches of one model on one device, and their pages.
 
     There is one row more than `num_rows`, of which nothing is ever read. A row has up to `max_tokens`; the first arenas
-    hold about `num_tokens`.
+    hold about `num_tokens`. `states` are templates of what a recurrent model keeps of a row beside, see `RowStates`.
     """
 
     def __init__(
@@ -203,11 +204,12 @@ class PagedRows:
         num_tokens: int,
         device: torch.device,
         stored: Stored = Stored.AS_GIVEN,
+        states: Sequence[Tensor] = (),
     ) -> None:
         self.num_rows, self.stored, self.device = num_rows, stored, device
         self.lock = threading.RLock()
         """To be held while rows, pages or entries change: threads may share a model."""
-        self.page_size = page_size = plan.groups[0][1].page_size
+        self.page_size = page_size = plan.groups[0][1].page_size if plan.groups else PAGE_SIZE
         self.num_slots = -(-max_tokens // page_size)
         self.groups: list[PageGroup] = []
         for window, layout in plan.groups:
@@ -215,6 +217,7 @@ class PagedRows:
             self.groups.append(PageGroup(window, layout, per_arena, num_rows + 1, self.num_slots, device))
         self.taken = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         """The token that was taken last on the device, by row."""
+        self.states = RowStates(states, num_rows + 1, device)
         self.programs: dict[Hashable, Any] = {}
         """Programs that are run and captured over these rows, by keys of those who run them; they live as long."""
         self._free_rows = list(range(num_rows))[::-1]

@@ -17,6 +17,10 @@ A decoding step on a GPU is one upload (`StepState.fill`), one replay, and what 
 for B = 1, 2, 4, ..., 256, 320, ... rows and T = 1, 4, 8, 16 columns once they have been seen a few times; what lies
 between is filled with rows that hold nothing. Longer passes (prompts) are run as they are.
 
+A recurrent model has the states of its rows beside the tables (`row_states`): its pass takes and leaves them. A column
+that is no token would enter a state, so its steps are captured for one column, and rows that begin are in passes of
+their own.
+
 Nothing here knows an architecture. Whether a model computes the right thing this way is decided by the self-check.
 """
 
@@ -108,7 +112,7 @@ class PagedModel:
     """Runs a model of transformers over pages.
 
     Args:
-        model: how its modules are called: a `ragged.RaggedModel`.
+        model: how its modules are called: a `ragged.RaggedModel`, or a `recurrent.RecurrentModel`.
         context_length: the most tokens of a row, if there is a limit.
         capture: makes captured steps of steps; None runs every step as it is.
         compiler: compiles the layers of steps, as `torch.compile` knows it; None leaves them as they are.
@@ -124,6 +128,8 @@ class PagedModel:
         stored: Stored = Stored.AS_GIVEN,
     ) -> None:
         self._model, self._stored = model, stored
+        self.widths = (1,) if model.states else WIDTH_BUCKETS
+        """Columns of the steps that are captured."""
         self._context_length = context_length or LONGEST
         self.capture = capture
         self.pass_lock = PassLock(model.device)
@@ -264,13 +270,15 @@ class PagedModel:
             rows = self._rows = None
             gc.collect()  # the old tables and what was captured over them refer to each other; arenas are large
             num_in_arenas = max(1024, num_rows * min(capacity, num_tokens))
-            rows = self._rows = self._new_rows(max(MAX_ROWS, num_rows), max(num_tokens, capacity), num_in_arenas)
+            most = row_bucket(num_rows) if self._model.states else max(MAX_ROWS, num_rows)  # a state is large
+            rows = self._rows = self._new_rows(most, max(num_tokens, capacity), num_in_arenas)
         return PagedCache(rows, num_rows)
 
     def _new_rows(self, num_rows: int, num_tokens: int, num_in_arenas: int) -> PagedRows:
         """Tables of rows: plain tensors wherever they are made, for layers are compiled for one kind of tensors."""
         with torch.inference_mode(False):
-            return PagedRows(self.plan, num_rows, num_tokens, num_in_arenas, self._model.device, self._stored)
+            device, states = self._model.device, self._model.states
+            return PagedRows(self.plan, num_rows, num_tokens, num_in_arenas, device, self._stored, states)
 
     @property
     def num_free_bytes(self) -> int:
@@ -330,7 +338,7 @@ class PagedModel:
         tokens, counts = torch.zeros(num_rows, width, dtype=torch.int64), [width] * num_rows
         is_captured = True
         for variant in self.variants_now:
-            for _ in range(CAPTURE_AFTER + NUM_PROOFS + 1):
+            for _ in range(CAPTURE_AFTER + NUM_PROOFS + 2):  # the first one may begin the states of the rows
                 self._forward(tokens, counts, cache, chosen, "all", None, False, variant)
             captured = self._captured(self.steps_over(cache.rows), cache.rows, variant, num_rows, width)
             is_captured &= captured is not None
@@ -358,7 +366,7 @@ class PagedModel:
             starts = [cache.row_lengths[row] for row in rows]
             counts = wanted_counts(logits, num_tokens)
             captured = None
-            if hidden is None and not is_strict:
+            if hidden is None and not is_strict and not (self._model.states and min(starts) == 0):
                 captured = self._captured(steps, cache.rows, variant, len(places), width)
             is_compiled = captured is None and variant.is_compiled and width <= WIDTH_BUCKETS[-1] and hidden is None
             most = max(counts)
@@ -370,7 +378,7 @@ class PagedModel:
                 wanted = [r * most + t - (num_tokens[r] - most) for r, t in kept]
             state.fill(places, starts, num_tokens, given, np.array(wanted, dtype=np.int32))
             if captured is not None:
-                out = self._replayed(captured, max(starts), len(wanted))
+                out = self._replayed(captured, len(places), max(starts), len(wanted))
                 if captured.proof.is_refused:
                     steps.captured[variant, state.num_rows, state.width] = None
             elif is_compiled:
@@ -402,17 +410,27 @@ class PagedModel:
         # A twin in torch looks at every slot of a table, so it is given those that are in use.
         num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
         step.pages = [pages[:, :num_slots] for pages in step.pages]
-        step.hidden, step.is_strict = hidden, is_strict
+        step.hidden, step.is_strict, step.is_fresh = hidden, is_strict, num_seen == 0
         last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
         out: Tensor = self._model.run_at(inputs.tokens, step, step, last.clamp_min(0), is_even, module)  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
-    def _replayed(self, captured: _Captured, num_seen: int, num_wanted: int) -> Tensor:
-        """Logits [num_wanted, V] of a captured step."""
-        was_refused = captured.proof.is_refused
+    def _replayed(self, captured: _Captured, num_rows: int, num_seen: int, num_wanted: int) -> Tensor:
+        """Logits [num_wanted, V] of a captured step over so many rows; states are compared, too, and moved on once."""
+        was_refused, states = captured.proof.is_refused, captured.state.table_rows.states
+        rows = captured.state.rows[:num_rows]
+        before = [] if captured.proof.is_proven else states.taken(rows)
+
+        def by_modules() -> Tensor:
+            left = states.taken(rows)
+            states.put(rows, before)
+            out = self.read(captured.state, num_seen, captured.variant)[:num_wanted].float()
+            captured.proof.compare(left, states.taken(rows), 0)
+            return out
+
         out = captured.proof.output(
             lambda: captured.run()[:num_wanted].to(torch.float32, copy=True),  # the next replay overwrites it
-            lambda: self.read(captured.state, num_seen, captured.variant)[:num_wanted].float(),
+            by_modules,
             num_seen,
         )
         self.num_replays += not captured.proof.is_refused
@@ -424,7 +442,8 @@ class PagedModel:
     def _step_of(self, state: StepState, num_seen: int) -> tuple[PagedStep, StepInputs]:
         inputs = state.inputs()
         starts_and_counts = inputs.starts, inputs.counts
-        return PagedStep(state.table_rows, starts_and_counts, inputs.pages, inputs.positions, num_seen), inputs
+        places = state.table_rows, starts_and_counts, inputs.pages, inputs.positions, state.rows
+        return PagedStep(*places, num_seen), inputs
 
     def _read_by(self, module: nn.Module, state: StepState, num_seen: int) -> Tensor:
         step, inputs = self._step_of(state, num_seen)
@@ -457,7 +476,7 @@ class PagedModel:
 
     def _captured(self, steps: Steps, rows: PagedRows, variant: Variant, num_rows: int, width: int) -> _Captured | None:
         """The captured step for so many rows and columns; None if there is none (yet)."""
-        num_columns = bucket(width, WIDTH_BUCKETS)
+        num_columns = bucket(width, self.widths)
         if self.capture is None or num_columns is None:
             return None
         key = variant, row_bucket(num_rows), num_columns

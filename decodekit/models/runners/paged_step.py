@@ -18,8 +18,10 @@ class PagedStep:
     starts_and_counts: tuple[Tensor, Tensor]  # int32 [B] each, as in `StepState`
     pages: list[Tensor]  # int32 [B, slots] of each group
     positions: Tensor  # int64 [B, T]
+    places: Tensor  # int32 [B], the rows of the tables
     num_seen: int  # the longest row before the pass; 0 in a captured pass, which must not depend on it
     is_strict: bool = False
+    is_fresh: bool = False  # whether all rows are empty, and have no recurrent state
     hidden: list[Tensor] | None = None
 
     def append(self, layer: int, keys: Tensor, values: Tensor, step: object) -> tuple[Tensor, Tensor]:

@@ -56,6 +56,8 @@ class RaggedModel:
     can_restore = True
     """Whether taking back a draft costs at most another reading of its accepted part."""
     _argument = "past_key_values"
+    states: Sequence[Tensor] = ()
+    """One row of every tensor that the model keeps beside keys and values, [1, ...] each."""
 
     def __init__(
         self,
@@ -194,12 +196,11 @@ class RaggedModel:
         if are_last:
             return self.run(tokens, step, store, columns.shape[1], module).logits[:, -columns.shape[1] :]
         index = columns[:, :, None]
-        if columns.shape[1] == tokens.shape[1]:  # nothing to leave out, and no telling whether it was
+        is_less = columns.shape[1] < tokens.shape[1]  # else there is no telling whether the head saw less
+        seen = self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module)
+        with seen if is_less else nullcontext():
             out = self.run(tokens, step, store, None, module).logits
-            return out.take_along_dim(index.to(out.device), dim=1)
-        with self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module):
-            out = self.run(tokens, step, store, None, module).logits
-        is_cut = out.shape[1] == columns.shape[1]
+        is_cut = is_less and out.shape[1] == columns.shape[1]
         return out if is_cut else out.take_along_dim(index.to(out.device), dim=1)
 
     @contextmanager

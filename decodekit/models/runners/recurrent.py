@@ -7,6 +7,9 @@
     puts the kept state back. Is "on" accepted: `truncate([4, 2])` puts it back, too, and "on" is *unread*: the next
     pass reads it again, in front of what is new. So taking tokens back costs no pass of its own, but it is not free.
 
+Over pages (on CUDA) the states of all rows lie beside the tables, and a pass of one new token for each row is captured
+(`paged`). Everything else is as over a rectangle: the host sees every token before the next pass.
+
 A state is whatever tensors a model keeps between passes that do not grow with the text: those in the layers of its
 cache (`LinearAttentionLayer` of transformers), in its output (RWKV), or in its modules (RecurrentGemma). Nothing here
 knows an architecture. Padding would enter a state, so rows go together where they read equally many tokens, or are put
@@ -21,6 +24,7 @@ import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -28,10 +32,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, RowLengths, Step, checked_order, shortened
+from decodekit.models.caches.paged_cache import PagedCache
 from decodekit.models.causal_lm import LogitsKind, Rows, assembled, wanted_counts
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.programs.replay import Replays
-from decodekit.models.runners.ragged import RaggedModel, Recorder, past_key_values_class
+from decodekit.models.runners.captured import StepCapture
+from decodekit.models.runners.paged_step import LayerProbe, PagedStep
+from decodekit.models.runners.ragged import Output, RaggedModel, Recorder, past_key_values_class
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""
@@ -46,28 +53,34 @@ class NoStateError(Exception):
     """The model is none of those that this tier is for; never leaves this room."""
 
 
+@dataclass(slots=True)
+class _Logits:
+    """The output of a pass over pages, whose states are beside the tables already."""
+
+    logits: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
 class RecurrentCache(RowLengths):
     """The tokens of each row, their state, and the keys and values of the layers with attention, if there are some.
 
-    `states` are one row of every tensor of the state, [1, ...] each.
+    Args:
+        kv: keys and values.
+        states: of every row, [R, ...] each. Over pages those of all rows of the tables.
+        capacity: tokens of a row, for which there is room at first.
+        in_chunks: whether several tokens can be read after a state at a time.
     """
 
-    def __init__(
-        self,
-        layers: dict[int, LayerShape],
-        states: Sequence[Tensor],
-        num_rows: int,
-        capacity: int,
-        device: torch.device,
-        in_chunks: bool,
-    ) -> None:
-        super().__init__(num_rows, device)
-        self.kv = RaggedCache(layers, num_rows, capacity, device)
-        self.states = [state.new_zeros(num_rows, *state.shape[1:]) for state in states]
-        self.in_chunks = in_chunks  # whether several tokens can be read after a state at a time
+    def __init__(self, kv: RaggedCache | PagedCache, states: Sequence[Tensor], capacity: int, in_chunks: bool) -> None:
+        num_rows = kv.num_rows
+        super().__init__(num_rows, kv.device)
+        self.kv, self.states, self.in_chunks = kv, list(states), in_chunks
+        self._places = kv.places if isinstance(kv, PagedCache) else list(range(num_rows))  # row -> row of the states
         self.read = [0] * num_rows  # tokens that the state of a row has seen
         self._kept: list[Tensor] = []  # an earlier state of each row; made when first wanted
         self._kept_read: list[int | None] = [None] * num_rows
+        # The inputs of a pass over pages go up from the host.
+        device = torch.device("cpu") if isinstance(kv, PagedCache) else kv.device
         self._tokens = torch.zeros(num_rows, capacity, dtype=torch.int64, device=device)
 
     @property
@@ -78,7 +91,19 @@ class RecurrentCache(RowLengths):
     @property
     def num_bytes(self) -> int:
         """Memory of keys, values and states."""
-        return self.kv.num_bytes + sum(one.nbytes for one in (*self.states, *self._kept))
+        return self.kv.num_bytes + self.num_rows * self.state_bytes + sum(one.nbytes for one in self._kept)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the state of a row."""
+        return sum(state[0].nbytes for state in self.states)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory of the keys and values of one token of a row."""
+        if isinstance(self.kv, PagedCache):
+            return self.kv.bytes_per_token
+        return self.kv.num_bytes // (self.num_rows * (self.kv.capacity + 1))
 
     def num_unread(self, row: int) -> int:
         """Tokens of a row that the next pass reads again."""
@@ -89,7 +114,7 @@ class RecurrentCache(RowLengths):
         ends = self.ends(num_tokens, rows)
         if max(ends) > self.capacity:
             self.grow(max(max(ends), 2 * self.capacity))
-        starts, tokens = [self._lengths[row] for row in rows], tokens.to(self._device)
+        starts, tokens = [self._lengths[row] for row in rows], tokens.to(self._tokens.device)
         if len(rows) == self.num_rows and min(starts) == max(starts) and list(rows) == list(range(len(rows))):
             self._tokens[:, starts[0] : max(ends)] = tokens[:, : max(num_tokens)]
             return
@@ -130,16 +155,16 @@ class RecurrentCache(RowLengths):
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the present state of rows, to go back to."""
-        self._kept = self._kept or [torch.zeros_like(state) for state in self.states]
+        self._kept = self._kept or [state.new_zeros(self.num_rows, *state.shape[1:]) for state in self.states]
         for kept, state in zip(self._kept, self.states, strict=True):
-            kept[list(rows)] = state[list(rows)]
+            kept[list(rows)] = state[[self._places[row] for row in rows]]
         for row in rows:
             self._kept_read[row] = self.read[row]
 
     def put_back(self, rows: Sequence[int]) -> None:
         """Take the states that were kept of rows last, before what they have read since."""
         for state, kept in zip(self.states, self._kept, strict=True):
-            state[list(rows)] = kept[list(rows)]
+            state[[self._places[row] for row in rows]] = kept[list(rows)]
         self._set_read({row: self._kept_read[row] or 0 for row in rows})
 
     def is_kept(self, row: int) -> bool:
@@ -157,6 +182,9 @@ class RecurrentCache(RowLengths):
             self.read[row] = length
         held = self.kv.row_lengths
         self.kv.truncate([min(length, held[row]) for row, length in enumerate(self.read)])
+        if isinstance(self.kv, PagedCache):
+            for row in self.kv.tokens_to_read(list(read)):  # whose sliding window had passed: from the first token on
+                self.read[row], self._kept_read[row] = 0, None
 
     @torch.inference_mode()
     def truncate(self, row_lengths: Sequence[int] | Tensor) -> None:
@@ -172,7 +200,7 @@ class RecurrentCache(RowLengths):
             if kept is not None and not self.in_chunks and length - kept > MAX_SINGLE:
                 kept = None
             for state, earlier in zip(self.states, self._kept, strict=False) if kept is not None else ():
-                state[row] = earlier[row]
+                state[self._places[row]] = earlier[row]
             changed[row] = kept or 0
         if changed:
             self._set_read(changed)
@@ -189,11 +217,12 @@ class RecurrentCache(RowLengths):
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
         order = checked_order(rows, self.num_rows)
+        sources = [self._places[row] for row in order]
         self.kv.reorder(rows)
-        index = torch.tensor(order)
-        for tensors in (self.states, self._kept):
-            tensors[:] = [tensor.index_select(0, index.to(tensor.device)) for tensor in tensors]
-        self._tokens = self._tokens.index_select(0, index.to(self._device))
+        for state in self.states:
+            state[self._places[: len(order)]] = state[sources]
+        self._kept = [kept[order] for kept in self._kept]
+        self._tokens = self._tokens[order]
         self.read = [self.read[row] for row in order]
         self._kept_read = [self._kept_read[row] for row in order]
         self._lengths = [self._lengths[row] for row in order]
@@ -212,6 +241,7 @@ class RecurrentModel(RaggedModel):
     Args:
         model: a transformers model; it is not changed.
         in_chunks: read several tokens after a state in one pass; else one by one.
+        use_pages, capture: see `ragged.RaggedModel`.
 
     Raises:
         Exception: the model keeps no state that can be held by row, or cannot be run this way.
@@ -219,7 +249,9 @@ class RecurrentModel(RaggedModel):
 
     can_rollback = False
 
-    def __init__(self, model: nn.Module, in_chunks: bool = True) -> None:
+    def __init__(
+        self, model: nn.Module, in_chunks: bool = True, *, use_pages: bool = False, capture: StepCapture | None = None
+    ) -> None:
         parameters = inspect.signature(type(model).forward).parameters
         arguments = [name for name in _ARGUMENTS if name in parameters]
         if not arguments:
@@ -229,12 +261,12 @@ class RecurrentModel(RaggedModel):
         self.num_passes = 0
         """Forward calls of the model so far."""
         self._one_pass = threading.RLock()  # states in modules belong to one pass at a time
-        super().__init__(model)
+        super().__init__(model, use_pages=use_pages, capture=capture)
         self._replays = self._new_replays()
 
     def _new_replays(self) -> Replays | None:
         """Recorded steps of a token after a state, on a CPU; not where the modules hold their state themselves."""
-        if self.device.type != "cpu" or self._holders or self.is_spread:
+        if self.device.type != "cpu" or self._holders or self.is_spread or self.paged is not None:
             return None
         return Replays(self.module, self.layers)
 
@@ -258,11 +290,26 @@ class RecurrentModel(RaggedModel):
                     self._holders.append((module, name))
         self._template = left
         self._is_state = [leaf.shape[:1] == (2,) for leaf in self._leaves(left)]
-        self._shapes = [state[:1].clone() for state in self._states_in(left)]
-        if not self._shapes:
+        self.states = [state[:1].clone() for state in self._states_in(left)]
+        if not self.states:
             raise NoStateError("the model keeps no recurrent state")
         self.vocab_size: int = logits.shape[-1]
         return recorder.layers
+
+    def run(
+        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
+    ) -> Output:
+        """The output of the model; over pages it takes the states of its rows, and leaves them there."""
+        if isinstance(step, LayerProbe):
+            return _Logits(self._pass(tokens, step, store, None, 0, module)[0])
+        if not isinstance(step, PagedStep):
+            return super().run(tokens, step, store, keep, module)
+        assert keep is None or isinstance(keep, int)
+        held = step.rows.states
+        states = None if step.is_fresh else held.taken(step.places)
+        logits, left = self._pass(tokens, step, store, states, keep or 0, module)
+        held.put(step.places, self._states_in(left))
+        return _Logits(logits)
 
     def _past(self, store: Any, step: Step | None) -> Any:
         """The cache that `_pass` gives to `run`, which is one for modules already."""
@@ -274,7 +321,7 @@ class RecurrentModel(RaggedModel):
     def _pass(
         self,
         tokens: Tensor,
-        step: Step,
+        step: Any,
         store: Any,
         states: Sequence[Tensor] | None,
         keep: int,
@@ -297,7 +344,7 @@ class RecurrentModel(RaggedModel):
                 setattr(holder, name, next(leaves))
         if hasattr(past, "store"):
             past.store, past.step = store, step
-        out = self.run(tokens, step, past, keep or None, module)
+        out = super().run(tokens, step, past, keep or None, module)
         return out.logits, past if hasattr(past, "store") else getattr(out, self._argument, None)
 
     def _run_next(
@@ -313,7 +360,12 @@ class RecurrentModel(RaggedModel):
 
     def new_cache(self, num_rows: int, capacity: int) -> RecurrentCache:  # type: ignore[override]
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
-        return RecurrentCache(self.layers, self._shapes, num_rows, capacity, self.device, self.in_chunks)
+        if self.paged is not None:
+            kv = self.paged.new_cache(num_rows, capacity)
+            return RecurrentCache(kv, kv.rows.states.planes, capacity, self.in_chunks)
+        states = [state.new_zeros(num_rows, *state.shape[1:]) for state in self.states]
+        rectangle = RaggedCache(self.layers, num_rows, capacity, self.device)
+        return RecurrentCache(rectangle, states, capacity, self.in_chunks)
 
     @torch.inference_mode()
     def forward(  # type: ignore[override]
@@ -352,7 +404,10 @@ class RecurrentModel(RaggedModel):
                 for row, count in zip(chosen, num_tokens, strict=True)
             ]
             hidden += [pad_sequence(list(layer), batch_first=True) for layer in zip(*of_rows, strict=True)]
-        rows_out = [torch.cat(parts[row])[-count:] for row, count in zip(chosen, wanted, strict=True)]
+        rows_out = [
+            (parts[row][0] if len(parts[row]) == 1 else torch.cat(parts[row]))[-count:]
+            for row, count in zip(chosen, wanted, strict=True)
+        ]
         return assembled(rows_out, logits, max(num_tokens))
 
     def _groups(
@@ -400,32 +455,64 @@ class RecurrentModel(RaggedModel):
             new = [row for row in rows if not cache.is_kept(row) or is_padded or (width > 1 and self.in_chunks)]
             if new:
                 cache.keep(new)
-        is_all = rows == list(range(cache.num_rows))
+        self.num_passes += 1
+        if isinstance(cache.kv, PagedCache):
+            out = self._read_pages(cache, rows, widths, most, hidden)
+        else:
+            out = self._read_rectangle(cache, cache.kv, rows, widths, most, hidden)
+        for row, own in zip(rows, widths, strict=True):
+            cache.read[row] += own
+        if is_padded:
+            cache.put_back([row for row, own in zip(rows, widths, strict=True) if own < width])
+        return out
+
+    def _read_pages(
+        self,
+        cache: RecurrentCache,
+        rows: list[int],
+        widths: list[int],
+        most: dict[int, int],
+        hidden: list[Tensor] | None,
+    ) -> list[Tensor]:
+        """`_read` over pages; the states and lengths of what is read have moved on."""
+        assert self.paged is not None and isinstance(cache.kv, PagedCache)
+        tokens = cache.span(rows, [cache.read[row] for row in rows], max(widths))
+        counts = [min(own, most[row]) for row, own in zip(rows, widths, strict=True)]
+        out = self.paged.forward(tokens, widths, cache.kv, rows, counts, hidden, self.is_strict)
+        return list(torch.split(out, counts))
+
+    def _read_rectangle(
+        self,
+        cache: RecurrentCache,
+        kv: RaggedCache,
+        rows: list[int],
+        widths: list[int],
+        most: dict[int, int],
+        hidden: list[Tensor] | None,
+    ) -> list[Tensor]:
+        """`_read` over a rectangle; the states and lengths of what is read have moved on."""
+        begins, width = [cache.read[row] for row in rows], max(widths)
+        is_fresh, is_all = begins[0] == 0, rows == list(range(cache.num_rows))
         tokens = cache.span(rows, begins, width)
-        step = cache.kv.begin(widths, None if is_all else rows)
+        step = kv.begin(widths, None if is_all else rows)
         step.is_strict, step.hidden = self.is_strict, hidden
         given = [] if is_fresh else cache.states_of(rows)
         num_kept = width - min(max(0, own - most[row]) for row, own in zip(rows, widths, strict=True))
-        self.num_passes += 1
         if self._replays is not None and width == 1 and not is_fresh and hidden is None:
             out, *found = self._replays.step(
                 tokens,
                 rows,
                 begins,
-                cache.kv,
+                kv,
                 self._run_next,
-                lambda states: self._run_next(self.module, tokens, step, cache.kv, states),
+                lambda states: self._run_next(self.module, tokens, step, kv, states),
                 given,
             )
         else:
-            out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, num_kept)
+            out, left = self._pass(tokens, step, kv, None if is_fresh else given, num_kept)
             found = self._states_in(left)
         cache.put(rows, given, found)
-        cache.kv.commit(step.row_ends, None if is_all else rows)
-        for row, own in zip(rows, widths, strict=True):
-            cache.read[row] += own
-        if is_padded:
-            cache.put_back([row for row, own in zip(rows, widths, strict=True) if own < width])
+        kv.commit(step.row_ends, None if is_all else rows)
         skipped = width - out.shape[1]  # positions without logits
         return [
             logits[max(0, own - most[row] - skipped) : own - skipped].float()
