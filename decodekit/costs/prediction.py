@@ -113,8 +113,7 @@ def estimate(
     work = least = seconds = None
     if speed is not None:
         work = _work(subject, batch, context, drafts, compile_layers)
-        # On a GPU what is a rectangle on a CPU has pages.
-        is_captured = cache.tier in ("paged", "ragged", "recurrent")
+        is_captured = cache.tier in ("paged", "ragged", "recurrent")  # rectangles here are pages on a GPU
         least, seconds = work.least_seconds(speed), work.seconds(speed, is_captured)
     return Estimate(
         name=subject.name,

@@ -17,9 +17,8 @@ A decoding step on a GPU is one upload (`StepState.fill`), one replay, and what 
 for B = 1, 2, 4, ..., 256, 320, ... rows and T = 1, 4, 8, 16 columns once they have been seen a few times; what lies
 between is filled with rows that hold nothing. Longer passes (prompts) are run as they are.
 
-A recurrent model has the states of its rows beside the tables (`row_states`): its pass takes and leaves them. A column
-that is no token would enter a state, so its steps are captured for one column, and rows that begin are in passes of
-their own.
+A recurrent model has the states of its rows beside the tables (`row_states`): its pass takes and leaves them. Padding
+would enter a state, so its steps are captured for one column, and rows that begin are in passes of their own.
 
 Nothing here knows an architecture. Whether a model computes the right thing this way is decided by the self-check.
 """

@@ -455,69 +455,41 @@ class RecurrentModel(RaggedModel):
             new = [row for row in rows if not cache.is_kept(row) or is_padded or (width > 1 and self.in_chunks)]
             if new:
                 cache.keep(new)
+        tokens = cache.span(rows, begins, width)
+        counts = [min(own, most[row]) for row, own in zip(rows, widths, strict=True)]  # logits of each
         self.num_passes += 1
         if isinstance(cache.kv, PagedCache):
-            out = self._read_pages(cache, rows, widths, most, hidden)
+            assert self.paged is not None
+            out = self.paged.forward(tokens, widths, cache.kv, rows, counts, hidden, self.is_strict)
+            wanted = list(torch.split(out, counts))
         else:
-            out = self._read_rectangle(cache, cache.kv, rows, widths, most, hidden)
+            is_all = rows == list(range(cache.num_rows))
+            step = cache.kv.begin(widths, None if is_all else rows)
+            step.is_strict, step.hidden = self.is_strict, hidden
+            given = [] if is_fresh else cache.states_of(rows)
+            if self._replays is not None and width == 1 and not is_fresh and hidden is None:
+                out, *found = self._replays.step(
+                    tokens,
+                    rows,
+                    begins,
+                    cache.kv,
+                    self._run_next,
+                    lambda states: self._run_next(self.module, tokens, step, cache.kv, states),
+                    given,
+                )
+            else:
+                num_kept = width - min(own - count for own, count in zip(widths, counts, strict=True))
+                out, left = self._pass(tokens, step, cache.kv, None if is_fresh else given, num_kept)
+                found = self._states_in(left)
+            cache.put(rows, given, found)
+            cache.kv.commit(step.row_ends, None if is_all else rows)
+            ends = [own - (width - out.shape[1]) for own in widths]  # of columns that have logits
+            wanted = [one[end - count : end].float() for one, end, count in zip(out, ends, counts, strict=True)]
         for row, own in zip(rows, widths, strict=True):
             cache.read[row] += own
         if is_padded:
             cache.put_back([row for row, own in zip(rows, widths, strict=True) if own < width])
-        return out
-
-    def _read_pages(
-        self,
-        cache: RecurrentCache,
-        rows: list[int],
-        widths: list[int],
-        most: dict[int, int],
-        hidden: list[Tensor] | None,
-    ) -> list[Tensor]:
-        """`_read` over pages; the states and lengths of what is read have moved on."""
-        assert self.paged is not None and isinstance(cache.kv, PagedCache)
-        tokens = cache.span(rows, [cache.read[row] for row in rows], max(widths))
-        counts = [min(own, most[row]) for row, own in zip(rows, widths, strict=True)]
-        out = self.paged.forward(tokens, widths, cache.kv, rows, counts, hidden, self.is_strict)
-        return list(torch.split(out, counts))
-
-    def _read_rectangle(
-        self,
-        cache: RecurrentCache,
-        kv: RaggedCache,
-        rows: list[int],
-        widths: list[int],
-        most: dict[int, int],
-        hidden: list[Tensor] | None,
-    ) -> list[Tensor]:
-        """`_read` over a rectangle; the states and lengths of what is read have moved on."""
-        begins, width = [cache.read[row] for row in rows], max(widths)
-        is_fresh, is_all = begins[0] == 0, rows == list(range(cache.num_rows))
-        tokens = cache.span(rows, begins, width)
-        step = kv.begin(widths, None if is_all else rows)
-        step.is_strict, step.hidden = self.is_strict, hidden
-        given = [] if is_fresh else cache.states_of(rows)
-        num_kept = width - min(max(0, own - most[row]) for row, own in zip(rows, widths, strict=True))
-        if self._replays is not None and width == 1 and not is_fresh and hidden is None:
-            out, *found = self._replays.step(
-                tokens,
-                rows,
-                begins,
-                kv,
-                self._run_next,
-                lambda states: self._run_next(self.module, tokens, step, kv, states),
-                given,
-            )
-        else:
-            out, left = self._pass(tokens, step, kv, None if is_fresh else given, num_kept)
-            found = self._states_in(left)
-        cache.put(rows, given, found)
-        kv.commit(step.row_ends, None if is_all else rows)
-        skipped = width - out.shape[1]  # positions without logits
-        return [
-            logits[max(0, own - most[row] - skipped) : own - skipped].float()
-            for row, own, logits in zip(rows, widths, out, strict=True)
-        ]
+        return wanted
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_one_pass", "_guard", "_empty", "_template", "_replays")  # locks, and classes made at run time
