@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -11,6 +12,7 @@ import transformers
 
 from decodekit import LLM
 from decodekit.errors import CacheFullError
+from decodekit.models import huggingface
 from decodekit.models.caches.paged_rows import PageGroup
 from decodekit.models.huggingface import HuggingFaceLM
 from decodekit.models.runners.step_state import StepState
@@ -52,6 +54,29 @@ def test_every_request_has_its_own_text(
     assert counts["submitted"] > num_events // 8 and counts["length"] > num_events // 16
     assert fails == (counts["failed: memory"] > 0) == (counts["failed: other"] > 0)
     assert traffic.llm.model.paged.num_replays > 0 or not is_captured  # type: ignore[attr-defined]
+
+
+@few(1)
+@sized("num_events", 100, slow=3400)
+@pytest.mark.parametrize(("is_captured", "fails"), [(True, True), (True, False), (False, True)])
+def test_every_request_of_a_hybrid_has_its_own_text(
+    plain: LLM, monkeypatch: pytest.MonkeyPatch, num_events: int, is_captured: bool, fails: bool
+) -> None:
+    """With recurrent state, over pages: rows go back to a state, and are read again where there is none."""
+    torch.manual_seed(0)
+    config = architectures.ALL["lfm2"]()
+    config.vocab_size = plain.model.vocab_size
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    beside = HuggingFaceLM(copy.deepcopy(model))
+    for_gpu = tuple(way._replace(is_for_gpu=False) for way in huggingface._WAYS if way.name == "recurrent")
+    monkeypatch.setattr(huggingface, "_WAYS", for_gpu)
+    lm: Any = HuggingFaceLM(model)
+    small(monkeypatch, lm.paged, is_captured=is_captured)
+    llms = LLM(lm, plain.tokenizer), LLM(beside, plain.tokenizer)
+    traffic = Traffic(*llms, random.Random(random.Random(1).randrange(99)), fails=fails)
+    traffic.run(num_events)
+    assert traffic.counts["length"] > num_events // 16 and fails == (traffic.counts["failed: memory"] > 0)
+    assert (lm.paged.num_replays > 0) == is_captured
 
 
 def test_entries_that_are_written_twice_are_seen(model: Any, plain: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -177,6 +177,15 @@ class RecurrentCache(RowLengths):
         for row in rows:
             self._kept_read[row] = None
 
+    @contextmanager
+    def or_forgotten(self, rows: Sequence[int]) -> Iterator[None]:
+        """The time in which states of rows change: they are worth nothing if that fails."""
+        try:
+            yield
+        except BaseException:
+            self.forget(rows)
+            raise
+
     def _set_read(self, read: dict[int, int]) -> None:
         for row, length in read.items():
             self.read[row] = length
@@ -199,9 +208,11 @@ class RecurrentCache(RowLengths):
                 kept = self._kept_read[row] = None
             if kept is not None and not self.in_chunks and length - kept > MAX_SINGLE:
                 kept = None
-            for state, earlier in zip(self.states, self._kept, strict=False) if kept is not None else ():
-                state[self._places[row]] = earlier[row]
             changed[row] = kept or 0
+        with self.or_forgotten([*changed]):
+            for row in (row for row, kept in changed.items() if kept):
+                for state, earlier in zip(self.states, self._kept, strict=True):
+                    state[self._places[row]] = earlier[row]
         if changed:
             self._set_read(changed)
 
@@ -218,10 +229,11 @@ class RecurrentCache(RowLengths):
         """Row i becomes what row `rows[i]` was; see `causal_lm.Cache.reorder`."""
         order = checked_order(rows, self.num_rows)
         sources = [self._places[row] for row in order]
-        self.kv.reorder(rows)
-        for state in self.states:
-            state[self._places[: len(order)]] = state[sources]
-        self._kept = [kept[order] for kept in self._kept]
+        with self.or_forgotten(range(self.num_rows)):
+            self.kv.reorder(rows)
+            for state in self.states:
+                state[self._places[: len(order)]] = state[sources]
+            self._kept = [kept[order] for kept in self._kept]
         self._tokens = self._tokens[order]
         self.read = [self.read[row] for row in order]
         self._kept_read = [self._kept_read[row] for row in order]
@@ -385,18 +397,13 @@ class RecurrentModel(RaggedModel):
         parts: dict[int, list[Tensor]] = {row: [] for row in chosen}
         seen: dict[int, list[Sequence[Tensor]]] = {row: [] for row in chosen}
         most = dict(zip(chosen, wanted, strict=True))
-        guard = self._one_pass if self._holders else self._guard
-        try:
-            with guard:
-                for group, widths in self._groups(cache, ends, max(num_tokens) > 1):
-                    layers: list[Tensor] | None = None if hidden is None else []
-                    for row, out in zip(group, self._read(cache, group, widths, most, layers), strict=True):
-                        parts[row].append(out)
-                    for i, (row, width) in enumerate(zip(group, widths, strict=True)):
-                        seen[row].append([layer[i, :width] for layer in layers or ()])
-        except BaseException:
-            cache.forget(chosen)
-            raise
+        with cache.or_forgotten(chosen), self._one_pass if self._holders else self._guard:
+            for group, widths in self._groups(cache, ends, max(num_tokens) > 1):
+                layers: list[Tensor] | None = None if hidden is None else []
+                for row, out in zip(group, self._read(cache, group, widths, most, layers), strict=True):
+                    parts[row].append(out)
+                for i, (row, width) in enumerate(zip(group, widths, strict=True)):
+                    seen[row].append([layer[i, :width] for layer in layers or ()])
         cache.commit(chosen, num_tokens)
         if hidden is not None:
             of_rows = [  # by row and layer, [T, D] at its last tokens, from all of its passes
