@@ -11,6 +11,7 @@ import torch
 import decodekit as dk
 from decodekit.decoding.prefixes import row_memory as memory
 from decodekit.errors import DecodingError, OptionError
+from decodekit.models.huggingface import HuggingFaceLM
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +94,6 @@ def test_bytes_of_a_token(llm: dk.LLM) -> None:
     assert memory.bytes_per_token(llm.model) == 2 * config.num_hidden_layers * heads * width * 4
     make: Callable[..., Any] = dk.Guidance(2.0).applied_to
     assert memory.bytes_per_token(make(llm.model, llm.vocabulary)) == 2 * memory.bytes_per_token(llm.model)
+    pages: Any = HuggingFaceLM(llm.model.model, tier="paged")  # type: ignore[attr-defined]
+    assert memory.bytes_per_token(pages) == memory.bytes_per_token(llm.model)
+    assert memory.bytes_per_token(make(pages, llm.vocabulary)) == 2 * memory.bytes_per_token(llm.model)

@@ -481,7 +481,7 @@ def test_a_row_may_begin_with_a_kept_prefix(num_tokens: int) -> None:
     text = tokens(0, 70)
     model.forward(torch.tensor([text]), [70], cache, [0], "last")
     prefix = cache.keep(0, 70)
-    assert prefix.num_tokens == 70 and prefix.num_bytes == 96 * rows_of(model).bytes_per_token
+    assert prefix.num_tokens == 70 and prefix.num_bytes == 96 * rows_of(model).plan.bytes_per_token
     cache.reset([0])
     with pytest.raises(ValueError, match="71 tokens of a prefix of 70"):
         cache.begin_with(1, prefix, 71)

@@ -178,14 +178,15 @@ def test_states_are_those_of_few_rows() -> None:
 def test_memory_of_a_row_is_counted() -> None:
     """The state of a row counts once, whatever the tokens, and once more for the one to go back to."""
     model = over_pages("qwen3_next")
-    cache = model.new_cache(1, 8)
     each = sum(one[0].nbytes for one in model.states)
-    assert cache.state_bytes == rows_of(model).states.row_bytes == each
-    assert memory.row_bytes(model, 100) == 100 * rows_of(model).bytes_per_token + 2 * each  # type: ignore[arg-type]
+    found = memory.row_bytes(model, 100)  # type: ignore[arg-type]
+    assert model.paged is not None and model.paged._rows is None  # a question makes no tables
+    assert model.new_cache(1, 8).state_bytes == model.paged.state_bytes == each
+    assert found == 100 * rows_of(model).plan.bytes_per_token + 2 * each
     lm = HuggingFaceLM(build("qwen3_next"))
     plain = lm.new_cache(1, 8)
     assert isinstance(plain, RecurrentCache) and plain.state_bytes == each
-    assert plain.bytes_per_token == rows_of(model).bytes_per_token == cache_sizes(lm).bytes_per_token
+    assert plain.bytes_per_token == rows_of(model).plan.bytes_per_token == cache_sizes(lm).bytes_per_token
     assert memory.row_bytes(lm, 100) == 100 * plain.bytes_per_token + 2 * each
 
 

@@ -17,7 +17,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 import torch
 
@@ -279,7 +279,8 @@ class Batch(Generic[G]):
             CacheFullError: before anything has changed.
         """
         assert self.rows is not None
-        cache, longest = self.rows.cache, max(group.num_cached + len(group.sequence.pending) for group in groups)
+        cache: Any = getattr(self.rows.cache, "kv", self.rows.cache)  # a recurrent state does not grow
+        longest = max(group.num_cached + len(group.sequence.pending) for group in groups)
         num_bytes: object = None if longest <= cache.capacity else getattr(cache, "num_bytes", None)
         if not isinstance(num_bytes, int):
             return

@@ -34,7 +34,6 @@ _SMALL: Final = 1 << 27
 _FEW_TOKENS: Final = 1 << 16
 """Tokens of a cache that are not worth a question."""
 
-_PROBE_TOKENS: Final = 63
 _BYTES_PER_TEXT: Final = 1024
 """A finished text takes more than this until it is handed out."""
 
@@ -105,26 +104,24 @@ def _told(num_bytes: int) -> str:
 
 def bytes_per_token(model: CausalLM) -> int:
     """Bytes of keys and values of one token in a row of the model's cache; 0 if its caches do not say."""
-    return _bytes_per_token(model.new_cache(1, _PROBE_TOKENS))
+    return _said_of(model, "bytes_per_token")
 
 
 def row_bytes(model: CausalLM, num_tokens: int) -> int:
     """Bytes of a row of so many tokens in the model's cache, with its recurrent state and the one to go back to."""
-    cache = model.new_cache(1, _PROBE_TOKENS)
-    return num_tokens * _bytes_per_token(cache) + 2 * int(getattr(cache, "state_bytes", 0))
+    return num_tokens * bytes_per_token(model) + 2 * _said_of(model, "state_bytes")
 
 
-def _bytes_per_token(cache: Any) -> int:
-    known = getattr(cache, "bytes_per_token", None)  # a cache of pages is empty at first
-    return known if isinstance(known, int) else _num_bytes(cache) // (_PROBE_TOKENS + 1)
+def _said_of(model: CausalLM, name: str) -> int:
+    """What the caches of a model say of themselves; pages are asked without one, which might need tables of its own."""
+    return _said(getattr(model, "paged", None) or model.new_cache(1, 1), name)
 
 
-def _num_bytes(cache: Any) -> int:
-    own = getattr(cache, "num_bytes", None)
-    if isinstance(own, int):
-        return own
-    inner = (getattr(cache, name, None) for name in ("inner", "first", "second"))  # caches made of caches
-    return sum(_num_bytes(one) for one in inner if one is not None)
+def _said(cache: Any, name: str) -> int:
+    own = getattr(cache, name, None)
+    parts = [getattr(cache, part, None) for part in ("inner", "first", "second")]  # caches made of caches
+    each = [_said(one, name) * one.num_rows // cache.num_rows for one in parts if one is not None]
+    return own if isinstance(own, int) else sum(each)
 
 
 def free_for(model: CausalLM) -> int | None:

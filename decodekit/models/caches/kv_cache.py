@@ -280,6 +280,11 @@ class RaggedCache(RowLengths):
         return sum(plane.nbytes for plane in self._all_planes)
 
     @property
+    def bytes_per_token(self) -> int:
+        """Memory of the keys and values of one token of a row."""
+        return self.num_bytes // (self.num_rows * (self.capacity + 1))
+
+    @property
     def _all_planes(self) -> list[Tensor]:
         return [plane for planes in self._planes.values() for plane in planes]
 

@@ -87,7 +87,7 @@ class PagedCache(RowLengths):
     @property
     def bytes_per_token(self) -> int:
         """Memory of one token of a row that no window has passed."""
-        return self.rows.bytes_per_token
+        return self.rows.plan.bytes_per_token
 
     @property
     def num_bytes(self) -> int:

@@ -72,6 +72,11 @@ class PagePlan(NamedTuple):
     groups: list[tuple[int | None, PageLayout]]  # sliding window and page layout of each group
     places: dict[int, tuple[int, Offsets]]  # of each layer, the number of its group and where its planes are in a page
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory of one token of a row that no window has passed."""
+        return sum(layout.page_bytes // layout.page_size for _, layout in self.groups)
+
     @classmethod
     def of(cls, layers: Mapping[int, PagedLayer], page_size: int, stored: Stored) -> PagePlan:
         """One group for each sliding window."""
@@ -206,7 +211,7 @@ class PagedRows:
         stored: Stored = Stored.AS_GIVEN,
         states: Sequence[Tensor] = (),
     ) -> None:
-        self.num_rows, self.stored, self.device = num_rows, stored, device
+        self.plan, self.num_rows, self.stored, self.device = plan, num_rows, stored, device
         self.lock = threading.RLock()
         """To be held while rows, pages or entries change: threads may share a model."""
         self.page_size = page_size = plan.groups[0][1].page_size if plan.groups else PAGE_SIZE
@@ -233,11 +238,6 @@ class PagedRows:
     def num_free_rows(self) -> int:
         """Rows that no cache has."""
         return len(self._free_rows)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Memory of one token of a row that no window has passed."""
-        return sum(group.store.layout.page_bytes for group in self.groups) // self.page_size
 
     @property
     def num_free_bytes(self) -> int:

@@ -37,11 +37,6 @@ class RowStates:
             for kind, sizes in zip(kinds, self._sizes, strict=True)
         ]
 
-    @property
-    def row_bytes(self) -> int:
-        """Memory of the state of a row."""
-        return sum(plane[0].nbytes for plane in self.planes)
-
     def taken(self, rows: Tensor) -> list[Tensor]:
         """Copies of the states of rows, integers [B], in the order of the templates: [B, ...] each."""
         states: dict[int, Tensor] = {}

@@ -280,6 +280,16 @@ class PagedModel:
             return PagedRows(self.plan, num_rows, num_tokens, num_in_arenas, device, self._stored, states)
 
     @property
+    def bytes_per_token(self) -> int:
+        """Memory of one token of a row that no window has passed."""
+        return self.plan.bytes_per_token
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the recurrent state of a row."""
+        return sum(state.nbytes for state in self._model.states)
+
+    @property
     def num_free_bytes(self) -> int:
         """Memory of the pages of its arenas that nobody has."""
         if self._rows is None:

@@ -101,9 +101,7 @@ class RecurrentCache(RowLengths):
     @property
     def bytes_per_token(self) -> int:
         """Memory of the keys and values of one token of a row."""
-        if isinstance(self.kv, PagedCache):
-            return self.kv.bytes_per_token
-        return self.kv.num_bytes // (self.num_rows * (self.kv.capacity + 1))
+        return self.kv.bytes_per_token
 
     def num_unread(self, row: int) -> int:
         """Tokens of a row that the next pass reads again."""
