@@ -113,8 +113,8 @@ def estimate(
     work = least = seconds = None
     if speed is not None:
         work = _work(subject, batch, context, drafts, compile_layers)
-        is_captured = cache.tier in ("paged", "ragged", "recurrent")  # rectangles here are pages on a GPU
-        least, seconds = work.least_seconds(speed), work.seconds(speed, is_captured)
+        least, is_ahead = work.least_seconds(speed), cache.tier != "recurrent"
+        seconds = work.seconds(speed, not is_ahead or cache.tier in ("paged", "ragged"), is_ahead=is_ahead)
     return Estimate(
         name=subject.name,
         batch=batch,

@@ -8,7 +8,8 @@ One row of 1,024 tokens, a Llama of 8 billion weights in bfloat16, an H200, laye
                                                           6.92 ms   the bytes alone take 3.5 ms: half of it is reached
 
 The host is not in the sum: it works on the last step while the device runs this one, and counts only where it takes
-longer. Each constant names its source; one step was measured on an H200, by compiled layers: 4.92 ms for 4.94.
+longer, or where it sees every token first (recurrent state). Each constant names its source; one step was measured on
+an H200, by compiled layers: 4.92 ms for 4.94.
 """
 
 from __future__ import annotations
@@ -95,12 +96,17 @@ class StepWork(NamedTuple):
         is_captured: bool,
         product_share: float = PRODUCT_SHARE,
         attention_share: float = ATTENTION_SHARE,
+        is_ahead: bool = True,
     ) -> float:
-        """The expected seconds of a step; where it is captured, kernels start without Python."""
+        """The expected seconds of a step.
+
+        Where it is captured, kernels start without Python. Where it is not started ahead, the device waits.
+        """
         read = self.weight_bytes / (product_share * speed.copy_bandwidth)
         multiplied = self.operations / (PRODUCT_FLOPS_SHARE * speed.flops)
         attended = self.cache_bytes / (attention_share * speed.copy_bandwidth)
         device = self.kernels * speed.gap_s + max(read, multiplied) + attended
         once, each = HOST_SECONDS
         started = 0.0 if is_captured else self.kernels * EAGER_KERNEL_SECONDS
-        return max(device, started, once + each * self.rows)
+        host = once + each * self.rows
+        return max(device, started, host) if is_ahead else max(device, started) + host

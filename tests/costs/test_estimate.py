@@ -180,6 +180,11 @@ def test_drafts_cost_what_they_read_and_no_more() -> None:
 def test_a_slow_host_is_what_a_step_takes() -> None:
     work = StepWork(kernels=10, weight_bytes=1e6, cache_bytes=0, operations=0, rows=1000)
     assert work.seconds(DEVICES["h200"], True) == pytest.approx(150e-6 + 1000 * 10e-6)
+    beside, alone = (
+        work._replace(kernels=900, rows=1).seconds(DEVICES["h200"], True, is_ahead=is_ahead)
+        for is_ahead in (False, True)
+    )
+    assert beside == pytest.approx(alone + 160e-6)
     started = work._replace(kernels=10_000, rows=1).seconds(DEVICES["h200"], False)
     assert started == pytest.approx(10_000 * 7e-6)
 

@@ -113,7 +113,7 @@ def row_bytes(model: CausalLM, num_tokens: int) -> int:
 
 
 def _said_of(model: CausalLM, name: str) -> int:
-    """What the caches of a model say of themselves; pages are asked without one, which might need tables of its own."""
+    """The number of this name that caches of a model have; pages are asked without one, which might need tables."""
     return _said(getattr(model, "paged", None) or model.new_cache(1, 1), name)
 
 
