@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from decodekit.gpu.pages import Stored
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.caches.paged_cache import PagedCache
-from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
+from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart, wanted_counts
 from decodekit.models.modules.few_row_layers import with_few_rows
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.modules.shared_copy import context_length_of, is_spread, rope_types, shared_copy, with_longrope
@@ -191,10 +191,10 @@ class RaggedModel:
         `are_last` says that they are the last W columns of every row. Before transformers 5.23 a model can leave out
         the others only then; else the input of its output projection is cut down to them.
         """
-        if self._keeps_per_row:
-            return self.run(tokens, step, store, columns, module).logits
         if are_last:
             return self.run(tokens, step, store, columns.shape[1], module).logits[:, -columns.shape[1] :]
+        if self._keeps_per_row:
+            return self.run(tokens, step, store, columns, module).logits
         index = columns[:, :, None]
         is_less = columns.shape[1] < tokens.shape[1]  # else there is no telling whether the head saw less
         seen = self._before_head(lambda hidden: hidden.take_along_dim(index.to(hidden.device), dim=1), module)
@@ -273,75 +273,22 @@ class RaggedModel:
         hidden: list[Tensor] | None,
     ) -> Tensor:
         """Logits of a pass; the lengths of the rows stay."""
-        width = max(num_tokens)
-        wanted = self._wanted(num_tokens, width, logits)
-        if tokens.shape[1] != width:
-            tokens = tokens[:, :width]
-        step = cache.begin(num_tokens, rows, [tokens, *wanted])
-        tokens, *wanted = step.carried
+        width, counts = max(num_tokens), wanted_counts(logits, num_tokens)
+        most, is_even = max(counts), min(num_tokens) == width
+        # The columns of the last `most` tokens of each row, and those of them that are wanted: all goes up at once.
+        columns = (torch.tensor(num_tokens)[:, None] - most + torch.arange(most)).clamp_min(0)
+        is_wanted = torch.arange(most) >= most - torch.tensor(counts)[:, None]
+        given = [tokens[:, :width]]
+        if logits != "all":
+            given += [] if is_even else [columns]
+            given += [] if min(counts) == most else [is_wanted.flatten().nonzero()[:, 0]]
+        step = cache.begin(num_tokens, rows, given)
+        tokens, *given = step.carried
         step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
-            out = self.run(tokens, step, cache, None).logits
-        elif logits != "last":
-            out = self._run_counts(tokens, num_tokens, logits, step, cache, wanted)
-        elif min(num_tokens) == width:
-            out = self.run(tokens, step, cache, 1).logits[:, -1]
-        else:
-            out = self._run_ragged_last(tokens, step, cache, wanted)
-        return out.float()
-
-    def _wanted(self, num_tokens: Sequence[int], width: int, logits: LogitsKind) -> list[Tensor]:
-        """Where the wanted logits of a pass are, on the host: what `_run_ragged_last` and `_run_counts` take."""
-        if logits == "all" or (logits == "last" and min(num_tokens) == width):
-            return []
-        ends = torch.tensor(num_tokens)
-        if logits == "last":
-            columns = torch.tensor(sorted({count - 1 for count in num_tokens}))
-            return [ends - 1, columns, torch.searchsorted(columns, ends - 1)]
-        counts = torch.tensor(logits)
-        rows = torch.repeat_interleave(counts)
-        columns = torch.cat([torch.arange(n - m, n) for n, m in zip(num_tokens, logits, strict=True)])
-        starts = ends - max(logits)
-        return [rows, columns, columns - starts[rows], (starts[:, None] + torch.arange(max(logits))).clamp_min(0)]
-
-    def _run_ragged_last(self, tokens: Tensor, step: Step, cache: RaggedCache, wanted: Sequence[Tensor]) -> Tensor:
-        """[R, V] logits at each row's own last token, with as little of the output projection as the model allows.
-
-        `wanted`: int64 columns of the last tokens [R]; these once each, in order; and which of them each is [R].
-        """
-        last, columns, places = wanted
-        if self._keeps_per_row:
-            return self.run(tokens, step, cache, last[:, None]).logits[:, 0]
-        out = self.run(tokens, step, cache, columns).logits
-        is_kept = out.shape[1] == len(columns) != tokens.shape[1]
-        return out[torch.arange(len(last), device=out.device), (places if is_kept else last).to(out.device)]
-
-    def _run_counts(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        counts: Sequence[int],
-        step: Step,
-        cache: RaggedCache,
-        wanted: Sequence[Tensor],
-    ) -> Tensor:
-        """[sum of counts, V] logits at the last `counts[i]` real tokens of row i.
-
-        `wanted`: int64 rows and columns of these tokens [sum of counts]; their columns among the last max(counts)
-        tokens of each row, and the columns of those [R, max(counts)].
-        """
-        width, most = max(num_tokens), max(counts)
-        if len(counts) == 1:
-            return self.run(tokens, step, cache, most).logits[0, -most:]
-        first = min(count - own for count, own in zip(num_tokens, counts, strict=True))
-        rows, columns, among_last, last = wanted
-        if 2 * most < width - first and self._keeps_per_row:  # a long prompt beside rows that decode
-            columns = among_last
-            out = self.run(tokens, step, cache, last).logits
-        else:
-            out = self.run(tokens, step, cache, width - first).logits
-            columns = columns - (width - out.shape[1])
-        return out[rows.to(out.device), columns.to(out.device)]
+            return self.run(tokens, step, cache, None).logits.float()
+        out = self.run_at(tokens, step, cache, columns if is_even else given.pop(0), is_even).flatten(0, 1)
+        return out[given[0].to(out.device)].float() if given else out.float()
 
 
 def experts_wait(model: nn.Module) -> bool:
