@@ -33,7 +33,7 @@ ATTENTION: Final[list[Case]] = [
     {"key_dim": 64, "value_dim": 64, "width": 70}, {"window": 100}, {"softcap": 30.0}, {"has_sinks": True},
     {"window": 100, "softcap": 30.0, "has_sinks": True, "width": 70}, {"dtype": F16}, {"dtype": F32},
     {"dtype": F32, "width": 70}, {"stored": Stored.INT8}, {"stored": Stored.INT8, "width": 70},
-    {"stored": Stored.FLOAT8}, {"stored": Stored.FLOAT8, "width": 70}, {"key_dim": 192, "group": 1},
+    {"key_dim": 192, "group": 1},
     {"key_dim": 192, "group": 1, "width": 70}, {"key_dim": 256, "value_dim": 256}, {"key_dim": 80, "value_dim": 80},
     {"key_dim": 256, "value_dim": 256, "width": 70}, {"key_dim": 576, "value_dim": 512, "heads": 1, "group": 16},
     {"key_dim": 576, "value_dim": 512, "heads": 1, "group": 16, "width": 70}, {"key_dim": 512, "value_dim": 512},

@@ -82,7 +82,7 @@ def launch_of(
     heads, value_dim = value.shape[2:]
     group = num_heads // heads
     page_size, pages_per_arena, page_bytes = geometry
-    kind = (query.dtype, torch.int8, torch.float8_e4m3fn)[stored]
+    kind = (query.dtype, torch.int8)[stored]
     card = card_of(query.device)
     tiles = tiles_of(width * group, key_dim, value_dim, query.dtype, kind, card)
     (key_pad, key_rest), value_pad = _parts(key_dim), _pad(value_dim)
@@ -105,7 +105,7 @@ def launch_of(
         "PAGE_SIZE": page_size, "STORED": int(stored), "HAS_WINDOW": window > 0, "HAS_SOFTCAP": softcap != 0,
         "HAS_SINKS": sinks is not None, "M": tiles.queries, "N": tiles.tokens, "STAGES": tiles.stages,
         "KEY_PAD": key_pad, "KEY_REST": key_rest, "VALUE_PAD": value_pad,
-        "KIND": (_TYPES[query.dtype], tl.int8, tl.float8e4nv)[stored],
+        "KIND": (_TYPES[query.dtype], tl.int8)[stored],
         # Triton's interpreter multiplies bfloat16 as if the bits were integers.
         "DOT": tl.float32 if kernel.IS_INTERPRETED else _TYPES[query.dtype],
         "KEY_ALIGN": _aligned(key_dim * kind.itemsize), "VALUE_ALIGN": _aligned(value_dim * kind.itemsize),
@@ -169,18 +169,10 @@ def shared_bytes(tiles: Tiles, key_dim: int, value_dim: int, dtype: torch.dtype,
 def why_not_here(
     key_dim: int, value_dim: int, dtype: torch.dtype, kind: torch.dtype, device: torch.device
 ) -> str | None:
-    """Why a card cannot run what others can: float8, or vectors whose least tiles do not fit; None if it can."""
+    """Why a card cannot run what others can: vectors whose least tiles do not fit; None if it can."""
     card = card_of(device)
-    if kind == torch.float8_e4m3fn and card.capability < (8, 9):  # Triton cannot convert it
-        major, minor = card.capability
-        return (
-            f"no kernel for keys and values in float8 on a GPU of compute capability {major}.{minor}: "
-            "8.9 and later have one, cache_dtype='int8' has one here"
-        )
-    needed = 0
-    for num_queries in (1, 32, 64):
-        tiles = tiles_of(num_queries, key_dim, value_dim, dtype, kind, card)
-        needed = max(needed, shared_bytes(tiles, key_dim, value_dim, dtype, kind))
+    tiles = (tiles_of(number, key_dim, value_dim, dtype, kind, card) for number in (1, 32, 64))
+    needed = max(shared_bytes(one, key_dim, value_dim, dtype, kind) for one in tiles)
     if needed <= card.shared_bytes:
         return None
     return (

@@ -86,14 +86,13 @@ def why_no_kernel(
     return attention_launch.why_not_here(key_dim, value_dim, dtype, Stored(stored).dtype(dtype), device or _CPU)
 
 
-def quantised(values: Tensor, stored: Stored) -> tuple[Tensor, Tensor]:
-    """Vectors [..., D] as they are kept, and their scales, float32 [...]."""
+def quantised(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors [..., D] as they are kept in eight bits, and their scales, float32 [...]."""
     exact = values.float()
     peaks = exact.abs().amax(dim=-1)
     # By a tensor: for a number CUDA multiplies by its reciprocal, which is not the same scale.
-    scales = (peaks / torch.full_like(peaks, stored.largest)).clamp(min=_SMALLEST)
-    ratios = (exact / scales[..., None]).clamp(-stored.largest, stored.largest)
-    return (ratios.round() if stored is Stored.INT8 else ratios).to(stored.dtype(values.dtype)), scales
+    scales = (peaks / torch.full_like(peaks, 127.0)).clamp(min=_SMALLEST)
+    return (exact / scales[..., None]).clamp(-127.0, 127.0).round().to(torch.int8), scales
 
 
 def attended(
@@ -105,7 +104,7 @@ def attended(
     dtype = torch.promote_types(query.dtype, torch.float32)
     new = [key, value]
     if stored is not Stored.AS_GIVEN:
-        (key, key_scales), (value, value_scales) = quantised(key, stored), quantised(value, stored)
+        (key, key_scales), (value, value_scales) = quantised(key), quantised(value)
         new = [key, value, key_scales, value_scales]
     planes = [plane.to(dtype) for plane in _written_and_read(new, offsets, pages, starts, counts, arenas, geometry)]
     if stored is not Stored.AS_GIVEN:
@@ -189,8 +188,7 @@ def _written_and_read(
             size = (page_size, *tokens.shape[2:])
             in_pages = arena.view(pages_per_arena, page_bytes)[:, begin:].view(tokens.dtype)
             plane = in_pages[:, : math.prod(size)].view(pages_per_arena, *size)
-            bits = _as_bits(plane)
-            bits[at_pages, at_slots] = torch.where(is_any, _as_bits(tokens.flatten(0, 1))[source], bits[0, 0])
+            plane[at_pages, at_slots] = torch.where(is_any, tokens.flatten(0, 1)[source], plane[0, 0])
             here = plane.index_select(0, inside)  # [B * P, page_size, ...]
             if number == 0:
                 found.append(here)
@@ -210,11 +208,6 @@ def _places(pages: Tensor, slots: Tensor, is_real: Tensor) -> tuple[Tensor, Tens
     first = is_real.to(torch.int8).argmax()
     source = torch.where(is_real, torch.arange(is_real.shape[0], device=is_real.device), first)
     return source, torch.where(is_any, pages[source], 0).long(), torch.where(is_any, slots[source], 0).long(), is_any
-
-
-def _as_bits(values: Tensor) -> Tensor:
-    """float8 as bytes: few operations of torch know it."""
-    return values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
 
 
 @torch.library.custom_op(

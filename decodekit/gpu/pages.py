@@ -52,17 +52,10 @@ class Stored(IntEnum):
     AS_GIVEN = 0
     INT8 = 1
     """round(x / scale), scale = amax / 127 of each token and head."""
-    FLOAT8 = 2
-    """x / scale in e4m3, scale = amax / 448."""
 
     def dtype(self, given: torch.dtype) -> torch.dtype:
         """The type of a plane's numbers."""
-        return {Stored.AS_GIVEN: given, Stored.INT8: torch.int8, Stored.FLOAT8: torch.float8_e4m3fn}[self]
-
-    @property
-    def largest(self) -> float:
-        """The largest stored number."""
-        return {Stored.AS_GIVEN: 1.0, Stored.INT8: 127.0, Stored.FLOAT8: 448.0}[self]
+        return torch.int8 if self is Stored.INT8 else given
 
 
 STORES: WeakValueDictionary[int, PageStore] = WeakValueDictionary()

@@ -42,7 +42,7 @@ CASES: Final[list[Case]] = [
     _OF_256, _OF_256 | {"width": 512}, _OF_256 | _ALL | {"group": 2}, _OF_256 | _ALL | {"group": 2, "width": 512},
     {"key_dim": 320, "value_dim": 320}, _OF_512 | _ALL | {"width": 512},
     _LATENT | {"group": 128}, _LATENT | {"group": 16, "width": 512},
-    {"stored": 1}, {"stored": 1, "width": 4}, {"stored": 1, "width": 512}, {"stored": 2}, {"stored": 2, "width": 512},
+    {"stored": 1}, {"stored": 1, "width": 4}, {"stored": 1, "width": 512},
     _OF_256 | {"stored": 1}, _OF_256 | {"stored": 1, "width": 512},
     _F32, _F32 | {"width": 512}, _F32 | _OF_256 | {"width": 512}, _F32 | _OF_512 | {"width": 512},
     _F32 | _LATENT | {"group": 16},

@@ -1,8 +1,8 @@
 """Modules of programs that Triton's interpreter runs on the host, beside the ones that are compiled.
 
 What the interpreter does otherwise, and what it costs: bfloat16 is stored as integers and multiplied as such (programs
-multiply float32 there), float32 to bfloat16 cuts off instead of rounding, float8 rounds halves up. Programs run one
-after the other, in order of their numbers, so it shows no race between them.
+multiply float32 there), float32 to bfloat16 cuts off instead of rounding. Programs run one after the other, in order of
+their numbers, so it shows no race between them.
 """
 
 from __future__ import annotations

@@ -87,23 +87,6 @@ def test_a_prompt_in_blocks_of_queries(kernel: Any, stored: Stored) -> None:
     assert_same(kernel, World([37, 3], [17, 40], width=40, group=2, num_heads=1, window=9, stored=stored))
 
 
-def test_every_number_of_float8_is_kept_as_torch_keeps_it(kernel: Any) -> None:
-    """All 253 numbers, those between two of them, those beside these, and what rounds to a zero that has a sign."""
-    bits = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-    exact = bits[bits.isfinite()].unique()
-    halves = (exact[1:] + exact[:-1]) / 2
-    tiny = torch.tensor([-1e-4, 1e-4, -6e-8, -0.0])
-    numbers = torch.cat([exact, halves, halves * (1 - 2e-3), halves * (1 + 2e-3), tiny])
-    vectors = torch.nn.functional.pad(numbers, (0, -len(numbers) % 127)).view(-1, 127)
-    vectors = torch.cat([torch.full((len(vectors), 1), 448.0), vectors], dim=1)  # so that the scale is 1
-    fixed: dict[str, Any] = {"num_heads": 1, "key_dim": 128, "value_dim": 16, "width": len(vectors), "page_size": 16}
-    world = World([0], [len(vectors)], stored=Stored.FLOAT8, dtype=torch.float16, scale=1e-4, **fixed)
-    world.key[0, :, 0] = vectors.half()
-    assert_same(kernel, world)
-    _, scales = paged_attention.quantised(world.key, Stored.FLOAT8)
-    assert (scales == 1).all()
-
-
 def test_wide_heads(kernel: Any) -> None:
     """Latent attention over its latent, a key of 512 and 64 numbers; and keys of which the second part is padded."""
     latent: dict[str, Any] = {"num_heads": 1, "key_dim": 576, "value_dim": 512, "page_size": 16, "scale": 0.05}
@@ -269,7 +252,7 @@ def test_rows_that_fill_the_card_have_programs_left_for_a_long_one() -> None:
     assert max(len(part) for _, part in shares(blocks, 132, 8, 64)) == 25  # a row has 64 parts at most
 
 
-KINDS = [(torch.bfloat16, 0), (torch.float32, 0), (torch.bfloat16, 1), (torch.float16, 2)]
+KINDS = [(torch.bfloat16, 0), (torch.float32, 0), (torch.bfloat16, 1)]
 
 
 @pytest.mark.parametrize("capability", CARDS)
@@ -287,8 +270,7 @@ def test_tiles_fit_every_card(capability: int, monkeypatch: pytest.MonkeyPatch) 
             is_told = attention_launch.why_not_here(key_dim, value_dim, dtype, kind, torch.device("cpu")) is not None
             assert (needed <= card.shared_bytes) or is_told
             is_small = card.shared_bytes < 100 << 10
-            is_old = stored == Stored.FLOAT8 and capability < 89
-            assert is_told == is_old or (is_small and dtype is torch.float32 and key_dim == 576)
+            assert not is_told or (is_small and dtype is torch.float32 and key_dim == 576)
             assert tiles.tokens >= 16 and tiles.queries >= 16 and tiles.stages >= 1
 
 
@@ -325,13 +307,8 @@ def test_shapes_that_leave_the_registers_go_to_the_twin(monkeypatch: pytest.Monk
         "program: 107 are needed"
     )
     assert why(torch.bfloat16, 576, 512) is None and why(torch.bfloat16, 256, 256) is None
-    assert why(torch.bfloat16, 64, 64, Stored.FLOAT8) is None
     monkeypatch.setattr(attention_launch, "card_of", lambda device: CARDS[86])
     assert why(torch.bfloat16, 64, 64, Stored.INT8) is None
-    assert why(torch.bfloat16, 64, 64, Stored.FLOAT8) == (
-        "no kernel for keys and values in float8 on a GPU of compute capability 8.6: 8.9 and later have one, "
-        "cache_dtype='int8' has one here"
-    )
     monkeypatch.setattr(paged_attention, "missing", lambda: "no triton")
     assert why(torch.bfloat16, 64, 64) == "no triton"
 

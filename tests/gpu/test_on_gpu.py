@@ -44,7 +44,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "window": {"dtype": torch.bfloat16, "stored": Stored.AS_GIVEN, "window": 3, "has_sinks": True},
     "float16": {"dtype": torch.float16, "stored": Stored.AS_GIVEN, "page_size": 1, "softcap": 2.0},
     "int8": {"dtype": torch.bfloat16, "stored": Stored.INT8, "window": 6},
-    "float8": {"dtype": torch.float16, "stored": Stored.FLOAT8, "group": 7},
 }
 
 
@@ -63,7 +62,7 @@ LONG: list[dict[str, Any]] = [
     {}, {"width": 4, "group": 7}, {"width": 16, "group": 8}, {"width": 70},
     {"window": 100, "softcap": 30.0, "has_sinks": True}, {"width": 70, "window": 100, "softcap": 30.0},
     {"dtype": torch.float16}, {"dtype": torch.float32}, {"dtype": torch.float32, "width": 70},
-    {"stored": Stored.INT8}, {"stored": Stored.INT8, "width": 70}, {"stored": Stored.FLOAT8, "width": 70},
+    {"stored": Stored.INT8}, {"stored": Stored.INT8, "width": 70},
     {"key_dim": 192, "value_dim": 128, "group": 1}, {"key_dim": 256, "value_dim": 256, "width": 70},
     {"key_dim": 576, "value_dim": 512, "num_heads": 1, "group": 16}, {"key_dim": 512, "value_dim": 512, "width": 4},
 ]  # fmt: skip

@@ -44,7 +44,6 @@ IS_INTERPRETED: Final = is_interpreted()  # what is decorated below knows it fro
 _LOG2E = tl.constexpr(1.4426950408889634)
 _SMALLEST = tl.constexpr(2.0**-126)
 _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted, it rounds to the nearest even integer
-_STEP_ROUNDER = tl.constexpr(24576.0)  # 1.5 * 2^14: to the nearest even multiple of 2^-9
 
 
 @program_for_any("num_rows", "width", "pages_width", "pages_per_arena", "num_parts", "least", "window")
@@ -269,31 +268,19 @@ def _pointers(anchor: tl.tensor, addresses: tl.tensor, KIND: tl.constexpr, ALIGN
 
 
 @program
-def _scales(peaks: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
+def _scales(peaks: tl.tensor) -> tl.tensor:
     """The scales of vectors whose largest numbers are given, [N], as `quantised` makes them."""
-    largest: tl.constexpr = 127.0 if STORED == 1 else 448.0
-    return tl.maximum(tl.div_rn(peaks, tl.full([peaks.shape[0]], largest, tl.float32)), _SMALLEST)
+    return tl.maximum(tl.div_rn(peaks, tl.full([peaks.shape[0]], 127.0, tl.float32)), _SMALLEST)
 
 
 @program
-def _kept(values: tl.tensor, scales: tl.tensor, STORED: tl.constexpr) -> tl.tensor:
+def _kept(values: tl.tensor, scales: tl.tensor) -> tl.tensor:
     """Vectors [N, D] of float32 as they are kept with scales [N], still float32; as `quantised` does it.
 
     They are rounded here, so that a conversion changes nothing: how conversions round differs.
     """
-    largest: tl.constexpr = 127.0 if STORED == 1 else 448.0
     ratios = tl.div_rn(values, tl.broadcast_to(scales[:, None], values.shape))
-    ratios = tl.minimum(tl.maximum(ratios, -largest), largest)
-    if STORED == 1:
-        ratios = (ratios + _ROUNDER) - _ROUNDER
-    else:
-        bits = ratios.to(tl.int32, bitcast=True)
-        coarse = (tl.abs(ratios) + _STEP_ROUNDER) - _STEP_ROUNDER  # below 2^-6 multiples of 2^-9
-        coarse = coarse.to(tl.int32, bitcast=True) | (bits & -0x80000000)  # of a small negative number -0
-        # 3 bits of mantissa, to the nearest, of equals to even
-        fine = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
-        ratios = tl.where(tl.abs(ratios) < 0.015625, coarse, fine).to(tl.float32, bitcast=True)
-    return ratios
+    return (tl.minimum(tl.maximum(ratios, -127.0), 127.0) + _ROUNDER) - _ROUNDER
 
 
 @program
@@ -338,8 +325,8 @@ def _write_plane(
     width: tl.constexpr = KIND.primitive_bitwidth // 8 * DIM
     if STORED > 0:
         new = new.to(tl.float32)
-        scales = _scales(tl.max(tl.abs(new), axis=1), STORED)
-        new = _kept(new, scales, STORED)
+        scales = _scales(tl.max(tl.abs(new), axis=1))
+        new = _kept(new, scales)
         at = _plane_at(arenas, page, slot, pages_per_arena, page_bytes, scale_offset + head * 4, HEADS * 4)
         tl.store(at.to(tl.pointer_type(tl.float32)), scales, mask=is_own)
     at = _plane_at(arenas, page, slot, pages_per_arena, page_bytes, offset + head * width, HEADS * width)
@@ -431,10 +418,10 @@ def _walk_new(
             if KEY_REST > 0:
                 key_rests = key_rests.to(tl.float32)
                 peaks = tl.maximum(peaks, tl.max(tl.abs(key_rests), axis=1))
-            key_scales = _scales(peaks, STORED)
-            keys = _kept(keys, key_scales, STORED)
+            key_scales = _scales(peaks)
+            keys = _kept(keys, key_scales)
             if KEY_REST > 0:
-                key_rests = _kept(key_rests, key_scales, STORED)
+                key_rests = _kept(key_rests, key_scales)
         scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
         if KEY_REST > 0:
             scores = tl.dot(rests, tl.trans(key_rests.to(queries.dtype)), scores, input_precision="ieee")
@@ -442,8 +429,8 @@ def _walk_new(
         if STORED > 0:
             scores *= key_scales[None, :]
             values = values.to(tl.float32)
-            shares = _scales(tl.max(tl.abs(values), axis=1), STORED)
-            values = _kept(values, shares, STORED)
+            shares = _scales(tl.max(tl.abs(values), axis=1))
+            values = _kept(values, shares)
         is_visible = is_new[None, :] & (others[None, :] <= tokens[:, None])
         if HAS_WINDOW:
             is_visible = is_visible & (others[None, :] > tokens[:, None] - window)
