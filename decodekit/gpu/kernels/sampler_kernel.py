@@ -1,39 +1,41 @@
-"""The sampler on a GPU: two programs with top-k or top-p, without them one, over blocks of 1,024 tokens.
+"""The sampler on a GPU: one launch, with top-k or top-p two, over blocks of 1,024 tokens.
 
-    look         every block     its largest logit, whether it has NaN, its best noisy logit in float32; the largest
-                                 logit of each part of 32 tokens
-    choose       blocks near     tokens, and their mass, into bins by their distance from the largest logit of the row
-                 the peak
-                 a few parts     the last program of a row: where top-k and top-p end
-                 a block or two  exact noise in float64 where float32 cannot decide; the token; its certificate
-                 no block        the last program of a text: coupled match, and the text moves on (see `verify`)
+    look      every block      its largest logit, whether it has NaN, its best noisy logit in float32; the largest logit
+                               of each part of 32 tokens
+    choose    every block      its tokens, and their mass, go into bins by their distance from the largest logit of the
+                               row
+              a few parts      the last program of a row: where top-k and top-p end
+              a block or two   exact noise in float64 where float32 cannot decide; the token; its certificate
+              no block         the last program of a text: coupled match, and the text moves on (see `verify`)
 
-Without top-k and top-p `choose` looks itself, and has no bins: that is one launch. Every grid follows from shapes.
+Without top-k and top-p there are no bins and no parts: `choose` looks itself. Every grid follows from shapes.
 
-Cuts. Bins are as wide as the distances in them are large: 128 for each power of two from 2^-10 to 32. With one for each
-power of two, top-k 3 and top-p 0.8 of y = 2.5, 2.25, 1.25, 1.0, -1.0:
+Cuts. There are 128 bins for each power of two from 2^-10 to 32, so that their width is one percent of the distance.
+With one bin for each power of two, top-k 3 and top-p 0.8 of y = 2.5, 2.25, 1.25, 1.0, -1.0:
 
-    distance      0     0.25   1.25   1.5     3.5        bins   0 to 1/4   1/4 to 1/2   1/2 to 1   1 to 2   2 to 4
-    mass          1.00  0.78   0.29   0.22    0.03     tokens   1          1            0          2        1
-                                                  from the top   1          2            2          4
+    y          2.5    2.25   1.25   1.0   -1.0        bin of distances   below 1/4   1/4 to 1/2   1/2 to 1   1 to 2
+    distance   0      0.25   1.25   1.5    3.5        tokens             1           1            0          2
+    mass       1.00   0.78   0.29   0.22   0.03       from the top       1           2            2          4
 
-The third token is in the bin from 1 to 2. The last program lists the tokens down to this bin, four of them: the third
-has y = 1.25, where top-k ends. What it leaves has the mass 2.07, of which top-p wants 1.65: 1.00 and 0.78 reach that,
-so it ends at y = 2.25. Both are found by bisection on the list. Only parts whose largest logit lies in these bins are
-opened.
-where these are too many, those of an interval that is halved. Masses are below one unit from a distance of 31 on, so
-that only top-k can end beyond the bins; tokens there are not counted, but walked through.
+The third token is in the bin from 1 to 2. The last program of the row lists the four tokens down to this bin. The third
+of them has y = 1.25: there top-k ends. It leaves the mass 2.07, of which top-p wants 1.65; 1.00 and 0.78 reach that, so
+top-p ends at y = 2.25. Both are found on the list by bisection.
 
-Keys. A row of float32 is ordered as the integers of its bits are, once negative numbers are turned round. Behind these
-32 bits stand 31 of the token, the lowest largest: so no two tokens are equal, and the lowest of equal ones come first.
-Top-p ends at the key of the last token that it keeps; that of top-k has no token, since all that tie with the k-th are
-kept, nor has that of min-p. A token is kept if its key is not below any of them.
+    parts       only those with a largest logit in one of these bins are opened
+    the list    has 2,048 places. Where the tokens down to a bin are more, it has those of this bin alone; where these
+                are more, too, those of an interval, which is halved until they fit
+    far tokens  are not counted where neither top-k nor top-p can end (`_stop`), nor from a distance of 32 on, where a
+                mass is below one unit. Top-k may end there: then the list is made of all parts
+    the draw    the best noisy logit of all is mostly kept, and then it is the best one of what is kept. Otherwise the
+                list is drawn from if it has all that is kept, and blocks are opened if not
 
-The noisy logit that is best without top-k and top-p is mostly kept, and then it is the best one of what is kept.
-Otherwise the list is drawn from, if it holds all that is kept, or blocks are.
+Keys. A row of float32 is ordered as the integers of its bits are, once negative numbers are turned round. A key has
+these 32 bits and then 31 of the token, lower tokens first: no two keys are equal. Top-p ends at the key of the last
+token that it keeps. Top-k and min-p end at a number, since they keep all that are equal: the key without a token. What
+is kept has keys from the largest of the three on.
 
-The programs that leave something for the last of them count themselves in `arrived`, which is zeros again afterwards.
-The weights of masses must not be contracted to multiply-adds: programs are compiled without (`enable_fp_fusion`).
+Programs count themselves in `arrived`, so that one is the last; afterwards it is zeros again. The weights of masses
+must not be contracted to multiply-adds: programs are compiled without (`enable_fp_fusion`).
 
 Screening. With t = 1 - u, exact to 2^-24, and E = -ln u, g = -ln E: for t < 1/16 E is summed up as t + t^2/2 + ... to
 the sixth power, 10^-8 of it; otherwise E > 0.064 comes from a logarithm with an error below 2^-20: 1.5 10^-5 of it. The
@@ -90,14 +92,16 @@ LIST: Final = 2048
 """Tokens of a list."""
 _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 
-# A row of logits with its settings is a tuple, `source`: logits, masks, values, row, vocab_size, num_words, num_texts,
-# HAS_MASKS, WIDTH. A text has WIDTH rows.
+# Tuples of parts of programs. `source` is a row of logits with its settings: logits, masks, values, row, vocab_size,
+# num_words, num_texts, HAS_MASKS, WIDTH; a text has WIDTH rows. `scratch` is what cuts are found with:
+# bins, int64 [2, 16 << BITS], tokens and their units; parts, float32 [num_parts], their largest logits; opened, int32
+# [num_parts], the numbers of some; listed, int64 [LIST], keys; num_parts.
 
 
 @program
 def _setting(source: tl.tuple, PLACE: tl.constexpr) -> tl.tensor:
     """A number of 32 bits of a row's settings; see `draw_settings.LAYOUT`."""
-    _logits, _masks, values, row, _vocab_size, _num_words, num_texts, _has_masks, WIDTH = source
+    _, _, values, row, _, _, num_texts, _, WIDTH = source
     return tl.load(values + PLACE * num_texts + row // WIDTH)
 
 
@@ -198,7 +202,7 @@ def _mix(x: tl.tensor) -> tl.tensor:
 @program
 def _bits(source: tl.tuple, tokens: tl.tensor) -> tl.tensor:
     """The 52 random bits of tokens, int64; see `sampling.noise`."""
-    _logits, _masks, _values, row, _vocab_size, _num_words, _num_texts, _has_masks, WIDTH = source
+    _, _, _, row, _, _, _, _, WIDTH = source
     one = tl.full([1], 1, tl.uint64)
     golden = one * _GOLDEN
     seed = one * _wide_setting(source, 0).to(tl.uint64, bitcast=True)
@@ -275,7 +279,7 @@ def _look(
             tl.store(parts + block * _PARTS + tl.arange(0, _PARTS), largest)
         if is_drawn & (peak > float("-inf")):
             y = _divided(source, numbers)
-            top = _divided(source, tl.full([BLOCK], 0.0, tl.float32) + peak)
+            top = _divided(source, tl.full([1], 0.0, tl.float32) + peak)
             noisy = (y - top) + _rough_noise(_bits(source, tokens))
             tl.store(bests + block, tl.max(tl.where(y > float("-inf"), noisy, float("-inf")), axis=0))
         else:
@@ -302,35 +306,71 @@ def look(
 
 
 @program
-def _count(
-    source: tl.tuple, peaks: tl.tensor, bins: tl.tensor, peak: tl.tensor, num_blocks: tl.tensor, each: tl.tensor,
-    BLOCK: tl.constexpr, BITS: tl.constexpr,
-) -> None:  # fmt: skip
-    """The tokens of a program's blocks go into bins, and with top-p their units, but for those of the last bin.
+def _reached(keys: tl.tensor, weights: tl.tensor, wanted: tl.tensor) -> tl.tensor:
+    """The largest of some keys from which on, upwards, the weights add up to what is wanted; all of them do."""
+    low = tl.min(tl.where(weights > 0, keys, 0x7FFFFFFFFFFFFFFF), axis=0)
+    high = tl.max(tl.where(weights > 0, keys, 0), axis=0)
+    while low < high:
+        is_above = keys >= low + ((high - low + 1) >> 1)
+        if tl.sum(tl.where(is_above, weights, 0), axis=0) >= wanted:
+            low = tl.min(tl.where(is_above, keys, high), axis=0)
+        else:
+            high = tl.max(tl.where(is_above, low, keys), axis=0)
+    return low
 
-    bins: int64 [2, 16 << BITS], tokens and units.
+
+@program
+def _stop(source: tl.tuple, highest: tl.tensor, peak: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
+    """The bin from which on tokens are not counted: top-k, or without it top-p, ends before it.
+
+    As many blocks as top-k wants each have a token that is not below the last of their peaks. Tokens farther from the
+    peak than ln(V / (1 - p)) have less than 1 - p of all the mass.
     """
+    vocab_size, top_k, top_p = source[4], _setting(source, _TOP_K), _real_setting(source, _TOP_P)
+    farthest = tl.full([], 32.0, tl.float32)
+    if (top_k > 0) & (top_k < vocab_size):
+        is_block = (highest > float("-inf")).to(tl.int64)
+        if tl.sum(is_block, axis=0) >= top_k:
+            farthest = peak - _y_of_key(_reached(_key(highest), is_block, top_k.to(tl.int64)))
+    elif top_p < 1.0:
+        farthest = (tl.log(vocab_size.to(tl.float64) / (1.0 - top_p)) + 1.0).to(tl.float32)
+    return tl.minimum(_bin(farthest, BITS), 15 << BITS) + 1
+
+
+@program
+def _count(
+    source: tl.tuple, scratch: tl.tuple, peaks: tl.tensor, highest: tl.tensor, peak: tl.tensor, num_blocks: tl.tensor,
+    each: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr,
+) -> None:  # fmt: skip
+    """The tokens of a program's blocks go into bins, and with top-p their units; all units behind go into the last."""
+    bins, _, _, _, _ = scratch
+    stop = _stop(source, highest, peak, BITS)
     last: tl.constexpr = (15 << BITS) + 1
     has_p = _real_setting(source, _TOP_P) < 1.0
     end = tl.minimum(tl.program_id(0) * each + each, num_blocks)
     for block in tl.range(tl.program_id(0) * each, end, _BLOCKS):
         blocks = block + tl.arange(0, _BLOCKS)
-        highest = _divided(source, tl.load(peaks + blocks, mask=blocks < end, other=float("-inf")))
-        if tl.min(_bin(peak - highest, BITS), axis=0) < last:
+        largest = _divided(source, tl.load(peaks + blocks, mask=blocks < end, other=float("-inf")))
+        nearest = tl.min(_bin(peak - largest, BITS), axis=0)
+        if (nearest < stop) | (has_p & (nearest < last)):
             y = _y_of(source, block * BLOCK + tl.arange(0, _BLOCKS * BLOCK))
             places = _bin(peak - y, BITS)
-            at = bins + places
-            tl.atomic_add(at, tl.full(places.shape, 1, tl.int64), mask=places < last, sem="relaxed")
+            at, is_counted = bins + places, places < stop
+            tl.atomic_add(at, tl.full(places.shape, 1, tl.int64), mask=is_counted, sem="relaxed")
             if has_p:
-                tl.atomic_add(at + (16 << BITS), _units(y - peak), mask=places < last, sem="relaxed")
+                units = _units(y - peak)
+                tl.atomic_add(at + (16 << BITS), units, mask=is_counted, sem="relaxed")
+                rest = tl.sum(tl.where(is_counted, 0, units), axis=0)
+                tl.atomic_add(bins + (16 << BITS) + last, rest, sem="relaxed")
 
 
 @program
 def _open(
-    source: tl.tuple, parts: tl.tensor, opened: tl.tensor, peak: tl.tensor, num_parts: tl.tensor,
-    last: tl.tensor, low: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr,
+    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, last: tl.tensor, low: tl.tensor,
+    BLOCK: tl.constexpr, BITS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The number of parts that may have tokens of bins up to `last` and of keys from `low` on; `opened` lists them."""
+    _, parts, opened, _, num_parts = scratch
     number = tl.full([], 0, tl.int32)
     for start in tl.range(0, num_parts, 2 * BLOCK):
         places = start + tl.arange(0, 2 * BLOCK)
@@ -343,17 +383,17 @@ def _open(
 
 @program
 def _walk(
-    source: tl.tuple, parts: tl.tensor, opened: tl.tensor, listed: tl.tensor, peak: tl.tensor, num_parts: tl.tensor,
-    first: tl.tensor, last: tl.tensor, low: tl.tensor, high: tl.tensor,
-    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
+    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, first: tl.tensor, last: tl.tensor, low: tl.tensor,
+    high: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The number of tokens in bins from `first` to `last`, of keys from `low` on and below `high`, and their units.
 
-    Their keys are in `listed`, as many as it holds. opened: int32 [parts].
+    Their keys are listed, as many as there is room for.
     """
+    _, _, opened, listed, num_parts = scratch
     part_size: tl.constexpr = BLOCK // _PARTS
     tl.debug_barrier()  # what is overwritten here has been read
-    num_open = _open(source, parts, opened, peak, num_parts, last, low, BLOCK, BITS)
+    num_open = _open(source, scratch, peak, last, low, BLOCK, BITS)
     tl.debug_barrier()
     number, mass = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
     spots = tl.arange(0, BLOCK)
@@ -373,20 +413,6 @@ def _walk(
 
 
 @program
-def _reached(keys: tl.tensor, weights: tl.tensor, wanted: tl.tensor) -> tl.tensor:
-    """The largest of some keys from which on, upwards, the weights add up to what is wanted; all of them do."""
-    low = tl.min(tl.where(weights > 0, keys, 0x7FFFFFFFFFFFFFFF), axis=0)
-    high = tl.max(tl.where(weights > 0, keys, 0), axis=0)
-    while low < high:
-        is_above = keys >= low + ((high - low + 1) >> 1)
-        if tl.sum(tl.where(is_above, weights, 0), axis=0) >= wanted:
-            low = tl.min(tl.where(is_above, keys, high), axis=0)
-        else:
-            high = tl.max(tl.where(is_above, low, keys), axis=0)
-    return low
-
-
-@program
 def _middle(listed: tl.tensor, lower: tl.tensor, shift: tl.tensor, LIST: tl.constexpr) -> tl.tensor:
     """A key that halves an interval from `lower` on, by tokens in it; not among equal numbers if the shift is 31."""
     some = tl.load(listed + tl.arange(0, LIST)) >> shift
@@ -397,79 +423,76 @@ def _middle(listed: tl.tensor, lower: tl.tensor, shift: tl.tensor, LIST: tl.cons
 
 @program
 def _search(
-    source: tl.tuple, parts: tl.tensor, opened: tl.tensor, listed: tl.tensor, peak: tl.tensor, num_parts: tl.tensor,
-    first: tl.tensor, last: tl.tensor, low: tl.tensor, above: tl.tensor, mass_above: tl.tensor, wanted: tl.tensor,
-    goal: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
+    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, first: tl.tensor, last: tl.tensor, low: tl.tensor,
+    above: tl.tensor, mass_above: tl.tensor, wanted: tl.tensor, shift: tl.tensor,
+    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """A list with the token by which what is wanted is reached, from `low` on in bins from `first` to `last`.
+    """A list with the token that reaches what is wanted, of keys from `low` on in bins from `first` to `last`.
 
-    Returns how many tokens it has, more than it holds if what is wanted is not reached, or among equal numbers alone;
-    the key of these or 0; their mass; what is reached above the list, and its mass; whether nothing is above.
+    Returns how many tokens it has; what is above them, and its mass; whether that is nothing. More tokens than there is
+    room for are equal numbers, and then their key and their mass come, too, or all, which do not reach it.
     """
-    lower, high = low, tl.full([], 0x7FFFFFFFFFFFFFFF, tl.int64)  # the list has keys from `lower` on, below `high`
-    number, mass, alone = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+    lower, high = low, tl.full([], 0x7FFFFFFFFFFFFFFF, tl.int64)  # listed are keys from `lower` on, below `high`
+    number, mass, equal = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
     is_whole = first == 0
     is_searched = True
     while is_searched:
-        number, mass = _walk(
-            source, parts, opened, listed, peak, num_parts, first, last, lower, high, BLOCK, BITS, LIST
-        )
-        found = tl.where(goal > 0, mass, number.to(tl.int64))
+        number, mass = _walk(source, scratch, peak, first, last, lower, high, BLOCK, BITS, LIST)
+        found = tl.where(shift > 0, number.to(tl.int64), mass)
         is_searched = (above + found < wanted) & (lower > low)
         if is_searched:
             above, mass_above, is_whole = above + found, mass_above + mass, False
             lower, high = low, lower
         elif (above + found >= wanted) & (number > LIST):
             low = lower
-            lower = _middle(listed, low, tl.where(goal > 0, 0, 31).to(tl.int64), LIST)
+            lower = _middle(scratch[3], low, shift, LIST)
             is_searched = lower < high
-            alone = tl.where(is_searched, 0, low)
-    return number, alone, mass, above, mass_above, is_whole & (number <= LIST)
+            equal = tl.where(is_searched, 0, low)
+    return number, above, mass_above, is_whole & (number <= LIST), equal, mass
 
 
 @program
 def _cut(
-    source: tl.tuple, bins: tl.tensor, parts: tl.tensor, opened: tl.tensor, listed: tl.tensor, peak: tl.tensor,
-    num_parts: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
+    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor,
+    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The key at which top-k and top-p end, and the tokens of the list if it has all from there on, otherwise 0."""
-    _logits, _masks, _values, _row, vocab_size, _num_words, _num_texts, _has_masks, _width = source
+    """The key where top-k and top-p end, and how many tokens are listed if these are all from there on, otherwise 0."""
+    bins, _, _, listed, _ = scratch
     last: tl.constexpr = (15 << BITS) + 1
     places, spots = tl.arange(0, 16 << BITS), tl.arange(0, LIST)
-    top_k, top_p = _setting(source, _TOP_K), _real_setting(source, _TOP_P)
+    vocab_size, top_k, top_p = source[4], _setting(source, _TOP_K), _real_setting(source, _TOP_P)
     share = tl.where(top_p < 1.0, top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p), 0.0)
-    least = tl.full([], _NOTHING + 1, tl.int64)
-    end, own = tl.full([], last, tl.int32), tl.full([], 0, tl.int64)  # the bin where top-k ends, the units it has there
+    least, zero = tl.full([], _NOTHING + 1, tl.int64), tl.full([], 0, tl.int64)
+    end, left = tl.full([], last + 1, tl.int32), zero  # the bin where top-k ends, and the units that it leaves there
     number, is_whole = tl.full([], 0, tl.int32), tl.full([], 0, tl.int1)
-    for goal in tl.range(0, 2):  # top-k by numbers, then top-p by masses
+    for goal in tl.range(0, 2):  # top-k by numbers, then top-p by units
+        is_k = goal == 0
+        shift = tl.where(is_k, 31, 0).to(tl.int64)
         numbers = tl.load(bins + places, cache_modifier=".cg")
-        masses = tl.load(bins + (16 << BITS) + places, cache_modifier=".cg")
-        masses = tl.where(places < end, masses, tl.where(places == end, own, 0))
-        units_wanted = tl.ceil(share * tl.sum(masses, axis=0).to(tl.float64)).to(tl.int64)
-        wanted = tl.where(goal > 0, units_wanted, tl.where(top_k < vocab_size, top_k, 0).to(tl.int64))
+        units = tl.load(bins + (16 << BITS) + places, cache_modifier=".cg")
+        units = tl.where(places < end, units, tl.where(places == end, left, 0))
+        units_wanted = tl.ceil(share * tl.sum(units, axis=0).to(tl.float64)).to(tl.int64)
+        wanted = tl.where(is_k, tl.where(top_k < vocab_size, top_k, 0).to(tl.int64), units_wanted)
         if wanted > 0:
-            measures = tl.where(goal > 0, masses, numbers)
+            measures = tl.where(is_k, numbers, units)
             place = tl.min(tl.where(tl.cumsum(measures, axis=0) >= wanted, places, last), axis=0)
-            mass_before = tl.sum(tl.where(places < place, masses, 0), axis=0)
-            above, mass_above = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
-            alone, kept = tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+            mass_before = tl.sum(tl.where(places < place, units, 0), axis=0)
+            above, mass_above, cut, kept = zero, zero, zero, zero
             if is_whole == 0:
                 first = tl.where(tl.sum(tl.where(places <= place, numbers, 0), axis=0) <= LIST, 0, place)
                 above = tl.sum(tl.where(places < first, measures, 0), axis=0)
                 mass_above = tl.where(first > 0, mass_before, 0)
-                number, alone, kept, above, mass_above, is_whole = _search(
-                    source, parts, opened, listed, peak, num_parts, first, place, least, above, mass_above, wanted,
-                    goal, BLOCK, BITS, LIST,
-                )  # fmt: skip
+                number, above, mass_above, is_whole, cut, kept = _search(
+                    source, scratch, peak, first, place, least, above, mass_above, wanted, shift, BLOCK, BITS, LIST
+                )
             keys = tl.load(listed + spots, mask=spots < number, other=_NOTHING)
-            units = tl.where(keys >= least, _units(_y_of_key(keys) - peak), 0)
-            weights = tl.where(goal > 0, units, (keys >= least).to(tl.int64))
-            if (alone == 0) & (above + tl.sum(weights, axis=0) >= wanted):
-                shift = tl.where(goal > 0, 0, 31).to(tl.int64)
-                alone = _reached(keys >> shift, weights, wanted - above) << shift
-                kept = tl.sum(tl.where(keys >= alone, units, 0), axis=0)
-            if alone > 0:
-                least, end, own = alone, place, mass_above + kept - mass_before
+            weights = tl.where(keys >= least, _units(_y_of_key(keys) - peak), 0)
+            measured = tl.where(is_k, (keys >= least).to(tl.int64), weights)
+            if (cut == 0) & (above + tl.sum(measured, axis=0) >= wanted):
+                cut = _reached(keys >> shift, measured, wanted - above) << shift
+                kept = tl.sum(tl.where(keys >= cut, weights, 0), axis=0)
+            if cut > 0:
+                least, end, left = cut, place, mass_above + kept - mass_before
     return least, tl.where(is_whole, number, 0)
 
 
@@ -488,21 +511,20 @@ def _best_listed(
 
 @program
 def _best_of(
-    source: tl.tuple, highest: tl.tensor, bests: tl.tensor, least: tl.tensor, peak: tl.tensor,
-    BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    source: tl.tuple, highest: tl.tensor, bests: tl.tensor, least: tl.tensor, peak: tl.tensor, BLOCK: tl.constexpr
+) -> tl.tensor:
     """The token, of keys from `least` on, with the largest exact noisy logit, the lowest of equals.
 
     Its key, its noisy logit, and the second largest one, too. Opens blocks from the best one on, as long as these reach
     what was found: no block has a rough noisy logit above its own.
     """
-    blocks = tl.arange(0, BLOCKS_PAD)
+    blocks = tl.arange(0, highest.shape[0])
     best, second = tl.full([], float("-inf"), tl.float32), tl.full([], float("-inf"), tl.float32)
     token, own = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
     uppers = tl.where((_key(highest) | _TOKEN) >= least, (highest - peak) + bests, float("-inf"))
     top = tl.max(uppers, axis=0)
     while (top >= best - 3 * _NEAR) & (top > float("-inf")):
-        block = tl.min(tl.where(uppers == top, blocks, BLOCKS_PAD), axis=0)
+        block = tl.argmax(uppers, axis=0)
         tokens = block * BLOCK + tl.arange(0, BLOCK)
         y = _y_of(source, tokens)
         keys = _key(y) | (tokens ^ _TOKEN)
@@ -523,20 +545,19 @@ def _best_of(
 
 @program
 def _is_certain(
-    source: tl.tuple, own: tl.tensor, token: tl.tensor, highest: tl.tensor, peak: tl.tensor,
-    BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    source: tl.tuple, own: tl.tensor, token: tl.tensor, highest: tl.tensor, peak: tl.tensor, BLOCK: tl.constexpr
+) -> tl.tensor:
     """Whether every truncation keeps a leader, of y = `own`, under every mask: see `sampling.certificates`.
 
     Looks through the blocks that have likelier tokens, and stops when these are too many.
     """
-    blocks = tl.arange(0, BLOCKS_PAD)
+    blocks = tl.arange(0, highest.shape[0])
     k, p = _setting(source, _TOP_K), _real_setting(source, _TOP_P)
     number, mass = tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float64)
     is_kept = True
     top = tl.max(highest, axis=0)
     while (top >= own) & is_kept & ((k > 0) | (p < 1.0)):
-        block = tl.min(tl.where(highest == top, blocks, BLOCKS_PAD), axis=0)
+        block = tl.argmax(highest, axis=0)
         tokens = block * BLOCK + tl.arange(0, BLOCK)
         y = _y_of(source, tokens)
         is_before = (y >= own) & (tokens != token)
@@ -579,13 +600,14 @@ def choose(
     row64 = row.to(tl.int64)
     source = (logits, masks, values, row, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
     peaks, bests = peaks + row64 * num_blocks, bests + row64 * num_blocks
+    num_parts = num_blocks * _PARTS
+    bins, parts, opened = bins + row64 * (32 << BITS), parts + row64 * num_parts, opened + row64 * num_parts
+    scratch = (bins, parts, opened, listed + row64 * LIST, num_parts)
     if HAS_CUT:
-        parts, opened = parts + row64 * num_blocks * _PARTS, opened + row64 * num_blocks * _PARTS
-        bins, listed = bins + row64 * (32 << BITS), listed + row64 * LIST
-        _highest, peak, status = _peak(source, peaks, num_blocks, BLOCKS_PAD)
+        highest, peak, status = _peak(source, peaks, num_blocks, BLOCKS_PAD)
         has_cut = (_setting(source, _TOP_K) > 0) | (_real_setting(source, _TOP_P) < 1.0)
         if (status == 0) & has_cut & (_has_flag(source, _GREEDY) == 0):
-            _count(source, peaks, bins, peak, num_blocks, each, BLOCK, BITS)
+            _count(source, scratch, peaks, highest, peak, num_blocks, each, BLOCK, BITS)
     else:
         _look(source, peaks, bests, parts, num_blocks, each, BLOCK, False)
     if _has_arrived(arrived + row, tl.num_programs(0)):
@@ -593,13 +615,12 @@ def choose(
         token, given, is_certified = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
         if status == 0:
             if _has_flag(source, _GREEDY):
-                token = _likeliest(source, highest, peak, BLOCK, BLOCKS_PAD)
+                token = _likeliest(source, highest, peak, BLOCK)
                 given, is_certified = token, _has_flag(source, _ASKED).to(tl.int32)
             else:
                 token, given, is_certified = _decided(
-                    source, bests, parts, bins, opened, listed, num_blocks, highest, peak,
-                    BLOCK, BLOCKS_PAD, BITS, LIST, HAS_CUT,
-                )  # fmt: skip
+                    source, scratch, bests, num_blocks, highest, peak, BLOCK, BITS, LIST, HAS_CUT
+                )
         drawn_here = drawn + row64 * 4
         tl.store(drawn_here, token)
         tl.store(drawn_here + 1, given)
@@ -614,49 +635,42 @@ def choose(
 
 
 @program
-def _likeliest(
-    source: tl.tuple, highest: tl.tensor, peak: tl.tensor, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr
-) -> tl.tensor:
+def _likeliest(source: tl.tuple, highest: tl.tensor, peak: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
     """The lowest of the tokens with the largest y: what is divided may be equal where the logits are not."""
-    block = tl.min(tl.where(highest == peak, tl.arange(0, BLOCKS_PAD), BLOCKS_PAD), axis=0)
-    tokens = block * BLOCK + tl.arange(0, BLOCK)
+    tokens = tl.argmax(highest, axis=0) * BLOCK + tl.arange(0, BLOCK)
     return tl.min(tl.where(_y_of(source, tokens) == peak, tokens, _TOKEN), axis=0)
 
 
 @program
 def _decided(
-    source: tl.tuple, bests: tl.tensor, parts: tl.tensor, bins: tl.tensor, opened: tl.tensor, listed: tl.tensor,
-    num_blocks: tl.tensor, highest: tl.tensor, peak: tl.tensor,
-    BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr, HAS_CUT: tl.constexpr,
+    source: tl.tuple, scratch: tl.tuple, bests: tl.tensor, num_blocks: tl.tensor, highest: tl.tensor, peak: tl.tensor,
+    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr, HAS_CUT: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The token of a row that is drawn, what is given, and whether it is certified; see `sampler.sample_rows`."""
-    blocks = tl.arange(0, BLOCKS_PAD)
+    blocks = tl.arange(0, highest.shape[0])
     distance = _real_setting(source, _DISTANCE)
     # Other programs stored these: not from a cache of this multiprocessor.
     best_of_blocks = tl.load(bests + blocks, mask=blocks < num_blocks, other=float("-inf"), cache_modifier=".cg")
     floor = _key(tl.full([1], 0.0, tl.float32) + _floor(peak, distance))
     least = tl.maximum(tl.max(floor, axis=0), _NOTHING + 1)
-    token, own, best, second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK, BLOCKS_PAD)
+    token, own, best, second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK)
     is_leader = True
     if HAS_CUT:
-        cut, number = _cut(
-            source, bins, parts, opened, listed, peak, num_blocks * _PARTS,
-            BLOCK, BITS, LIST,
-        )  # fmt: skip
+        cut, number = _cut(source, scratch, peak, BLOCK, BITS, LIST)
         least = tl.maximum(least, cut)
         is_leader = own >= least
         if own < least:
             if number > 0:
-                token = _best_listed(source, listed, number, least, peak, LIST)
+                token = _best_listed(source, scratch[3], number, least, peak, LIST)
             else:
-                token, own, _best, _second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK, BLOCKS_PAD)
+                token, own, _best, _second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK)
     given, is_certified = token, tl.full([], 0, tl.int32)
     if _has_flag(source, _ASKED):
         y = tl.max(_y_of(source, token + tl.arange(0, 1)), axis=0)
         if is_leader & (best.to(tl.float64) - second.to(tl.float64) > _NEAR):
-            is_certified = _is_certain(source, y, token, highest, peak, BLOCK, BLOCKS_PAD).to(tl.int32)
+            is_certified = _is_certain(source, y, token, highest, peak, BLOCK).to(tl.int32)
         if (distance < float("inf")) & (y < peak):
-            given = _likeliest(source, highest, peak, BLOCK, BLOCKS_PAD)
+            given = _likeliest(source, highest, peak, BLOCK)
     return token, given, is_certified
 
 
