@@ -74,6 +74,11 @@ _DRAFT = tl.constexpr(draw_settings.DRAFT)
 _MASKS = tl.constexpr(draw_settings.MASKS)
 _GREEDY = tl.constexpr(draw_settings.GREEDY)
 _ASKED = tl.constexpr(draw_settings.ASKED)
+_BINS = tl.constexpr(2048)
+_LAST = tl.constexpr(15 * 128 + 1)
+"""The bin of distances from 32 on."""
+_LIST = tl.constexpr(2048)
+"""Places of a list."""
 _PARTS = tl.constexpr(32)
 """Parts of a block."""
 _BLOCKS = tl.constexpr(4)
@@ -86,16 +91,12 @@ _ANY: Final = ("values", "num_words", "num_blocks", "num_texts", "each")
 """Views of one upload, read number by number, and counts: no program is compiled for how they are aligned."""
 
 BLOCK: Final = 1024
-BITS: Final = 7
-"""Bins of a power of two, as bits: they are the leading bits of a distance."""
-LIST: Final = 2048
-"""Tokens of a list."""
 _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 
 # Tuples of parts of programs. `source` is a row of logits with its settings: logits, masks, values, row, vocab_size,
 # num_words, num_texts, HAS_MASKS, WIDTH; a text has WIDTH rows. `scratch` is what cuts are found with:
-# bins, int64 [2, 16 << BITS], tokens and their units; parts, float32 [num_parts], their largest logits; opened, int32
-# [num_parts], the numbers of some; listed, int64 [LIST], keys; num_parts.
+# bins, int64 [2, 2048], tokens and their units; parts, float32 [num_parts], their largest logits; opened, int32
+# [num_parts], the numbers of some; listed, int64 [_LIST], keys; num_parts.
 
 
 @program
@@ -169,10 +170,10 @@ def _y_of_key(key: tl.tensor) -> tl.tensor:
 
 
 @program
-def _bin(distance: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """The bin of a distance from the peak: 0 below 2^-10, the last one from 32 on."""
-    place = (distance.to(tl.int32, bitcast=True) >> (23 - BITS)) - (117 << BITS) + 1
-    return tl.minimum(tl.maximum(place, 0), (15 << BITS) + 1)
+def _bin(distance: tl.tensor) -> tl.tensor:
+    """The bin of a distance from the peak: the exponent and 7 bits behind it, 0 below 2^-10."""
+    place = (distance.to(tl.int32, bitcast=True) >> 16) - (117 * 128 - 1)
+    return tl.minimum(tl.maximum(place, 0), _LAST)
 
 
 @program
@@ -291,7 +292,7 @@ def look(
     logits: tl.tensor, masks: tl.tensor, values: tl.tensor, peaks: tl.tensor, bests: tl.tensor, parts: tl.tensor,
     bins: tl.tensor, vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor,
     each: tl.tensor,
-    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr,
+    HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The first of two launches: what `_look` finds, and empty bins; grid (blocks / each, N)."""
     row = tl.program_id(1)
@@ -299,10 +300,8 @@ def look(
     source = (logits, masks, values, row, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
     peaks, bests, parts = peaks + row64 * num_blocks, bests + row64 * num_blocks, parts + row64 * num_blocks * _PARTS
     _look(source, peaks, bests, parts, num_blocks, each, BLOCK, True)
-    size: tl.constexpr = 32 << BITS
-    for start in tl.range(tl.program_id(0) * BLOCK, size, tl.num_programs(0) * BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        tl.store(bins + row64 * size + places, tl.full([BLOCK], 0, tl.int64), mask=places < size)
+    for start in tl.range(tl.program_id(0) * BLOCK, 2 * _BINS, tl.num_programs(0) * BLOCK):
+        tl.store(bins + row64 * (2 * _BINS) + start + tl.arange(0, BLOCK), tl.full([BLOCK], 0, tl.int64))
 
 
 @program
@@ -320,7 +319,7 @@ def _reached(keys: tl.tensor, weights: tl.tensor, wanted: tl.tensor) -> tl.tenso
 
 
 @program
-def _stop(source: tl.tuple, highest: tl.tensor, peak: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
+def _stop(source: tl.tuple, highest: tl.tensor, peak: tl.tensor) -> tl.tensor:
     """The bin from which on tokens are not counted: top-k, or without it top-p, ends before it.
 
     As many blocks as top-k wants each have a token that is not below the last of their peaks. Tokens farther from the
@@ -334,40 +333,39 @@ def _stop(source: tl.tuple, highest: tl.tensor, peak: tl.tensor, BITS: tl.conste
             farthest = peak - _y_of_key(_reached(_key(highest), is_block, top_k.to(tl.int64)))
     elif top_p < 1.0:
         farthest = (tl.log(vocab_size.to(tl.float64) / (1.0 - top_p)) + 1.0).to(tl.float32)
-    return tl.minimum(_bin(farthest, BITS), 15 << BITS) + 1
+    return tl.minimum(_bin(farthest), _LAST - 1) + 1
 
 
 @program
 def _count(
     source: tl.tuple, scratch: tl.tuple, peaks: tl.tensor, highest: tl.tensor, peak: tl.tensor, num_blocks: tl.tensor,
-    each: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr,
+    each: tl.tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The tokens of a program's blocks go into bins, and with top-p their units; all units behind go into the last."""
     bins, _, _, _, _ = scratch
-    stop = _stop(source, highest, peak, BITS)
-    last: tl.constexpr = (15 << BITS) + 1
+    stop = _stop(source, highest, peak)
     has_p = _real_setting(source, _TOP_P) < 1.0
     end = tl.minimum(tl.program_id(0) * each + each, num_blocks)
     for block in tl.range(tl.program_id(0) * each, end, _BLOCKS):
         blocks = block + tl.arange(0, _BLOCKS)
         largest = _divided(source, tl.load(peaks + blocks, mask=blocks < end, other=float("-inf")))
-        nearest = tl.min(_bin(peak - largest, BITS), axis=0)
-        if (nearest < stop) | (has_p & (nearest < last)):
+        nearest = tl.min(_bin(peak - largest), axis=0)
+        if (nearest < stop) | (has_p & (nearest < _LAST)):
             y = _y_of(source, block * BLOCK + tl.arange(0, _BLOCKS * BLOCK))
-            places = _bin(peak - y, BITS)
+            places = _bin(peak - y)
             at, is_counted = bins + places, places < stop
             tl.atomic_add(at, tl.full(places.shape, 1, tl.int64), mask=is_counted, sem="relaxed")
             if has_p:
                 units = _units(y - peak)
-                tl.atomic_add(at + (16 << BITS), units, mask=is_counted, sem="relaxed")
+                tl.atomic_add(at + _BINS, units, mask=is_counted, sem="relaxed")
                 rest = tl.sum(tl.where(is_counted, 0, units), axis=0)
-                tl.atomic_add(bins + (16 << BITS) + last, rest, sem="relaxed")
+                tl.atomic_add(bins + _BINS + _LAST, rest, sem="relaxed")
 
 
 @program
 def _open(
     source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, last: tl.tensor, low: tl.tensor,
-    BLOCK: tl.constexpr, BITS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The number of parts that may have tokens of bins up to `last` and of keys from `low` on; `opened` lists them."""
     _, parts, opened, _, num_parts = scratch
@@ -375,7 +373,7 @@ def _open(
     for start in tl.range(0, num_parts, 2 * BLOCK):
         places = start + tl.arange(0, 2 * BLOCK)
         highest = _divided(source, tl.load(parts + places, mask=places < num_parts, other=float("-inf")))
-        is_open = ((_bin(peak - highest, BITS) <= last) & (highest >= _y_of_key(low))).to(tl.int32)
+        is_open = ((_bin(peak - highest) <= last) & (highest >= _y_of_key(low))).to(tl.int32)
         tl.store(opened + number + tl.cumsum(is_open, axis=0) - 1, places, mask=is_open != 0)
         number += tl.sum(is_open, axis=0)
     return number
@@ -384,7 +382,7 @@ def _open(
 @program
 def _walk(
     source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, first: tl.tensor, last: tl.tensor, low: tl.tensor,
-    high: tl.tensor, BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
+    high: tl.tensor, BLOCK: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The number of tokens in bins from `first` to `last`, of keys from `low` on and below `high`, and their units.
 
@@ -393,7 +391,7 @@ def _walk(
     _, _, opened, listed, num_parts = scratch
     part_size: tl.constexpr = BLOCK // _PARTS
     tl.debug_barrier()  # what is overwritten here has been read
-    num_open = _open(source, scratch, peak, last, low, BLOCK, BITS)
+    num_open = _open(source, scratch, peak, last, low, BLOCK)
     tl.debug_barrier()
     number, mass = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
     spots = tl.arange(0, BLOCK)
@@ -402,10 +400,10 @@ def _walk(
         part = tl.load(opened + which, mask=which < num_open, other=num_parts)
         tokens = part * part_size + spots % part_size
         y = _y_of(source, tokens)
-        key, place = _key(y) | (tokens ^ _TOKEN), _bin(peak - y, BITS)
+        key, place = _key(y) | (tokens ^ _TOKEN), _bin(peak - y)
         is_in = (place >= first) & (place <= last) & (key >= low) & (key < high)
         slots = number + tl.cumsum(is_in.to(tl.int32), axis=0) - 1
-        tl.store(listed + slots, key, mask=is_in & (slots < LIST))
+        tl.store(listed + slots, key, mask=is_in & (slots < _LIST))
         number += tl.sum(is_in.to(tl.int32), axis=0)
         mass += tl.sum(tl.where(is_in, _units(y - peak), 0), axis=0)
     tl.debug_barrier()
@@ -413,9 +411,9 @@ def _walk(
 
 
 @program
-def _middle(listed: tl.tensor, lower: tl.tensor, shift: tl.tensor, LIST: tl.constexpr) -> tl.tensor:
+def _middle(listed: tl.tensor, lower: tl.tensor, shift: tl.tensor) -> tl.tensor:
     """A key that halves an interval from `lower` on, by tokens in it; not among equal numbers if the shift is 31."""
-    some = tl.load(listed + tl.arange(0, LIST)) >> shift
+    some = tl.load(listed + tl.arange(0, _LIST)) >> shift
     least = tl.min(some, axis=0)
     middle = least + ((tl.max(some, axis=0) - least + 1) >> 1)
     return tl.where(middle << shift > lower, middle, middle + 1) << shift
@@ -425,7 +423,7 @@ def _middle(listed: tl.tensor, lower: tl.tensor, shift: tl.tensor, LIST: tl.cons
 def _search(
     source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, first: tl.tensor, last: tl.tensor, low: tl.tensor,
     above: tl.tensor, mass_above: tl.tensor, wanted: tl.tensor, shift: tl.tensor,
-    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """A list with the token that reaches what is wanted, of keys from `low` on in bins from `first` to `last`.
 
@@ -437,53 +435,49 @@ def _search(
     is_whole = first == 0
     is_searched = True
     while is_searched:
-        number, mass = _walk(source, scratch, peak, first, last, lower, high, BLOCK, BITS, LIST)
+        number, mass = _walk(source, scratch, peak, first, last, lower, high, BLOCK)
         found = tl.where(shift > 0, number.to(tl.int64), mass)
         is_searched = (above + found < wanted) & (lower > low)
         if is_searched:
             above, mass_above, is_whole = above + found, mass_above + mass, False
             lower, high = low, lower
-        elif (above + found >= wanted) & (number > LIST):
+        elif (above + found >= wanted) & (number > _LIST):
             low = lower
-            lower = _middle(scratch[3], low, shift, LIST)
+            lower = _middle(scratch[3], low, shift)
             is_searched = lower < high
             equal = tl.where(is_searched, 0, low)
-    return number, above, mass_above, is_whole & (number <= LIST), equal, mass
+    return number, above, mass_above, is_whole & (number <= _LIST), equal, mass
 
 
 @program
-def _cut(
-    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor,
-    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+def _cut(source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
     """The key where top-k and top-p end, and how many tokens are listed if these are all from there on, otherwise 0."""
     bins, _, _, listed, _ = scratch
-    last: tl.constexpr = (15 << BITS) + 1
-    places, spots = tl.arange(0, 16 << BITS), tl.arange(0, LIST)
+    places, spots = tl.arange(0, _BINS), tl.arange(0, _LIST)
     vocab_size, top_k, top_p = source[4], _setting(source, _TOP_K), _real_setting(source, _TOP_P)
     share = tl.where(top_p < 1.0, top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p), 0.0)
     least, zero = tl.full([], _NOTHING + 1, tl.int64), tl.full([], 0, tl.int64)
-    end, left = tl.full([], last + 1, tl.int32), zero  # the bin where top-k ends, and the units that it leaves there
+    end, left = tl.full([], _LAST + 1, tl.int32), zero  # the bin where top-k ends, and the units that it leaves there
     number, is_whole = tl.full([], 0, tl.int32), tl.full([], 0, tl.int1)
     for goal in tl.range(0, 2):  # top-k by numbers, then top-p by units
         is_k = goal == 0
         shift = tl.where(is_k, 31, 0).to(tl.int64)
         numbers = tl.load(bins + places, cache_modifier=".cg")
-        units = tl.load(bins + (16 << BITS) + places, cache_modifier=".cg")
+        units = tl.load(bins + _BINS + places, cache_modifier=".cg")
         units = tl.where(places < end, units, tl.where(places == end, left, 0))
         units_wanted = tl.ceil(share * tl.sum(units, axis=0).to(tl.float64)).to(tl.int64)
         wanted = tl.where(is_k, tl.where(top_k < vocab_size, top_k, 0).to(tl.int64), units_wanted)
         if wanted > 0:
             measures = tl.where(is_k, numbers, units)
-            place = tl.min(tl.where(tl.cumsum(measures, axis=0) >= wanted, places, last), axis=0)
+            place = tl.min(tl.where(tl.cumsum(measures, axis=0) >= wanted, places, _LAST), axis=0)
             mass_before = tl.sum(tl.where(places < place, units, 0), axis=0)
             above, mass_above, cut, kept = zero, zero, zero, zero
             if is_whole == 0:
-                first = tl.where(tl.sum(tl.where(places <= place, numbers, 0), axis=0) <= LIST, 0, place)
+                first = tl.where(tl.sum(tl.where(places <= place, numbers, 0), axis=0) <= _LIST, 0, place)
                 above = tl.sum(tl.where(places < first, measures, 0), axis=0)
                 mass_above = tl.where(first > 0, mass_before, 0)
                 number, above, mass_above, is_whole, cut, kept = _search(
-                    source, scratch, peak, first, place, least, above, mass_above, wanted, shift, BLOCK, BITS, LIST
+                    source, scratch, peak, first, place, least, above, mass_above, wanted, shift, BLOCK
                 )
             keys = tl.load(listed + spots, mask=spots < number, other=_NOTHING)
             weights = tl.where(keys >= least, _units(_y_of_key(keys) - peak), 0)
@@ -498,10 +492,10 @@ def _cut(
 
 @program
 def _best_listed(
-    source: tl.tuple, listed: tl.tensor, number: tl.tensor, least: tl.tensor, peak: tl.tensor, LIST: tl.constexpr
+    source: tl.tuple, listed: tl.tensor, number: tl.tensor, least: tl.tensor, peak: tl.tensor
 ) -> tl.tensor:
     """The token of a list with the largest exact noisy logit, the lowest of equals."""
-    spots = tl.arange(0, LIST)
+    spots = tl.arange(0, _LIST)
     keys = tl.load(listed + spots, mask=spots < number, other=_NOTHING)
     tokens = ((keys & _TOKEN) ^ _TOKEN).to(tl.int32)
     noise = _exact_noise(_bits(source, tokens)).to(tl.float32)
@@ -589,7 +583,7 @@ def choose(
     rows: tl.tensor, starts: tl.tensor, counts: tl.tensor, tokens: tl.tensor, taken: tl.tensor, out: tl.tensor,
     vocab_size: tl.tensor, num_words: tl.tensor, num_blocks: tl.tensor, num_texts: tl.tensor, each: tl.tensor,
     HAS_MASKS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCKS_PAD: tl.constexpr,
-    BITS: tl.constexpr, LIST: tl.constexpr, HAS_CUT: tl.constexpr, NUM_TOKENS: tl.constexpr, PAD: tl.constexpr,
+    HAS_CUT: tl.constexpr, NUM_TOKENS: tl.constexpr, PAD: tl.constexpr,
 ) -> None:  # fmt: skip
     """The result of each row, and with NUM_TOKENS, the columns of a step, of each text; grid (blocks / each, N).
 
@@ -601,13 +595,13 @@ def choose(
     source = (logits, masks, values, row, vocab_size, num_words, num_texts, HAS_MASKS, WIDTH)
     peaks, bests = peaks + row64 * num_blocks, bests + row64 * num_blocks
     num_parts = num_blocks * _PARTS
-    bins, parts, opened = bins + row64 * (32 << BITS), parts + row64 * num_parts, opened + row64 * num_parts
-    scratch = (bins, parts, opened, listed + row64 * LIST, num_parts)
+    bins, parts, opened = bins + row64 * 2 * _BINS, parts + row64 * num_parts, opened + row64 * num_parts
+    scratch = (bins, parts, opened, listed + row64 * _LIST, num_parts)
     if HAS_CUT:
         highest, peak, status = _peak(source, peaks, num_blocks, BLOCKS_PAD)
         has_cut = (_setting(source, _TOP_K) > 0) | (_real_setting(source, _TOP_P) < 1.0)
         if (status == 0) & has_cut & (_has_flag(source, _GREEDY) == 0):
-            _count(source, scratch, peaks, highest, peak, num_blocks, each, BLOCK, BITS)
+            _count(source, scratch, peaks, highest, peak, num_blocks, each, BLOCK)
     else:
         _look(source, peaks, bests, parts, num_blocks, each, BLOCK, False)
     if _has_arrived(arrived + row, tl.num_programs(0)):
@@ -618,9 +612,7 @@ def choose(
                 token = _likeliest(source, highest, peak, BLOCK)
                 given, is_certified = token, _has_flag(source, _ASKED).to(tl.int32)
             else:
-                token, given, is_certified = _decided(
-                    source, scratch, bests, num_blocks, highest, peak, BLOCK, BITS, LIST, HAS_CUT
-                )
+                token, given, is_certified = _decided(source, scratch, bests, num_blocks, highest, peak, BLOCK, HAS_CUT)
         drawn_here = drawn + row64 * 4
         tl.store(drawn_here, token)
         tl.store(drawn_here + 1, given)
@@ -644,7 +636,7 @@ def _likeliest(source: tl.tuple, highest: tl.tensor, peak: tl.tensor, BLOCK: tl.
 @program
 def _decided(
     source: tl.tuple, scratch: tl.tuple, bests: tl.tensor, num_blocks: tl.tensor, highest: tl.tensor, peak: tl.tensor,
-    BLOCK: tl.constexpr, BITS: tl.constexpr, LIST: tl.constexpr, HAS_CUT: tl.constexpr,
+    BLOCK: tl.constexpr, HAS_CUT: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The token of a row that is drawn, what is given, and whether it is certified; see `sampler.sample_rows`."""
     blocks = tl.arange(0, highest.shape[0])
@@ -656,12 +648,12 @@ def _decided(
     token, own, best, second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK)
     is_leader = True
     if HAS_CUT:
-        cut, number = _cut(source, scratch, peak, BLOCK, BITS, LIST)
+        cut, number = _cut(source, scratch, peak, BLOCK)
         least = tl.maximum(least, cut)
         is_leader = own >= least
         if own < least:
             if number > 0:
-                token = _best_listed(source, scratch[3], number, least, peak, LIST)
+                token = _best_listed(source, scratch[3], number, least, peak)
             else:
                 token, own, _best, _second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK)
     given, is_certified = token, tl.full([], 0, tl.int32)
@@ -745,15 +737,16 @@ def launches(
         return logits.new_empty((num_rows, *shape), dtype=kind) if is_used else drawn
 
     peaks, bests, parts = made(blocks), made(blocks), made(blocks, _PARTS.value, is_used=has_cut)
-    bins = made(2, 16 << BITS, kind=torch.int64, is_used=has_cut)
+    bins = made(2, _BINS.value, kind=torch.int64, is_used=has_cut)
     opened = made(blocks, _PARTS.value, kind=torch.int32, is_used=has_cut)
-    listed = made(LIST, kind=torch.int64, is_used=has_cut)
+    listed = made(_LIST.value, kind=torch.int64, is_used=has_cut)
     num_counted = num_rows + num_texts
     is_counted = num_counted <= NUM_COUNTERS
     arrived = counters(logits.device) if is_counted else logits.new_zeros(num_counted, dtype=torch.int32)
-    source = (logits, logits if masks is None else masks.contiguous(), values.contiguous())
+    values = values.contiguous()
+    source = (logits, values if masks is None else masks.contiguous(), values)  # of the same type, and not read
     sizes = (vocab_size, 0 if masks is None else masks.shape[1], blocks, num_texts)
-    constants: dict[str, Any] = {"HAS_MASKS": masks is not None, "WIDTH": num_positions, "BLOCK": BLOCK, "BITS": BITS}
+    constants: dict[str, Any] = {"HAS_MASKS": masks is not None, "WIDTH": num_positions, "BLOCK": BLOCK}
     chain: list[Any] = []
     each = max(1, min(8, blocks * num_rows // 512))  # blocks of one program: what is known of a row is read for each
     if has_cut:
@@ -764,7 +757,7 @@ def launches(
         most = max(1, card_of(logits.device).num_processors // num_rows)
         each *= -(-blocks // (each * most))
     given = (*source, peaks, bests, parts, bins, opened, listed, arrived, drawn, *(step or [drawn] * 6), *sizes, each)
-    constants = constants | {"BLOCKS_PAD": next_power_of_2(blocks), "LIST": LIST, "HAS_CUT": has_cut}
+    constants = constants | {"BLOCKS_PAD": next_power_of_2(blocks), "HAS_CUT": has_cut}
     constants |= {"NUM_TOKENS": 0 if step is None else step[3].shape[1], "PAD": next_power_of_2(num_positions)}
     chain.append((choose, (-(-blocks // each), num_rows), given, constants, 8 if has_cut else 4))
     return chain
