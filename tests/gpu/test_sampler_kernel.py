@@ -44,9 +44,13 @@ def assert_same(
     masks: Tensor | None,
     ids: Tensor | None,
     is_asked: bool = True,
+    width: int = 1,
 ) -> None:
     uses = any(one[1] for one in settings), any(one[2] < 1 for one in settings)
-    given = logits, values_of(settings, keys, ids, is_asked), masks, 1, *uses
+    values = torch.from_numpy(draw_settings.packed(settings, *keys.tolist(), width, is_asked))
+    if ids is not None:
+        values[draw_settings.MASKS :] = ids.view(-1, width).T
+    given = logits, values, masks, width, *uses
     assert kernel.launched(*given).tolist() == chosen(*given).tolist(), (settings, logits.tolist())
 
 
@@ -154,10 +158,13 @@ def row_with_cuts(draw: random.Random, row: Tensor, setting: Setting) -> tuple[T
 def test_every_road_to_a_cut_ends_where_its_twin_does(kernel: Any, roads: list[str], num_batches: int) -> None:
     draw = random.Random(16)
     for _ in range(num_batches):
-        logits, settings, *rest = drawn_rows(draw, vocab_size=draw.choice((70, 200, 333)), are_sound=True)
+        vocab_size = draw.choice((70, 200, 333))
+        logits, settings, keys, *masks = drawn_rows(draw, vocab_size=vocab_size, are_sound=True)
         made = [row_with_cuts(draw, *one) for one in zip(logits.float(), settings, strict=True)]
         rows = torch.stack([row for row, _ in made]).to(draw.choice((torch.float32, torch.float16)))
-        assert_same(kernel, rows, [setting for _, setting in made], *rest, is_asked=draw.random() < 0.5)
+        width, is_asked = 2 - len(made) % 2, draw.random() < 0.5  # rows of one text, two by two
+        settings, keys = [setting for _, setting in made[::width]], keys[:, ::width]
+        assert_same(kernel, rows, settings, keys, *masks, is_asked, width)
     seen = {name: sum(re.search(letters, word) is not None for word in roads) for name, letters in ROADS.items()}
     assert min(seen.values()) > 0, seen
 

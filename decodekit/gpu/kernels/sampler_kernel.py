@@ -306,7 +306,7 @@ def look(
 
 @program
 def _reached(keys: tl.tensor, weights: tl.tensor, wanted: tl.tensor) -> tl.tensor:
-    """The largest of some keys from which on, upwards, the weights add up to what is wanted; all of them do."""
+    """The largest key so that the tokens from it on weigh what is wanted; all of them together do."""
     low = tl.min(tl.where(weights > 0, keys, 0x7FFFFFFFFFFFFFFF), axis=0)
     high = tl.max(tl.where(weights > 0, keys, 0), axis=0)
     while low < high:
@@ -425,10 +425,11 @@ def _search(
     above: tl.tensor, mass_above: tl.tensor, wanted: tl.tensor, shift: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """A list with the token that reaches what is wanted, of keys from `low` on in bins from `first` to `last`.
+    """A list of tokens, of keys from `low` on in bins from `first` to `last`, among which what is wanted is reached.
 
-    Returns how many tokens it has; what is above them, and its mass; whether that is nothing. More tokens than there is
-    room for are equal numbers, and then their key and their mass come, too, or all, which do not reach it.
+    Returns their number; what the tokens above them have of it, and their mass; whether the list has all from the top.
+    Equal numbers may be more than there are places: then their key and their mass come last, otherwise 0 and a mass.
+    All tokens may be more, too, if they do not reach what is wanted.
     """
     lower, high = low, tl.full([], 0x7FFFFFFFFFFFFFFF, tl.int64)  # listed are keys from `lower` on, below `high`
     number, mass, equal = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
@@ -752,7 +753,7 @@ def launches(
     if has_cut:
         given = (*source, peaks, bests, parts, bins, *sizes, each)
         chain.append((look, (-(-blocks // each), num_rows), given, constants, 4))
-        # `choose` has many registers, and one program on a multiprocessor.
+        # `choose` has so many registers that one program is on a multiprocessor at a time: all start together.
         each = _BLOCKS.value
         most = max(1, card_of(logits.device).num_processors // num_rows)
         each *= -(-blocks // (each * most))
