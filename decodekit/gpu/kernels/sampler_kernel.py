@@ -26,8 +26,9 @@ top-p ends at y = 2.25. Both are found on the list by bisection.
                 are more, too, those of an interval, which is halved until they fit
     far tokens  are not counted where neither top-k nor top-p can end (`_stop`), nor from a distance of 32 on, where a
                 mass is below one unit. Top-k may end there: then the list is made of all parts
-    the draw    the best noisy logit of all is mostly kept, and then it is the best one of what is kept. Otherwise the
-                list is drawn from if it has all that is kept, and blocks are opened if not
+    the draw    the best noisy logit of all is mostly kept, and then it is the best one of what is kept: a list is made
+                only if the bin of its token does not tell that. Otherwise the list is drawn from if it has all that is
+                kept, and if not, the best one down to the last bin is asked about in its turn
 
 Keys. A row of float32 is ordered as the integers of its bits are, once negative numbers are turned round. A key has
 these 32 bits and then 31 of the token, lower tokens first: no two keys are equal. Top-p ends at the key of the last
@@ -411,11 +412,14 @@ def _walk(
 
 
 @program
-def _middle(listed: tl.tensor, lower: tl.tensor, shift: tl.tensor) -> tl.tensor:
-    """A key that halves an interval from `lower` on, by tokens in it; not among equal numbers if the shift is 31."""
-    some = tl.load(listed + tl.arange(0, _LIST)) >> shift
-    least = tl.min(some, axis=0)
-    middle = least + ((tl.max(some, axis=0) - least + 1) >> 1)
+def _middle(listed: tl.tensor, vocab_size: tl.tensor, lower: tl.tensor, shift: tl.tensor) -> tl.tensor:
+    """A key that halves an interval from `lower` on, by tokens in it; not among equal numbers if the shift is 31.
+
+    Of equal numbers the list has the first tokens: those behind them may go to the end of the row.
+    """
+    some = tl.load(listed + tl.arange(0, _LIST))
+    least = tl.maximum((tl.min(some, axis=0) >> 31 << 31) | ((vocab_size - 1) ^ _TOKEN), lower) >> shift
+    middle = least + (((tl.max(some, axis=0) >> shift) - least + 1) >> 1)
     return tl.where(middle << shift > lower, middle, middle + 1) << shift
 
 
@@ -444,22 +448,26 @@ def _search(
             lower, high = low, lower
         elif (above + found >= wanted) & (number > _LIST):
             low = lower
-            lower = _middle(scratch[3], low, shift)
+            lower = _middle(scratch[3], source[4], low, shift)
             is_searched = lower < high
             equal = tl.where(is_searched, 0, low)
     return number, above, mass_above, is_whole & (number <= _LIST), equal, mass
 
 
 @program
-def _cut(source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
-    """The key where top-k and top-p end, and how many tokens are listed if these are all from there on, otherwise 0."""
+def _cut(source: tl.tuple, scratch: tl.tuple, own: tl.tensor, peak: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+    """The key where top-k and top-p end; how many tokens are listed, if these are all from there on, otherwise 0; -1.
+
+    It is not looked for if the bin `own` tells whether a token is kept, and no list is needed. Then the bin where it is
+    comes instead of -1, and the key is that of top-k alone, or that of all tokens.
+    """
     bins, _, _, listed, _ = scratch
     places, spots = tl.arange(0, _BINS), tl.arange(0, _LIST)
     vocab_size, top_k, top_p = source[4], _setting(source, _TOP_K), _real_setting(source, _TOP_P)
     share = tl.where(top_p < 1.0, top_p - _MARGIN * tl.minimum(top_p, 1.0 - top_p), 0.0)
     least, zero = tl.full([], _NOTHING + 1, tl.int64), tl.full([], 0, tl.int64)
     end, left = tl.full([], _LAST + 1, tl.int32), zero  # the bin where top-k ends, and the units that it leaves there
-    number, is_whole = tl.full([], 0, tl.int32), tl.full([], 0, tl.int1)
+    number, is_whole, reach = tl.full([], 0, tl.int32), tl.full([], 0, tl.int1), tl.full([], -1, tl.int32)
     for goal in tl.range(0, 2):  # top-k by numbers, then top-p by units
         is_k = goal == 0
         shift = tl.where(is_k, 31, 0).to(tl.int64)
@@ -472,23 +480,27 @@ def _cut(source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, BLOCK: tl.constex
             measures = tl.where(is_k, numbers, units)
             place = tl.min(tl.where(tl.cumsum(measures, axis=0) >= wanted, places, _LAST), axis=0)
             mass_before = tl.sum(tl.where(places < place, units, 0), axis=0)
-            above, mass_above, cut, kept = zero, zero, zero, zero
-            if is_whole == 0:
-                first = tl.where(tl.sum(tl.where(places <= place, numbers, 0), axis=0) <= _LIST, 0, place)
-                above = tl.sum(tl.where(places < first, measures, 0), axis=0)
-                mass_above = tl.where(first > 0, mass_before, 0)
-                number, above, mass_above, is_whole, cut, kept = _search(
-                    source, scratch, peak, first, place, least, above, mass_above, wanted, shift, BLOCK
-                )
-            keys = tl.load(listed + spots, mask=spots < number, other=_NOTHING)
-            weights = tl.where(keys >= least, _units(_y_of_key(keys) - peak), 0)
-            measured = tl.where(is_k, (keys >= least).to(tl.int64), weights)
-            if (cut == 0) & (above + tl.sum(measured, axis=0) >= wanted):
-                cut = _reached(keys >> shift, measured, wanted - above) << shift
-                kept = tl.sum(tl.where(keys >= cut, weights, 0), axis=0)
-            if cut > 0:
-                least, end, left = cut, place, mass_above + kept - mass_before
-    return least, tl.where(is_whole, number, 0)
+            first = tl.where(tl.sum(tl.where(places <= place, numbers, 0), axis=0) <= _LIST, 0, place)
+            is_told = (own < place) | ((own > place) & (first > 0))
+            if is_told & (is_whole == 0) & ((goal > 0) | (top_p == 1.0)):
+                reach = place
+            else:
+                above, mass_above, cut, kept = zero, zero, zero, zero
+                if is_whole == 0:
+                    above = tl.sum(tl.where(places < first, measures, 0), axis=0)
+                    mass_above = tl.where(first > 0, mass_before, 0)
+                    number, above, mass_above, is_whole, cut, kept = _search(
+                        source, scratch, peak, first, place, least, above, mass_above, wanted, shift, BLOCK
+                    )
+                keys = tl.load(listed + spots, mask=spots < number, other=_NOTHING)
+                weights = tl.where(keys >= least, _units(_y_of_key(keys) - peak), 0)
+                measured = tl.where(is_k, (keys >= least).to(tl.int64), weights)
+                if (cut == 0) & (above + tl.sum(measured, axis=0) >= wanted):
+                    cut = _reached(keys >> shift, measured, wanted - above) << shift
+                    kept = tl.sum(tl.where(keys >= cut, weights, 0), axis=0)
+                if cut > 0:
+                    least, end, left = cut, place, mass_above + kept - mass_before
+    return least, tl.where(is_whole, number, 0), reach
 
 
 @program
@@ -506,9 +518,10 @@ def _best_listed(
 
 @program
 def _best_of(
-    source: tl.tuple, highest: tl.tensor, bests: tl.tensor, least: tl.tensor, peak: tl.tensor, BLOCK: tl.constexpr
-) -> tl.tensor:
-    """The token, of keys from `least` on, with the largest exact noisy logit, the lowest of equals.
+    source: tl.tuple, highest: tl.tensor, bests: tl.tensor, least: tl.tensor, last: tl.tensor, peak: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The lowest token with the largest exact noisy logit, of keys from `least` on in bins up to `last`.
 
     Its key, its noisy logit, and the second largest one, too. Opens blocks from the best one on, as long as these reach
     what was found: no block has a rough noisy logit above its own.
@@ -516,17 +529,19 @@ def _best_of(
     blocks = tl.arange(0, highest.shape[0])
     best, second = tl.full([], float("-inf"), tl.float32), tl.full([], float("-inf"), tl.float32)
     token, own = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
-    uppers = tl.where((_key(highest) | _TOKEN) >= least, (highest - peak) + bests, float("-inf"))
+    is_open = ((_key(highest) | _TOKEN) >= least) & (_bin(peak - highest) <= last)
+    uppers = tl.where(is_open, (highest - peak) + bests, float("-inf"))
     top = tl.max(uppers, axis=0)
     while (top >= best - 3 * _NEAR) & (top > float("-inf")):
         block = tl.argmax(uppers, axis=0)
         tokens = block * BLOCK + tl.arange(0, BLOCK)
         y = _y_of(source, tokens)
         keys = _key(y) | (tokens ^ _TOKEN)
+        is_in = (keys >= least) & (_bin(peak - y) <= last)
         noise = _exact_noise(_bits(source, tokens)).to(tl.float32)
-        noisy = tl.where(keys >= least, (y - peak) + noise, float("-inf"))
+        noisy = tl.where(is_in, (y - peak) + noise, float("-inf"))
         largest = tl.max(noisy, axis=0)
-        place = tl.min(tl.where((noisy == largest) & (keys >= least), tokens, _TOKEN), axis=0)
+        place = tl.min(tl.where((noisy == largest) & is_in, tokens, _TOKEN), axis=0)
         rest = tl.max(tl.where(tokens == place, float("-inf"), noisy), axis=0)
         second = tl.maximum(tl.maximum(second, rest), tl.minimum(best, largest))
         is_better = (largest > best) | ((largest == best) & (place < token))
@@ -646,21 +661,29 @@ def _decided(
     best_of_blocks = tl.load(bests + blocks, mask=blocks < num_blocks, other=float("-inf"), cache_modifier=".cg")
     floor = _key(tl.full([1], 0.0, tl.float32) + _floor(peak, distance))
     least = tl.maximum(tl.max(floor, axis=0), _NOTHING + 1)
-    token, own, best, second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK)
-    is_leader = True
-    if HAS_CUT:
-        cut, number = _cut(source, scratch, peak, BLOCK)
-        least = tl.maximum(least, cut)
-        is_leader = own >= least
-        if own < least:
-            if number > 0:
-                token = _best_listed(source, scratch[3], number, least, peak)
-            else:
-                token, own, _best, _second = _best_of(source, highest, best_of_blocks, least, peak, BLOCK)
+    token, leader, last = tl.full([], 0, tl.int32), tl.full([], -1, tl.int32), tl.full([], _LAST, tl.int32)
+    gap = tl.full([], 0.0, tl.float64)  # between the noisy logits of the leader, the best token of all, and the second
+    is_cut, is_open = HAS_CUT == 0, True
+    while is_open:
+        token, own, best, second = _best_of(source, highest, best_of_blocks, least, last, peak, BLOCK)
+        gap = tl.where(leader < 0, best.to(tl.float64) - second.to(tl.float64), gap)
+        leader = tl.where(leader < 0, token, leader)
+        is_open = False
+        if HAS_CUT:  # noqa: SIM102
+            if is_cut == 0:
+                place = _bin(peak - _y_of_key(own))
+                cut, number, reach = _cut(source, scratch, place, peak, BLOCK)
+                least = tl.maximum(least, cut)
+                is_cut = reach < 0
+                if is_cut & (own < least) & (number > 0):
+                    token = _best_listed(source, scratch[3], number, least, peak)
+                else:
+                    is_open = tl.where(is_cut, own < least, place > reach)
+                    last = tl.where(is_cut, last, reach)
     given, is_certified = token, tl.full([], 0, tl.int32)
     if _has_flag(source, _ASKED):
         y = tl.max(_y_of(source, token + tl.arange(0, 1)), axis=0)
-        if is_leader & (best.to(tl.float64) - second.to(tl.float64) > _NEAR):
+        if (token == leader) & (gap > _NEAR):
             is_certified = _is_certain(source, y, token, highest, peak, BLOCK).to(tl.int32)
         if (distance < float("inf")) & (y < peak):
             given = _likeliest(source, highest, peak, BLOCK)
