@@ -55,7 +55,7 @@ def assert_same(
 
 
 @sized("num_batches", 5, slow=600)
-@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 def test_the_kernels_are_their_twin(kernel: Any, num_batches: int) -> None:
     draw = random.Random(10)
     for _ in range(num_batches):
