@@ -16,8 +16,8 @@ have no token (`status`): then the row comes as far as that, and its status says
 
 Where a text ends, and how many tokens it may have, the host says: a draft does not reach so far.
 
-The tokens are drawn by the same programs (`sampler_kernel.choose`), so that on a GPU a step ends with one launch, and
-with those that top-k and top-p need before it.
+The tokens are drawn by the same program (`sampler_kernel.choose`), so that on a GPU a step ends with one launch, with
+top-k or top-p with two.
 """
 
 from __future__ import annotations

@@ -227,9 +227,9 @@ def test_the_end_of_a_step_is_its_twin(width: int) -> None:
 
     def on_cuda(*given: torch.Tensor) -> None:
         there = [one.cuda() for one in given]
-        take_tokens(*there, False, False)  # type: ignore[call-arg]
+        take_tokens(*there, has_cuts, has_cuts)  # type: ignore[call-arg]
         for one, other in zip(given, there, strict=True):
             one.copy_(other)
 
-    for _ in range(20):
-        assert_same_step(on_cuda, drawn_step(draw, 5, width, draw.choice((width, 16))))
+    for has_cuts in (False, True) * 10:
+        assert_same_step(on_cuda, drawn_step(draw, 5, width, draw.choice((width, 16)), has_cuts), has_cuts)

@@ -77,10 +77,14 @@ def test_the_twin_is_the_rule_over_lists(width: int) -> None:
     assert_as_expected(advanced(*inputs), expected)
 
 
-def drawn_step(draw: random.Random, num_texts: int, width: int, columns: int) -> tuple[Any, ...]:
+def drawn_step(
+    draw: random.Random, num_texts: int, width: int, columns: int, has_cuts: bool = False
+) -> tuple[Any, ...]:
     """Arguments of `take_tokens`: texts with drafts that often agree, some of no new token, and faults."""
     vocab_size = 40
     settings = [(1.0, 0, 1.0, draw.choice((0.0, 0.1)), draw.random() < 0.4) for _ in range(num_texts)]
+    if has_cuts:
+        settings = [(one[0], draw.choice((0, 4)), draw.choice((1.0, 0.7)), *one[3:]) for one in settings]
     keys = [[draw.randrange(99) for _ in range(num_texts)] for _ in range(3)]
     values = torch.from_numpy(packed(settings, *keys, width, draw.random() < 0.5))
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
@@ -91,7 +95,7 @@ def drawn_step(draw: random.Random, num_texts: int, width: int, columns: int) ->
         if draw.random() < 0.1:
             logits[row] = draw.choice((math.nan, -math.inf))
     counts, tokens = [], torch.randint(0, vocab_size, (num_texts, columns), generator=generator).to(torch.int32)
-    own = chosen(logits, values, masks, width, False, False)[:, 0].view(num_texts, width)
+    own = chosen(logits, values, masks, width, has_cuts, has_cuts)[:, 0].view(num_texts, width)
     for text in range(num_texts):
         length = draw.randint(0, min(width, columns) - 1)
         pending = draw.choice((0, 1)) if not length else 1
@@ -107,11 +111,11 @@ def drawn_step(draw: random.Random, num_texts: int, width: int, columns: int) ->
     return logits, values, masks, rows, starts, torch.tensor(counts, dtype=torch.int32), tokens, taken, out
 
 
-def assert_same_step(act: Any, arguments: tuple[Any, ...]) -> None:
+def assert_same_step(act: Any, arguments: tuple[Any, ...], has_cuts: bool = False) -> None:
     """Everything that a step changes is what the twin makes of it."""
     ours, twins = (tuple(one.clone() for one in arguments) for _ in range(2))
     act(*ours)
-    moved(*twins, False, False)
+    moved(*twins, has_cuts, has_cuts)
     for number, (one, other) in enumerate(zip(ours, twins, strict=True)):
         assert torch.equal(one.nan_to_num(), other.nan_to_num()), number
 
@@ -156,14 +160,14 @@ def test_the_end_of_a_step_is_its_twin(width: int, monkeypatch: pytest.MonkeyPat
     from tests.gpu.interpreting import interpreted, interpreter
 
     kernel, draw = interpreted("decodekit.gpu.kernels.sampler_kernel"), random.Random(width)
-    monkeypatch.setattr(kernel, "BLOCK", 16)
+    monkeypatch.setattr(kernel, "BLOCK", 32)
 
     def launched(logits: Tensor, values: Tensor, masks: Tensor, *step: Tensor) -> None:
-        kernel.launched(logits, values, masks, width, False, False, step)
+        kernel.launched(logits, values, masks, width, has_cuts, has_cuts, step)
 
     with interpreter():
-        for _ in range(2):
-            assert_same_step(launched, drawn_step(draw, 3, width, draw.choice((width, 5))))
+        for has_cuts in (False, True):
+            assert_same_step(launched, drawn_step(draw, 3, width, draw.choice((width, 5)), has_cuts), has_cuts)
 
 
 def test_a_draft_that_is_believed_would_be_seen() -> None:
