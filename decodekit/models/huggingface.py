@@ -321,25 +321,19 @@ def _learned(
         elif cache_dtype is not None or compiles:
             # Checked as it is without: eight bits give other logits, and a replay is compared with the modules.
             stored = Stored.AS_GIVEN if cache_dtype is None else Stored.INT8
-            runner = _over_pages(model, stored, "inductor" if compiles else None)
+            runner = _over_pages(model, stored=stored, compiler="inductor" if compiles else None)
         notes.keep(("tier", wanted), tier)
         learned = notes.keep(("runner", *asked), _Learned(runner, tier, _vocab_size(runner, model)))
         notes.state = state_of(model)  # a model may make buffers when it is run first
         return learned
 
 
-def _over_pages(model: nn.Module, stored: Stored = Stored.AS_GIVEN, compiler: str | None = None) -> RaggedModel:
-    """The model over pages; its steps are captured on CUDA."""
-    return RaggedModel(model, use_pages=True, capture=_capture_on(model), compiler=compiler, stored=stored)
+def _over_pages(model: nn.Module, kind: Callable[..., RaggedModel] = RaggedModel, **options: Any) -> RaggedModel:
+    """The model over pages, by a kind of runner with its options; its steps are captured on CUDA."""
+    return kind(model, use_pages=True, capture=_capture_on(_device_of(model)), **options)
 
 
-def _with_states_over_pages(model: nn.Module, in_chunks: bool) -> RecurrentModel:
-    """The model over pages with the states of its rows; its steps are captured on CUDA."""
-    return RecurrentModel(model, in_chunks, use_pages=True, capture=_capture_on(model))
-
-
-def _capture_on(model: nn.Module) -> CudaCapture | None:
-    device = _device_of(model)
+def _capture_on(device: torch.device) -> CudaCapture | None:
     return CudaCapture(device) if device.type == "cuda" else None
 
 
@@ -361,8 +355,8 @@ _WAYS: tuple[_Way, ...] = (
     _Way("paged", _over_pages, is_for_gpu=True),
     _Way("ragged", RaggedModel),
     _Way("masked", partial(RaggedModel, own_attention=True)),
-    _Way("recurrent", partial(_with_states_over_pages, in_chunks=True), is_for_gpu=True),
-    _Way("recurrent", partial(_with_states_over_pages, in_chunks=False), is_for_gpu=True),
+    _Way("recurrent", partial(_over_pages, kind=RecurrentModel, in_chunks=True), is_for_gpu=True),
+    _Way("recurrent", partial(_over_pages, kind=RecurrentModel, in_chunks=False), is_for_gpu=True),
     _Way("recurrent", partial(RecurrentModel, in_chunks=True)),
     _Way("recurrent", partial(RecurrentModel, in_chunks=False)),
     _Way("rowwise", partial(RowwiseModel, state="full")),

@@ -196,11 +196,6 @@ class RowLengths:
         return len(self._lengths)
 
     @property
-    def device(self) -> torch.device:
-        """The model's."""
-        return self._device
-
-    @property
     def row_lengths(self) -> tuple[int, ...]:
         """Tokens stored per row, as host integers."""
         return tuple(self._lengths)

@@ -24,7 +24,7 @@ import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -38,7 +38,7 @@ from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.programs.replay import Replays
 from decodekit.models.runners.captured import StepCapture
 from decodekit.models.runners.paged_step import LayerProbe, PagedStep
-from decodekit.models.runners.ragged import Output, RaggedModel, Recorder, past_key_values_class
+from decodekit.models.runners.ragged import RaggedModel, Recorder, past_key_values_class
 
 MAX_SINGLE: Final = 4
 """Most tokens that are read again one by one; beyond, the row is computed from its first token."""
@@ -53,40 +53,29 @@ class NoStateError(Exception):
     """The model is none of those that this tier is for; never leaves this room."""
 
 
-@dataclass(slots=True)
-class _Logits:
-    """The output of a pass over pages, whose states are beside the tables already."""
-
-    logits: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
-
-
 class RecurrentCache(RowLengths):
     """The tokens of each row, their state, and the keys and values of the layers with attention, if there are some.
 
     Args:
         kv: keys and values.
         states: of every row, [R, ...] each. Over pages those of all rows of the tables.
-        capacity: tokens of a row, for which there is room at first.
         in_chunks: whether several tokens can be read after a state at a time.
     """
 
-    def __init__(self, kv: RaggedCache | PagedCache, states: Sequence[Tensor], capacity: int, in_chunks: bool) -> None:
+    def __init__(self, kv: RaggedCache | PagedCache, states: Sequence[Tensor], in_chunks: bool) -> None:
         num_rows = kv.num_rows
-        super().__init__(num_rows, kv.device)
+        super().__init__(num_rows, states[0].device)
         self.kv, self.states, self.in_chunks = kv, list(states), in_chunks
         self._places = kv.places if isinstance(kv, PagedCache) else list(range(num_rows))  # row -> row of the states
         self.read = [0] * num_rows  # tokens that the state of a row has seen
         self._kept: list[Tensor] = []  # an earlier state of each row; made when first wanted
         self._kept_read: list[int | None] = [None] * num_rows
-        # The inputs of a pass over pages go up from the host.
-        device = torch.device("cpu") if isinstance(kv, PagedCache) else kv.device
-        self._tokens = torch.zeros(num_rows, capacity, dtype=torch.int64, device=device)
+        self._tokens: list[list[int]] = [[] for _ in range(num_rows)]
 
     @property
     def capacity(self) -> int:
         """How many tokens a row can hold before `grow` is needed."""
-        return self._tokens.shape[1]
+        return self.kv.capacity
 
     @property
     def num_bytes(self) -> int:
@@ -109,25 +98,13 @@ class RecurrentCache(RowLengths):
 
     def add(self, rows: Sequence[int], tokens: Tensor, num_tokens: Sequence[int]) -> None:
         """Write tokens [R, T] behind the rows; `commit` makes them part of their rows."""
-        ends = self.ends(num_tokens, rows)
-        if max(ends) > self.capacity:
-            self.grow(max(max(ends), 2 * self.capacity))
-        starts, tokens = [self._lengths[row] for row in rows], tokens.to(self._tokens.device)
-        if len(rows) == self.num_rows and min(starts) == max(starts) and list(rows) == list(range(len(rows))):
-            self._tokens[:, starts[0] : max(ends)] = tokens[:, : max(num_tokens)]
-            return
-        for i, (row, start, end) in enumerate(zip(rows, starts, ends, strict=True)):
-            self._tokens[row, start:end] = tokens[i, : end - start]
+        for row, new, count in zip(rows, tokens.tolist(), num_tokens, strict=True):
+            self._tokens[row][self._lengths[row] :] = new[:count]
 
     def span(self, rows: Sequence[int], begins: Sequence[int], width: int) -> Tensor:
-        """int64 [R, width]: the tokens of rows from their beginnings on; behind their ends stands whatever there is."""
-        if max(begins) + width > self.capacity:
-            self.grow(max(begins) + width)
-        if min(begins) == max(begins):
-            part = self._tokens[:, begins[0] : begins[0] + width]
-            return part if list(rows) == list(range(self.num_rows)) else part[list(rows)]
-        parts = [self._tokens[row, begin : begin + width] for row, begin in zip(rows, begins, strict=True)]
-        return torch.stack(parts)
+        """int64 [R, width] on the host: the tokens of rows from their beginnings on, and 0 behind their ends."""
+        found = (self._tokens[row][begin : begin + width] for row, begin in zip(rows, begins, strict=True))
+        return torch.tensor([[*one, *[0] * (width - len(one))] for one in found])
 
     def commit(self, rows: Sequence[int], num_tokens: Sequence[int]) -> None:
         """Advance the lengths of rows."""
@@ -232,7 +209,7 @@ class RecurrentCache(RowLengths):
             for state in self.states:
                 state[self._places[: len(order)]] = state[sources]
             self._kept = [kept[order] for kept in self._kept]
-        self._tokens = self._tokens[order]
+        self._tokens = [list(self._tokens[row]) for row in order]
         self.read = [self.read[row] for row in order]
         self._kept_read = [self._kept_read[row] for row in order]
         self._lengths = [self._lengths[row] for row in order]
@@ -240,8 +217,6 @@ class RecurrentCache(RowLengths):
     @torch.inference_mode()
     def grow(self, capacity: int) -> None:
         """Make room for `capacity` tokens per row; see `causal_lm.Cache.grow`."""
-        if capacity > self.capacity:
-            self._tokens = nn.functional.pad(self._tokens, (0, capacity - self.capacity))
         self.kv.grow(capacity)
 
 
@@ -308,10 +283,10 @@ class RecurrentModel(RaggedModel):
 
     def run(
         self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
-    ) -> Output:
-        """The output of the model; over pages it takes the states of its rows, and leaves them there."""
+    ) -> Any:
+        """The output of the model; over pages its logits alone, and it takes the states of its rows and leaves them."""
         if isinstance(step, LayerProbe):
-            return _Logits(self._pass(tokens, step, store, None, 0, module)[0])
+            return SimpleNamespace(logits=self._pass(tokens, step, store, None, 0, module)[0])
         if not isinstance(step, PagedStep):
             return super().run(tokens, step, store, keep, module)
         assert keep is None or isinstance(keep, int)
@@ -319,7 +294,7 @@ class RecurrentModel(RaggedModel):
         states = None if step.is_fresh else held.taken(step.places)
         logits, left = self._pass(tokens, step, store, states, keep or 0, module)
         held.put(step.places, self._states_in(left))
-        return _Logits(logits)
+        return SimpleNamespace(logits=logits)
 
     def _past(self, store: Any, step: Step | None) -> Any:
         """The cache that `_pass` gives to `run`, which is one for modules already."""
@@ -372,10 +347,10 @@ class RecurrentModel(RaggedModel):
         """An empty cache; see `causal_lm.CausalLM.new_cache`."""
         if self.paged is not None:
             kv = self.paged.new_cache(num_rows, capacity)
-            return RecurrentCache(kv, kv.rows.states.planes, capacity, self.in_chunks)
+            return RecurrentCache(kv, kv.rows.states.planes, self.in_chunks)
         states = [state.new_zeros(num_rows, *state.shape[1:]) for state in self.states]
         rectangle = RaggedCache(self.layers, num_rows, capacity, self.device)
-        return RecurrentCache(rectangle, states, capacity, self.in_chunks)
+        return RecurrentCache(rectangle, states, self.in_chunks)
 
     @torch.inference_mode()
     def forward(  # type: ignore[override]
@@ -469,7 +444,8 @@ class RecurrentModel(RaggedModel):
             wanted = list(torch.split(out, counts))
         else:
             is_all = rows == list(range(cache.num_rows))
-            step = cache.kv.begin(widths, None if is_all else rows)
+            step = cache.kv.begin(widths, None if is_all else rows, [tokens])
+            [tokens] = step.carried
             step.is_strict, step.hidden = self.is_strict, hidden
             given = [] if is_fresh else cache.states_of(rows)
             if self._replays is not None and width == 1 and not is_fresh and hidden is None:
