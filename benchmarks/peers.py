@@ -413,12 +413,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         per_second = row.get("documents_per_second", row.get("requests_per_second"))
         cells = row["part"], row["threads"], row.get("batch", row.get("clients")), row["side"], per_second
-        more = (
-            row.get("ratio", ""),
-            f"{row['valid']}/{row['texts']}",
-            row["fields_right"],
-            row["same_as_first"],
-        )
+        more = (row.get("ratio", ""), f"{row['valid']}/{row['texts']}", row["fields_right"], row["same_as_first"])
         table.add_row(*map(str, (*cells, *more)))
     Console(width=160).print(table)
 

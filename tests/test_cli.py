@@ -614,10 +614,7 @@ def test_schema_check_lists_what_is_enforced(tmp_path: Path, schema: Path) -> No
     ("source", "said"),
     [
         ('{"properties": {"a": {"pattern": "\\\\p{Nope}"}}}', "DK201"),
-        (
-            '{"type": "object", "required": ["a"], "properties": {"a": {"type": "null", "const": 1}}}',
-            "#/properties/a",
-        ),
+        ('{"type": "object", "required": ["a"], "properties": {"a": {"type": "null", "const": 1}}}', "#/properties/a"),
         ('{"allOf": [{"type": "integer"}, {"type": "string"}]}', "DK202"),
     ],
 )

@@ -76,10 +76,7 @@ def test_speed_options_and_batches_change_no_text(names: tuple[str, str]) -> Non
         assert [one.token_ids for one in one_by_one] == texts
         for draft, batch_size in zip(drafts, itertools.cycle((3, 1)), strict=False):
             drafted = llm(name).generate(
-                PROMPTS,
-                strategy=strategy(contrast=contrast, speculate=draft),
-                max_new_tokens=14,
-                batch_size=batch_size,
+                PROMPTS, strategy=strategy(contrast=contrast, speculate=draft), max_new_tokens=14, batch_size=batch_size
             )
             assert [one.token_ids for one in drafted] == texts, draft
             assert sum(one.stats.num_draft_tokens for one in drafted) > 0

@@ -124,12 +124,7 @@ def models(tiny: dk.LLM) -> dict[str, dk.LLM]:
 def written(llm: dk.LLM, name: str, way: str, num: int) -> Iterator[tuple[dk.JsonSchema, str]]:
     constraint = dk.JsonSchema(SCHEMAS[name], **WAYS[way])
     done = llm.generate(
-        ["Say: "] * num,
-        strategy="sample",
-        constraint=constraint,
-        seed=range(num),
-        max_new_tokens=96,
-        on_length="close",
+        ["Say: "] * num, strategy="sample", constraint=constraint, seed=range(num), max_new_tokens=96, on_length="close"
     )
     for one in done:
         assert one.error is None, one

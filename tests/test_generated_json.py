@@ -16,13 +16,7 @@ import jsonschema
 import pytest
 
 import decodekit as dk
-from decodekit.errors import (
-    GuardError,
-    LengthError,
-    ResourceLimitError,
-    UnsatisfiableError,
-    UnsupportedSchemaError,
-)
+from decodekit.errors import GuardError, LengthError, ResourceLimitError, UnsatisfiableError, UnsupportedSchemaError
 from tests.constraints.json_schema.corpora import needs_corpus, sample
 from tests.reference import json_schema as reference
 from tests.sizes import few

@@ -28,11 +28,7 @@ class Person(BaseModel):
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOL = {"type": "function", "function": {"name": "call", "parameters": SCHEMA}}
-TAG = {
-    "type": "structural_tag",
-    "structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}],
-    "triggers": ["<a>"],
-}
+TAG = {"type": "structural_tag", "structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a>"]}
 VALUES: dict[str, list[Any]] = {
     "do_sample": [True, False],
     "n": [3, 1],
@@ -122,18 +118,7 @@ VALUES: dict[str, list[Any]] = {
     "beam_width": [3],
 }
 """Values to try an option with."""
-COUNTS = (
-    "max",
-    "min",
-    "num",
-    "n_",
-    "draft",
-    "dry_allowed",
-    "dry_window",
-    "penalty_window",
-    "last_n",
-    "context_size",
-)
+COUNTS = ("max", "min", "num", "n_", "draft", "dry_allowed", "dry_window", "penalty_window", "last_n", "context_size")
 
 
 def values_of(name: str) -> list[Any]:

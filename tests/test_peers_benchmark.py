@@ -44,12 +44,7 @@ def test_texts_are_judged() -> None:
 def test_ratios_are_of_neighbours() -> None:
     found = peers.figures_of({"own": [1.0, 2.0, 4.0], "other": [3.0, 4.0, 4.0]}, 12, "per_second", "own")
     assert found["own"] == {"per_second": 6.0, "least_most": [3.0, 12.0]}
-    assert found["other"] == {
-        "per_second": 3.0,
-        "least_most": [3.0, 4.0],
-        "ratio": 2.0,
-        "ratio_least_most": [1.0, 3.0],
-    }
+    assert found["other"] == {"per_second": 3.0, "least_most": [3.0, 4.0], "ratio": 2.0, "ratio_least_most": [1.0, 3.0]}
 
 
 class Scripted:

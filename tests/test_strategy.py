@@ -286,12 +286,7 @@ def test_all_faults_together() -> None:
         ("sample", {"temprature": 0.7}, OptionError, "no option 'temprature'. Did you mean 'temperature'?"),
         ("greedy", {"max_new_token": 5}, OptionError, "Did you mean 'max_new_tokens'?"),
         ("sample", {"temperature": 0.0}, OptionError, "greedy"),
-        (
-            "sample",
-            {"order": "ollama", "top_k": 3},
-            UnknownNameError,
-            '"llamacpp" or "mlx", got',
-        ),
+        ("sample", {"order": "ollama", "top_k": 3}, UnknownNameError, '"llamacpp" or "mlx", got'),
         ("sample", {"order": "ollama"}, UnknownNameError, "order must be"),
         ("sample", {"order": "hf"}, UselessOptionError, "order='hf' has nothing to put in order"),
         ("sample", {"dynamic_temperature": 0.5}, OptionError, "must be (low, high) or (low, high, exponent), got"),

@@ -27,9 +27,9 @@ from decodekit.models.modules.shared_copy import context_length_of
 from decodekit.sampling.checks import COUNT, at_least, is_number, require
 
 _CONTEXT: Final = 1024
-LOOP_KERNELS: Final = 2
-"""Of a step beside the modules: its inputs, and the draw with the match of drafts. Top-k and top-p take three to five
-more."""
+LOOP_KERNELS: Final = 3
+"""Of a step beside the modules: its inputs, and two for the draw with the match of drafts, since a captured step may
+have top-k or top-p."""
 FUSED: Final = 1.4
 """Kernels that a compiler makes of a stretch of small ones: one for each product that is not next to a reduction."""
 

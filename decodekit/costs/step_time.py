@@ -98,10 +98,7 @@ class StepWork(NamedTuple):
         attention_share: float = ATTENTION_SHARE,
         is_ahead: bool = True,
     ) -> float:
-        """The expected seconds of a step.
-
-        Where it is captured, kernels start without Python. Where it is not started ahead, the device waits.
-        """
+        """The expected seconds of a step; a captured one starts without Python, one not ahead waits for the host."""
         read = self.weight_bytes / (product_share * speed.copy_bandwidth)
         multiplied = self.operations / (PRODUCT_FLOPS_SHARE * speed.flops)
         attended = self.cache_bytes / (attention_share * speed.copy_bandwidth)

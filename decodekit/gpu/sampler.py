@@ -32,16 +32,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from decodekit.gpu.draw_settings import (
-    ASKED,
-    FLAGS,
-    GREEDY,
-    INDEX,
-    MASKS,
-    NUM_VALUES,
-    TEMPERATURE,
-    TOP_K,
-)
+from decodekit.gpu.draw_settings import ASKED, FLAGS, GREEDY, INDEX, MASKS, NUM_VALUES, TEMPERATURE, TOP_K
 from decodekit.gpu.triton_programs import missing
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
 from decodekit.sampling.tolerances import MARGIN, NEAR

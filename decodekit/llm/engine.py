@@ -312,12 +312,7 @@ class Engine:
         return self._enqueue(request, plan, decoder, priority, owner)
 
     def _enqueue(
-        self,
-        request: Request | DecodekitError,
-        plan: Plan,
-        decoder: Decoder[Any],
-        priority: float,
-        owner: Hashable,
+        self, request: Request | DecodekitError, plan: Plan, decoder: Decoder[Any], priority: float, owner: Hashable
     ) -> Handle:
         loop = self._loop
         with loop.wake:

@@ -116,11 +116,7 @@ class Reasoning:
 
 
 def reasoning_of(
-    options: GenerateOptions,
-    constraint: Any,
-    vocabulary: Vocabulary,
-    tokenizer: Any,
-    chat: TemplateArguments,
+    options: GenerateOptions, constraint: Any, vocabulary: Vocabulary, tokenizer: Any, chat: TemplateArguments
 ) -> Reasoning | None:
     """The reasoning that the texts of a call may have; None if they are taken as they are.
 

@@ -301,10 +301,7 @@ class _Learned(NamedTuple):
 
 
 def _learned(
-    model: nn.Module,
-    notes: ModelNotes,
-    context_length: int | None,
-    asked: tuple[TierName | None, str | None, bool],
+    model: nn.Module, notes: ModelNotes, context_length: int | None, asked: tuple[TierName | None, str | None, bool]
 ) -> _Learned:
     """The way of running a model from the notes, or found out now, by one thread for all."""
     wanted, cache_dtype, compiles = asked  # tier, type of keys and values, whether layers are compiled

@@ -15,14 +15,7 @@ from decodekit.decoding.loop.scheduler import run
 from decodekit.decoding.request.settings import NoiseKeys, Settings
 from decodekit.decoding.search.beam_search import BeamOptions, BeamSearch
 from decodekit.decoding.search.contrastive_search import ContrastiveRows
-from decodekit.errors import (
-    DecodekitError,
-    ModelError,
-    OptionError,
-    UselessOptionError,
-    out_of_domain,
-    raise_faults,
-)
+from decodekit.errors import DecodekitError, ModelError, OptionError, UselessOptionError, out_of_domain, raise_faults
 from decodekit.models.layers import HiddenStates
 from decodekit.models.wrappers.contrast_model import Contrast
 from decodekit.sampling import Candidates, Pipeline, Temperature, greedy

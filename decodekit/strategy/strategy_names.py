@@ -25,14 +25,7 @@ from decodekit.sampling.checks import COUNT, plain
 from decodekit.speculation import Adaptive, DraftModel, Proposer, Suffix
 from decodekit.spelling import accepting
 from decodekit.strategy.options.generate_options import StrategyLike
-from decodekit.strategy.options.remedies import (
-    CLASSES,
-    GUESSING,
-    Site,
-    find_remedy,
-    own_options,
-    unknown_option,
-)
+from decodekit.strategy.options.remedies import CLASSES, GUESSING, Site, find_remedy, own_options, unknown_option
 from decodekit.strategy.options.spelled import read_options, spelled_strategy
 from decodekit.strategy.searches import Beam, ContrastiveSearch
 from decodekit.strategy.several import BestOf, OverSamples, Particles, SelfConsistency

@@ -43,11 +43,7 @@ class Source:
 
 SOURCES: Final = (
     Source(
-        "ik",
-        "ikawrakow/ik_llama.cpp",
-        "8337e4cd3861406fc04e0854b1409cd1b027fbc9",
-        ("models/templates/*.jinja",),
-        "MIT",
+        "ik", "ikawrakow/ik_llama.cpp", "8337e4cd3861406fc04e0854b1409cd1b027fbc9", ("models/templates/*.jinja",), "MIT"
     ),
     Source(
         "trl",

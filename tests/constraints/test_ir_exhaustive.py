@@ -150,11 +150,7 @@ def leaves(meanings: Meanings, kinds: str, names: tuple[str, str]) -> Known:
 
 
 def wrong(
-    kinds: str,
-    size: int,
-    counts: Iterable[Counts] = COUNTS,
-    alphabet: bytes = ALPHABET,
-    names: tuple[str, str] = NAMES,
+    kinds: str, size: int, counts: Iterable[Counts] = COUNTS, alphabet: bytes = ALPHABET, names: tuple[str, str] = NAMES
 ) -> tuple[int, list[str]]:
     """The number of expressions up to a number of operators, and what is wrong with some of them."""
     meanings, views = Meanings(alphabet, LENGTH), Views(alphabet, (None, *names, 3))

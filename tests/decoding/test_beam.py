@@ -193,15 +193,7 @@ def test_diverse_beams_equal_the_slow_search(salt: int, length_penalty: float) -
     beam = Beam(6, length_penalty, num_return_sequences=6, num_beam_groups=3, diversity_penalty=0.8)
     [found] = search(ToyLM(law, 6), beam, [Request([1])], vocabulary, max_new_tokens=5)
     slow = functools.partial(
-        diverse_beam_search,
-        law,
-        [1],
-        6,
-        5,
-        frozenset({5}),
-        num_groups=3,
-        group_size=2,
-        length_penalty=length_penalty,
+        diverse_beam_search, law, [1], 6, 5, frozenset({5}), num_groups=3, group_size=2, length_penalty=length_penalty
     )
     expected = slow(diversity_penalty=0.8)
     assert [one.token_ids for one in results(found)] == [text for _, text in expected]

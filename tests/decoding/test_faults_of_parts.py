@@ -111,10 +111,7 @@ def test_nan_of_a_processor_is_its_own(name: str, how: str) -> None:
 
 def test_the_first_culprit_is_named() -> None:
     """Behind others, before others, beside a mask, and as the inner part of another."""
-    for processors in (
-        (TopK(5), Broken("NaN"), MinP(0.1)),
-        (dk.LogitBias({3: 1.0}), Broken("NaN"), Temperature(0.5)),
-    ):
+    for processors in ((TopK(5), Broken("NaN"), MinP(0.1)), (dk.LogitBias({3: 1.0}), Broken("NaN"), Temperature(0.5))):
         found = toy().generate(
             "x", strategy=dk.Sample(processors=processors), constraint=dk.Regex("[ab]{3}"), max_new_tokens=4
         )

@@ -141,13 +141,7 @@ def test_mu_follows_the_surprise() -> None:
 def test_options_and_the_front_door() -> None:
     with pytest.raises(OptionError) as caught:
         Mirostat(tau=0.0, eta=-1.0, version=3, temperature=0.0, bad_words=[])
-    assert [str(fault.at) for fault in caught.value.faults] == [
-        "tau",
-        "eta",
-        "version",
-        "bad_words",
-        "temperature",
-    ]
+    assert [str(fault.at) for fault in caught.value.faults] == ["tau", "eta", "version", "bad_words", "temperature"]
     assert list(Mirostat(processors=Temperature(2.0)).pipeline) == [Temperature(2.0)]
     llm = LLM.load("tiny")
     given: dict[str, Any] = {"strategy": Mirostat(tau=2.0, eta=0.5), "seed": 3, "constraint": Regex("[a-z ]{8,12}: ok")}

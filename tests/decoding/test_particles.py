@@ -125,12 +125,7 @@ def test_a_point_that_rounds_to_one_finds_a_particle() -> None:
 
 # Rejection
 
-LAWS = [
-    [0.4, 0.3, 0.2, 0.1],
-    [0.97, 0.01, 0.01, 0.01],
-    [0.25, 0.25, 0.25, 0.25],
-    [0.5, 0.0, 0.3, 0.2],
-]
+LAWS = [[0.4, 0.3, 0.2, 0.1], [0.97, 0.01, 0.01, 0.01], [0.25, 0.25, 0.25, 0.25], [0.5, 0.0, 0.3, 0.2]]
 
 
 def drawn_in(order: Sequence[int], p: Sequence[float], legal: set[int]) -> tuple[int, float] | None:

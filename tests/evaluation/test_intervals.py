@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from decodekit.evaluation.intervals import (
-    IntervalEstimate,
-    mean_interval,
-    median_ratio,
-    paired_difference,
-    student_t,
-)
+from decodekit.evaluation.intervals import IntervalEstimate, mean_interval, median_ratio, paired_difference, student_t
 from tests.reference.evaluation import plain_bootstrap
 
 

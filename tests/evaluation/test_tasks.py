@@ -89,8 +89,7 @@ def test_a_file_without_references_or_constraint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "constraint"),
-    [({"regex": "a+"}, dk.Regex("a+")), ({"choices": ["x", "y"]}, dk.Choices(["x", "y"]))],
+    ("header", "constraint"), [({"regex": "a+"}, dk.Regex("a+")), ({"choices": ["x", "y"]}, dk.Choices(["x", "y"]))]
 )
 def test_constraints_of_other_kinds(tmp_path: Path, header: dict[str, Any], constraint: object) -> None:
     assert load_task(write(tmp_path / "t.jsonl", {"task": header}, {"prompt": "a"})).constraint == constraint

@@ -111,9 +111,7 @@ def test_it_compiles_into_one_graph() -> None:
 def test_the_fake_has_the_shape_and_type_of_the_output() -> None:
     world = World([3, 0], [1, 3], width=3, value_dim=16, dtype=torch.bfloat16)
     torch.library.opcheck(
-        torch.ops.decodekit.paged_attention.default,
-        world.arguments(),
-        test_utils=("test_schema", "test_faketensor"),
+        torch.ops.decodekit.paged_attention.default, world.arguments(), test_utils=("test_schema", "test_faketensor")
     )
     assert torch.ops.decodekit.paged_attention(*world.arguments()).is_contiguous()  # as the fake's is
 

@@ -8,17 +8,7 @@ import random
 import pytest
 import torch
 
-from decodekit.gpu.pages import (
-    ALIGNMENT,
-    STORES,
-    Offsets,
-    PageError,
-    PageStore,
-    PlaneOf,
-    Stored,
-    layout_of,
-    store_of,
-)
+from decodekit.gpu.pages import ALIGNMENT, STORES, Offsets, PageError, PageStore, PlaneOf, Stored, layout_of, store_of
 
 
 def test_the_example_of_the_module() -> None:

@@ -287,8 +287,7 @@ def test_files_without_a_text_are_listed_and_the_others_go_on(
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [("a.pdf", "pypdf", "texts"), ("a.parquet", "pyarrow.parquet", "tables")],
+    ("name", "package", "extra"), [("a.pdf", "pypdf", "texts"), ("a.parquet", "pyarrow.parquet", "tables")]
 )
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str

@@ -49,7 +49,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 # After the configuration was made small.
 _AFTER: dict[str, dict[str, Any]] = {
-    "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [8, 16], "hidden_size": 64},
+    "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [8, 16], "hidden_size": 64}
 }
 TIERS = ("ragged", "masked", "recurrent", "rowwise", "recompute")
 NOTES = {

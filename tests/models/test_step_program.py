@@ -145,12 +145,7 @@ def test_what_no_result_needs_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        lambda a, b: a * float(a.sum()),
-        lambda a, b: a[a > 0],
-        lambda a, b: a if bool((a > 0).all()) else b,
-    ],
+    "function", [lambda a, b: a * float(a.sum()), lambda a, b: a[a > 0], lambda a, b: a if bool((a > 0).all()) else b]
 )
 def test_values_are_not_to_be_had(function: _Function) -> None:
     with pytest.raises(NotWritableError, match="value of a tensor"):

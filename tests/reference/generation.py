@@ -94,11 +94,7 @@ class ToyLM:
     """
 
     def __init__(
-        self,
-        law: Law,
-        vocab_size: int,
-        eos_token_ids: frozenset[int] = frozenset(),
-        context_length: int | None = None,
+        self, law: Law, vocab_size: int, eos_token_ids: frozenset[int] = frozenset(), context_length: int | None = None
     ) -> None:
         self.law = law
         self.vocab_size = vocab_size

@@ -13,15 +13,7 @@ import torch
 import decodekit as dk
 from decodekit.cli.parts.shared_options import parse_speculate
 from decodekit.errors import ModelError, OptionError
-from decodekit.speculation import (
-    Adaptive,
-    Chain,
-    Context,
-    EarlyExit,
-    GrammarDraft,
-    Joined,
-    resolve_proposer,
-)
+from decodekit.speculation import Adaptive, Chain, Context, EarlyExit, GrammarDraft, Joined, resolve_proposer
 from decodekit.testing import check_proposer
 from tests.models import architectures
 from tests.reference.generation_tokenizer import EOS, small_tokenizer

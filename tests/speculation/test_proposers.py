@@ -197,11 +197,7 @@ def test_a_constraint_that_fails_offers_nothing() -> None:
             UselessOptionError,
             "takes without asking",
         ),
-        (
-            {"fast_forward": "canonical", "bad_words": [[3]], "constraint": Regex("a")},
-            OptionError,
-            "may forbid them",
-        ),
+        ({"fast_forward": "canonical", "bad_words": [[3]], "constraint": Regex("a")}, OptionError, "may forbid them"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], error: type[Exception], says: str) -> None:

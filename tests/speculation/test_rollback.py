@@ -54,12 +54,7 @@ def row(matcher: object) -> tuple[TextRow, TokenTable]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    number=st.integers(0, 1),
-    num_tokens=st.integers(2, 12),
-    num_back=st.integers(1, 12),
-    seed=st.integers(0, 1000),
-)
+@given(number=st.integers(0, 1), num_tokens=st.integers(2, 12), num_back=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_a_row(number: int, num_tokens: int, num_back: int, seed: int) -> None:
     """Text, prefix and masks, after random legal tokens; then both go on alike."""
     strings = JsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 3})

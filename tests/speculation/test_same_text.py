@@ -377,9 +377,7 @@ def test_noise_that_is_used_twice_has_another_law(monkeypatch: pytest.MonkeyPatc
         drawing,
         "noise_keys",
         lambda places: NoiseKeys(
-            [place.sequence.request.seed for place in places],
-            [0] * len(places),
-            [0] * len(places),
+            [place.sequence.request.seed for place in places], [0] * len(places), [0] * len(places)
         ),
     )
     assert p_value(counts(Sample(), 4000, fast_forward="off"), joint_law(Sample(), SOME_FORCED)) < THRESHOLD

@@ -38,10 +38,7 @@ _PYTHON: Final = ElementArguments("", "=", "", ", ", Values("json", "python", "p
 _DSML: Final[dict[str, Any]] = {
     "call": ('<｜DSML｜invoke name="', NAME, '">\n', ARGUMENTS, "</｜DSML｜invoke>"),
     "arguments": ElementArguments(
-        '<｜DSML｜parameter name="',
-        '" string="true">',
-        "</｜DSML｜parameter>\n",
-        middle_of_others='" string="false">',
+        '<｜DSML｜parameter name="', '" string="true">', "</｜DSML｜parameter>\n", middle_of_others='" string="false">'
     ),
     "separator": "\n",
     "joint": "\n\n",
@@ -288,13 +285,7 @@ FAMILIES: Final[dict[str, Family]] = {
             "internlm2",
             _own(
                 "internlm2",
-                (
-                    '<|action_start|><|plugin|>\n{"name": "',
-                    NAME,
-                    '", "parameters": ',
-                    ARGUMENTS,
-                    "}<|action_end|>",
-                ),
+                ('<|action_start|><|plugin|>\n{"name": "', NAME, '", "parameters": ', ARGUMENTS, "}<|action_end|>"),
                 names="json",
                 max_calls=1,
             ),

@@ -188,7 +188,7 @@ TRAINING = Wordings(
             "<No due date|No deadline|No payment term> was <set|agreed>.",
             "There is no <due date|deadline>.",
             "<Pay whenever you can|Payable at any time>.",
-        ),
+        )
     },
     distractors=(
         "<If you have questions|For questions>, <call us|write to us|just ask>.",

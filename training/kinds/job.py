@@ -263,22 +263,10 @@ HELD_OUT = Wordings(
     ),
     states={
         "employment": {
-            "full-time": (
-                "The place is meant as a full-time job.",
-                "You would work full-time with us.",
-            ),
-            "part-time": (
-                "The place is meant as a part-time job.",
-                "You would work part-time with us.",
-            ),
-            "contract": (
-                "The place is meant as contract work.",
-                "You would work on a contract with us.",
-            ),
-            "internship": (
-                "The place is meant as an internship.",
-                "You would do an internship with us.",
-            ),
+            "full-time": ("The place is meant as a full-time job.", "You would work full-time with us."),
+            "part-time": ("The place is meant as a part-time job.", "You would work part-time with us."),
+            "contract": ("The place is meant as contract work.", "You would work on a contract with us."),
+            "internship": ("The place is meant as an internship.", "You would do an internship with us."),
         },
         "remote": {
             "true": (

@@ -356,21 +356,13 @@ HELD_OUT = Wordings(
             ),
         },
         "priority": {
-            "low": (
-                "We gave it a low priority.",
-                "There is really no hurry here.",
-                "The urgency was set to low.",
-            ),
+            "low": ("We gave it a low priority.", "There is really no hurry here.", "The urgency was set to low."),
             "medium": (
                 "We gave it a medium priority.",
                 "The usual pace is fine here.",
                 "The urgency was set to medium.",
             ),
-            "high": (
-                "We gave it a high priority.",
-                "This one is important to us.",
-                "The urgency was set to high.",
-            ),
+            "high": ("We gave it a high priority.", "This one is important to us.", "The urgency was set to high."),
             "urgent": (
                 "We marked it as urgent.",
                 "This is urgent, we need help at once.",

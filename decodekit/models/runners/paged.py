@@ -136,6 +136,8 @@ class PagedModel:
         self._rows: PagedRows | None = None
         self._shared = SharedInputs()
         self.plan = self._find_layers()
+        self.bytes_per_token = self.plan.bytes_per_token
+        self.state_bytes = sum(state.nbytes for state in model.states)  # of a row
         self._places, self._of_weights = WeightPlaces(model.module), 0
         self._variants: dict[Variant, nn.Module] = {MODULES: model.module}
         self._long_after: int | None = None  # tokens of a row that is not long yet
@@ -278,16 +280,6 @@ class PagedModel:
         with torch.inference_mode(False):
             device, states = self._model.device, self._model.states
             return PagedRows(self.plan, num_rows, num_tokens, num_in_arenas, device, self._stored, states)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Memory of one token of a row that no window has passed."""
-        return self.plan.bytes_per_token
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the recurrent state of a row."""
-        return sum(state.nbytes for state in self._model.states)
 
     @property
     def num_free_bytes(self) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from decodekit.gpu.pages import Stored
 from decodekit.models.caches.kv_cache import LayerShape, RaggedCache, Step
 from decodekit.models.caches.paged_cache import PagedCache
-from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart, wanted_counts
+from decodekit.models.causal_lm import LogitsKind, Rows, forward_apart
 from decodekit.models.modules.few_row_layers import with_few_rows
 from decodekit.models.modules.merged_products import SharedInputs
 from decodekit.models.modules.shared_copy import context_length_of, is_spread, rope_types, shared_copy, with_longrope
@@ -273,7 +273,7 @@ class RaggedModel:
         hidden: list[Tensor] | None,
     ) -> Tensor:
         """Logits of a pass; the lengths of the rows stay."""
-        width, counts = max(num_tokens), wanted_counts(logits, num_tokens)
+        width, counts = max(num_tokens), [1] * len(num_tokens) if isinstance(logits, str) else logits
         most, is_even = max(counts), min(num_tokens) == width
         # The columns of the last `most` tokens of each row, and those of them that are wanted: all goes up at once.
         columns = (torch.tensor(num_tokens)[:, None] - most + torch.arange(most)).clamp_min(0)

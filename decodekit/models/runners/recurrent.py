@@ -66,6 +66,7 @@ class RecurrentCache(RowLengths):
         num_rows = kv.num_rows
         super().__init__(num_rows, states[0].device)
         self.kv, self.states, self.in_chunks = kv, list(states), in_chunks
+        self.bytes_per_token, self.state_bytes = kv.bytes_per_token, sum(state[0].nbytes for state in states)
         self._places = kv.places if isinstance(kv, PagedCache) else list(range(num_rows))  # row -> row of the states
         self.read = [0] * num_rows  # tokens that the state of a row has seen
         self._kept: list[Tensor] = []  # an earlier state of each row; made when first wanted
@@ -81,16 +82,6 @@ class RecurrentCache(RowLengths):
     def num_bytes(self) -> int:
         """Memory of keys, values and states."""
         return self.kv.num_bytes + self.num_rows * self.state_bytes + sum(one.nbytes for one in self._kept)
-
-    @property
-    def state_bytes(self) -> int:
-        """Memory of the state of a row."""
-        return sum(state[0].nbytes for state in self.states)
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Memory of the keys and values of one token of a row."""
-        return self.kv.bytes_per_token
 
     def num_unread(self, row: int) -> int:
         """Tokens of a row that the next pass reads again."""

@@ -16,13 +16,7 @@ from decodekit.sampling.checks import token_ids as checked_ids
 from decodekit.sampling.options.declared import option
 from decodekit.sampling.pipeline import LogitsProcessor, Stage
 from decodekit.sampling.processors.history import History
-from decodekit.sampling.processors.pointwise import (
-    BIASES,
-    FINITE,
-    check_ids,
-    check_within,
-    with_history,
-)
+from decodekit.sampling.processors.pointwise import BIASES, FINITE, check_ids, check_within, with_history
 
 
 def _biased(logits: Tensor, history: History, biases: Iterable[tuple[Sequence[int], float]], name: str) -> Tensor:

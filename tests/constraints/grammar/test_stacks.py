@@ -54,9 +54,7 @@ GRAMMARS: dict[str, tuple[Rules, Callable[[int], str]]] = {
     ),
     "two closers": (
         rules(
-            s=alternatives(P, Q, term("x")),
-            p=sequence(term("("), S, term(")")),
-            q=sequence(term("("), S, term("]")),
+            s=alternatives(P, Q, term("x")), p=sequence(term("("), S, term(")")), q=sequence(term("("), S, term("]"))
         ),
         lambda n: "(" * (n // 2) + "x" + ")]" * (n // 4),
     ),

@@ -156,9 +156,7 @@ def test_what_is_no_type_never_reaches_pydantic(
 
 
 @pytest.mark.parametrize(
-    "form",
-    [list["Pair"], typing.Optional["Pair"], dict[str, tuple["Pair", int]], typing.ForwardRef("Pair")],
-    ids=str,
+    "form", [list["Pair"], typing.Optional["Pair"], dict[str, tuple["Pair", int]], typing.ForwardRef("Pair")], ids=str
 )
 def test_names_in_quotes_are_not_looked_up(form: Any) -> None:
     with pytest.raises(InvalidConstraintError, match="has a name in quotes, 'Pair'"):

@@ -85,11 +85,7 @@ def test_more_small_schemas_under_low_limits(name: str, monkeypatch: pytest.Monk
     lower(monkeypatch, LIMITS[name])
     objects = [*SOME_OBJECTS, *every(3, small.together(small.OBJECT_KEYWORDS, 2))]
     objects += small.combined(small.FEW_OBJECT_KEYWORDS)
-    arrays = [
-        *SOME_ARRAYS,
-        *small.together(small.ARRAY_KEYWORDS, 2),
-        *small.combined(small.FEW_ARRAY_KEYWORDS),
-    ]
+    arrays = [*SOME_ARRAYS, *small.together(small.ARRAY_KEYWORDS, 2), *small.combined(small.FEW_ARRAY_KEYWORDS)]
     found = [fault for below in objects for fault in faults({"type": "object", **below}, FEW_OBJECTS)]
     found += [fault for below in arrays for fault in faults({"type": "array", **below}, FEW_ARRAYS)]
     assert not found, "\n".join(found[:10])

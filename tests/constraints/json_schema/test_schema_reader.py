@@ -287,10 +287,7 @@ LONG: dict[str, tuple[Schema, int]] = {
     "a pattern": (
         {
             "type": "object",
-            "properties": {
-                "k": {"type": "string", "pattern": "^(a|b)\\1$"},
-                **REST,
-            },
+            "properties": {"k": {"type": "string", "pattern": "^(a|b)\\1$"}, **REST},
             "required": ["k", *REST],
             "additionalProperties": False,
         },
