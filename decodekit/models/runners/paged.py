@@ -412,8 +412,11 @@ class PagedModel:
         num_slots = -(-(num_seen + state.width) // state.table_rows.page_size)
         step.pages = [pages[:, :num_slots] for pages in step.pages]
         step.hidden, step.is_strict, step.is_fresh = hidden, is_strict, num_seen == 0
-        last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
-        out: Tensor = self._model.run_at(inputs.tokens, step, step, last.clamp_min(0), is_even, module)  # [B, most, V]
+        if is_even:
+            out: Tensor = self._model.run(inputs.tokens, step, step, most, module).logits[:, -most:]
+        else:
+            last = state.counts.long()[:, None] - most + torch.arange(most, device=state.counts.device)
+            out = self._model.run_at(inputs.tokens, step, step, last.clamp_min(0), module)  # [B, most, V]
         return out.flatten(0, 1)[state.wanted[:num_wanted]].float()
 
     def _replayed(self, captured: _Captured, num_rows: int, num_seen: int, num_wanted: int) -> Tensor:

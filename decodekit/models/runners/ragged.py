@@ -183,16 +183,12 @@ class RaggedModel:
             _class = _stateless_class()
         return _class(store, step)
 
-    def run_at(
-        self, tokens: Tensor, step: Any, store: Any, columns: Tensor, are_last: bool, module: nn.Module | None = None
-    ) -> Tensor:
+    def run_at(self, tokens: Tensor, step: Any, store: Any, columns: Tensor, module: nn.Module | None = None) -> Tensor:
         """Logits [R, W, V] at columns [R, W] of a pass, with as little of the output projection as the model allows.
 
-        `are_last` says that they are the last W columns of every row. Before transformers 5.23 a model can leave out
-        the others only then; else the input of its output projection is cut down to them.
+        Before transformers 5.23 a model cannot be told columns that differ by row: then the input of its output
+        projection is cut down to them.
         """
-        if are_last:
-            return self.run(tokens, step, store, columns.shape[1], module).logits[:, -columns.shape[1] :]
         if self._keeps_per_row:
             return self.run(tokens, step, store, columns, module).logits
         index = columns[:, :, None]
@@ -287,7 +283,10 @@ class RaggedModel:
         step.is_strict, step.hidden = self.is_strict, hidden
         if logits == "all":
             return self.run(tokens, step, cache, None).logits.float()
-        out = self.run_at(tokens, step, cache, columns if is_even else given.pop(0), is_even).flatten(0, 1)
+        if is_even:
+            out = self.run(tokens, step, cache, most).logits[:, -most:].flatten(0, 1)
+        else:
+            out = self.run_at(tokens, step, cache, given.pop(0)).flatten(0, 1)
         return out[given[0].to(out.device)].float() if given else out.float()
 
 

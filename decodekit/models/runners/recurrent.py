@@ -272,15 +272,12 @@ class RecurrentModel(RaggedModel):
         self.vocab_size: int = logits.shape[-1]
         return recorder.layers
 
-    def run(
-        self, tokens: Tensor, step: Any, store: Any, keep: int | Tensor | None, module: nn.Module | None = None
-    ) -> Any:
+    def run(self, tokens: Tensor, step: Any, store: Any, keep: Any, module: nn.Module | None = None) -> Any:
         """The output of the model; over pages its logits alone, and it takes the states of its rows and leaves them."""
         if isinstance(step, LayerProbe):
             return SimpleNamespace(logits=self._pass(tokens, step, store, None, 0, module)[0])
         if not isinstance(step, PagedStep):
             return super().run(tokens, step, store, keep, module)
-        assert keep is None or isinstance(keep, int)
         held = step.rows.states
         states = None if step.is_fresh else held.taken(step.places)
         logits, left = self._pass(tokens, step, store, states, keep or 0, module)
