@@ -409,7 +409,7 @@ def sampler(part: Part) -> None:
             values = torch.from_numpy(drawn_by).to(part.device)
 
             def ours(logits: Tensor = logits, values: Tensor = values) -> object:
-                return sample_rows(logits, values, None, 1, True, True)
+                return sample_rows(logits, values, None, 1, True)
 
             mine, other = (seconds_of(replayed(run, part.device), part.device) for run in (ours, theirs))
             part.rows.append(

@@ -147,9 +147,9 @@ def sampler(rows: Rows, device: torch.device) -> None:
                 if ids is not None:
                     drawn_by[MASKS] = ids
                 values = torch.from_numpy(drawn_by)
-                expected = chosen(logits, values, masks, 1, *uses)
+                expected = chosen(logits, values, masks, 1, any(uses))
                 there: list[Any] = [None if one is None else one.to(device) for one in (logits, values, masks)]
-                found = sample_rows(*there, 1, *uses).cpu()
+                found = sample_rows(*there, 1, any(uses)).cpu()
                 for row in (found != expected).any(dim=1).nonzero().flatten().tolist():
                     a, b = found[row].tolist(), expected[row].tolist()
                     wrong.append(f"row {row} in trial {trial}: {a} for {b}, {settings[row]}")
@@ -174,14 +174,14 @@ def match(rows: Rows, device: torch.device) -> None:
                 packed([(1.0, 0, 1.0, 0.0, False)] * count, range(count), range(count), range(count), width)
             )
             values[DRAFT] = drawn(count, most=width)
-            own = chosen(logits, values, None, width, False, False)[:, 0].view(count, width)
+            own = chosen(logits, values, None, width, False)[:, 0].view(count, width)
             tokens = torch.where(drawn(count, width, most=4) == 0, 7, own.roll(1, dims=1))  # behind the pending one
             masks, out = torch.zeros(1, 2, dtype=torch.int32), torch.zeros(count, 3 * width + 1, dtype=torch.int32)
             state = torch.arange(count).int(), drawn(count, most=99), values[DRAFT] + 1, tokens, torch.arange(count)
             given: list[Any] = [logits, values, masks, *state, out]
             there = [one.to(device) for one in given]
             for act, arguments in ((take_tokens, there), (moved, given)):
-                act(*arguments, False, False)  # type: ignore[call-arg]
+                act(*arguments, False)  # type: ignore[call-arg]
             differ = [name for name, one, other in zip(names, there, given, strict=True)
                       if not torch.equal(one.cpu().nan_to_num(), other.nan_to_num())]  # fmt: skip
             rows.append({"what": f"coupled match of {width}", "is_right": not differ, "wrong": differ})

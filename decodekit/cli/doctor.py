@@ -162,11 +162,14 @@ def _kernels() -> dict[str, str]:
     """The programs that run the parts of a step on this machine."""
     import torch
 
+    from decodekit.gpu.sampler import why_no_kernel
     from decodekit.gpu.triton_programs import missing
 
     reason, is_on_gpu = missing(), torch.cuda.is_available()
     if is_on_gpu:
-        programs = "attention over pages, sampler" if reason is None else f"twins in torch, slower: {reason}"
+        slow = reason or why_no_kernel(torch.empty(0, device="cuda").device)
+        twins = "attention over pages; sampler: its twin" if reason is None else "twins"
+        programs = "attention over pages, sampler" if slow is None else f"{twins} in torch, slower: {slow}"
         kernels = f"{programs}; steps: CUDA graphs; masks: numba on the CPU"
     else:
         attention = "torch scaled_dot_product_attention"

@@ -28,8 +28,7 @@ import torch
 from torch import Tensor
 
 from decodekit.gpu.draw_settings import DRAFT, INDEX
-from decodekit.gpu.sampler import chosen
-from decodekit.gpu.triton_programs import missing
+from decodekit.gpu.sampler import chosen, why_no_kernel
 
 
 class Advance(NamedTuple):
@@ -68,12 +67,12 @@ def advanced(tokens: Tensor, drafts: Tensor, draft_lengths: Tensor, status: Tens
 
 def moved(
     logits: Tensor, values: Tensor, masks: Tensor, rows: Tensor, starts: Tensor, counts: Tensor, tokens: Tensor,
-    taken: Tensor, out: Tensor, uses_top_k: bool, uses_top_p: bool,
+    taken: Tensor, out: Tensor, has_cut: bool,
 ) -> None:  # fmt: skip
     """The operation in torch; arguments as of `take_tokens`."""
     num_texts, width = tokens.shape
     num_positions = logits.shape[0] // num_texts
-    found = chosen(logits, values, masks, num_positions, uses_top_k, uses_top_p).view(num_texts, num_positions, 4)
+    found = chosen(logits, values, masks, num_positions, has_cut).view(num_texts, num_positions, 4)
     own, given, are_certified, status = found.unbind(dim=2)
     draft_lengths = values[DRAFT].clone()
     num_pending = counts - draft_lengths
@@ -93,7 +92,7 @@ def moved(
 )
 def take_tokens(
     logits: Tensor, values: Tensor, masks: Tensor, rows: Tensor, starts: Tensor, counts: Tensor, tokens: Tensor,
-    taken: Tensor, out: Tensor, uses_top_k: bool, uses_top_p: bool,
+    taken: Tensor, out: Tensor, has_cut: bool,
 ) -> None:  # fmt: skip
     """Draw the tokens of B texts at W positions, match them with drafts, and let the texts move on: the end of a step.
 
@@ -109,19 +108,19 @@ def take_tokens(
         taken: int64 [R], the token that each row has taken last.
         out: int32 [B, 3 W + 1]: tokens that come, -1 behind them; what must be allowed besides; whether they are
             certified; status.
-        uses_top_k, uses_top_p: as of `sampler.sample_rows`.
+        has_cut: as of `sampler.sample_rows`.
     """
-    moved(logits, values, masks, rows, starts, counts, tokens, taken, out, uses_top_k, uses_top_p)
+    moved(logits, values, masks, rows, starts, counts, tokens, taken, out, has_cut)
 
 
 @take_tokens.register_kernel("cuda")
 def _on_cuda(logits: Tensor, values: Tensor, masks: Tensor, *others: Any) -> None:
-    if missing() is not None:
+    if why_no_kernel(logits.device) is not None:
         return moved(logits, values, masks, *others)
     from decodekit.gpu.kernels.sampler_kernel import launched
 
-    *step, uses_top_k, uses_top_p = others
-    launched(logits, values, masks, logits.shape[0] // values.shape[1], uses_top_k, uses_top_p, tuple(step))
+    *step, has_cut = others
+    launched(logits, values, masks, logits.shape[0] // values.shape[1], has_cut, tuple(step))
     return None
 
 

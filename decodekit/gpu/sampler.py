@@ -27,12 +27,14 @@ On a CPU this is the twin in torch (`sampled`), on CUDA the kernels of `sampler_
 
 from __future__ import annotations
 
+import functools
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from decodekit.gpu.draw_settings import ASKED, FLAGS, GREEDY, INDEX, MASKS, NUM_VALUES, TEMPERATURE, TOP_K
+from decodekit.gpu.draw_settings import ASKED, FLAGS, GREEDY, INDEX, MASKS, NUM_VALUES, TEMPERATURE, TOP_K, packed
 from decodekit.gpu.triton_programs import missing
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
 from decodekit.sampling.tolerances import MARGIN, NEAR
@@ -170,9 +172,7 @@ def _is_certain(rows: Tensor, noisy: Tensor, tokens: Tensor, rule: Rule) -> Tens
     return torch.where(rule.are_greedy, True, is_leader & in_k & in_p & in_min_p)
 
 
-def chosen(
-    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
-) -> Tensor:
+def chosen(logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, has_cut: bool) -> Tensor:
     """The operation in torch; arguments as of `sample_rows`."""
     rule, seeds, sequences, positions, mask_ids, are_asked = _unpacked(values, num_positions)
     found = sampled(logits, rule, seeds, sequences, positions, masks, mask_ids)
@@ -181,9 +181,7 @@ def chosen(
 
 
 @torch.library.custom_op("decodekit::sample_rows", mutates_args=())
-def sample_rows(
-    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool
-) -> Tensor:
+def sample_rows(logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, has_cut: bool) -> Tensor:
     """A token of each row; see the module.
 
     Args:
@@ -191,17 +189,42 @@ def sample_rows(
         values: int32 [MASKS + num_positions, B], as `packed`.
         masks: int32 [n, ceil(V / 32)], a pool of masks, or None.
         num_positions: rows of a text.
-        uses_top_k, uses_top_p: False promises that no row has one, and saves what looks for it.
+        has_cut: False promises that no row has top-k or top-p, and saves what looks for it.
 
     Returns:
         int32 [N, 4]: token, 0 where the status is not 0; what is given; whether the token is certified; status.
     """
-    return chosen(logits, values, masks, num_positions, uses_top_k, uses_top_p)
+    return chosen(logits, values, masks, num_positions, has_cut)
+
+
+@functools.cache
+def why_no_kernel(device: torch.device) -> str | None:
+    """Why a device draws by the twin: there are no programs, or they draw other tokens there; None if they draw its.
+
+    Asked once, of rows that have every kind of cut: a fault would be another text, and nobody would see it.
+    """
+    if (reason := missing()) is not None:
+        return reason
+    from decodekit.gpu.kernels.sampler_kernel import launched
+
+    cuts = [*product((0, 3, 500, 40_000), (1.0, 0.05, 0.9, 0.999), (0.0, 0.02))]
+    logits = (3 * torch.randn(len(cuts), 33_000, generator=torch.Generator().manual_seed(0))).to(device)
+    logits[::3].round_()  # many are equal
+    for has_cut in (False, True):
+        settings = [(1.0, k, p, min_p, False) if has_cut else (0.7, 0, 1.0, min_p, False) for k, p, min_p in cuts]
+        values = torch.from_numpy(packed(settings, range(32), range(32), range(32))).to(device)
+        given = logits, values, None, 1, has_cut
+        try:
+            if not torch.equal(launched(*given), chosen(*given)):
+                return "the programs of the sampler draw other tokens than their twin"
+        except Exception as error:  # whatever a compiler or a driver raises
+            return f"the programs of the sampler do not run: {error}"
+    return None
 
 
 @sample_rows.register_kernel("cuda")
 def _on_cuda(*arguments: Any) -> Tensor:
-    if missing() is not None:
+    if why_no_kernel(arguments[0].device) is not None:
         return chosen(*arguments)
     from decodekit.gpu.kernels.sampler_kernel import launched
 

@@ -129,8 +129,8 @@ def assert_as_twin(batch: Any, *, uses: bool = True, is_asked: bool = True) -> N
         settings = [(temperature, 0, 1.0, min_p, is_greedy) for temperature, _, _, min_p, is_greedy in settings]
     values = values_of(settings, keys, ids, is_asked)
     there = [None if one is None else one.cuda() for one in (logits, values, masks)]
-    found = torch.ops.decodekit.sample_rows(*there, 1, uses, uses)
-    assert found.tolist() == chosen(logits, values, masks, 1, uses, uses).tolist(), settings
+    found = torch.ops.decodekit.sample_rows(*there, 1, uses)
+    assert found.tolist() == chosen(logits, values, masks, 1, uses).tolist(), settings
 
 
 @pytest.mark.parametrize("vocab_size", [5, 33, 4099])
@@ -158,7 +158,7 @@ def test_sampler_in_a_captured_graph() -> None:
     place, there = torch.zeros(4, 4099, device="cuda"), values.cuda()
 
     def run() -> torch.Tensor:
-        out: torch.Tensor = torch.ops.decodekit.sample_rows(place, there, None, 1, True, True)
+        out: torch.Tensor = torch.ops.decodekit.sample_rows(place, there, None, 1, True)
         return out
 
     run()
@@ -168,7 +168,7 @@ def test_sampler_in_a_captured_graph() -> None:
     for logits, *_ in batches * 3:
         place.copy_(logits.float())
         graph.replay()
-        assert found.tolist() == chosen(logits.float(), values, None, 1, True, True).tolist()
+        assert found.tolist() == chosen(logits.float(), values, None, 1, True).tolist()
 
 
 @pytest.mark.parametrize("compiler", [None, "inductor"])
@@ -227,7 +227,7 @@ def test_the_end_of_a_step_is_its_twin(width: int) -> None:
 
     def on_cuda(*given: torch.Tensor) -> None:
         there = [one.cuda() for one in given]
-        take_tokens(*there, has_cuts, has_cuts)  # type: ignore[call-arg]
+        take_tokens(*there, has_cuts)  # type: ignore[call-arg]
         for one, other in zip(given, there, strict=True):
             one.copy_(other)
 

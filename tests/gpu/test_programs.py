@@ -73,7 +73,7 @@ def test_the_operations_need_no_triton() -> None:
         "from decodekit.gpu.draw_settings import packed\n"
         "values = torch.from_numpy(packed([(1.0, 0, 1.0, 0.0, True)], [0], [0], [0]))\n"
         "row = torch.tensor([[0.0, 2.0]])\n"
-        "print(torch.ops.decodekit.sample_rows(row, values, None, 1, True, True)[0, 0].item())"
+        "print(torch.ops.decodekit.sample_rows(row, values, None, 1, True)[0, 0].item())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"

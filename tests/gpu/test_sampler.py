@@ -193,7 +193,7 @@ def test_rows_of_one_text_have_its_numbers_and_their_own_places(is_asked: bool) 
     values = torch.from_numpy(draw_settings.packed(settings, *keys.tolist(), 3, is_asked))
     ids = torch.tensor([[0, -1], [2, 1], [-1, 0]], dtype=torch.int32)
     values[draw_settings.MASKS :] = ids
-    found = sampler.sample_rows(logits.repeat_interleave(3, dim=0), values, masks, 3, True, True)
+    found = sampler.sample_rows(logits.repeat_interleave(3, dim=0), values, masks, 3, True)
     for row, (text, place) in enumerate(itertools.product(range(2), range(3))):
         seed, sequence, index = keys[:, [text]]
         rule = rule_of([settings[text]])
@@ -204,7 +204,7 @@ def test_rows_of_one_text_have_its_numbers_and_their_own_places(is_asked: bool) 
 
 def test_the_operation_has_a_fake_and_a_schema() -> None:
     logits, settings, keys, masks, ids = drawn_rows(random.Random(9), num_rows=2, vocab_size=40, has_masks=True)
-    arguments = (logits, values_of(settings, keys, ids), masks, 1, True, True)
+    arguments = (logits, values_of(settings, keys, ids), masks, 1, True)
     torch.library.opcheck(
         torch.ops.decodekit.sample_rows.default, arguments, test_utils=("test_schema", "test_faketensor")
     )

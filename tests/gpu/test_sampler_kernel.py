@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decodekit.gpu import draw_settings
+from decodekit.gpu import draw_settings, sampler
 from decodekit.gpu.sampler import chosen
 from tests.gpu.rows import Setting, drawn_rows, values_of
 from tests.sizes import sized
@@ -46,11 +46,11 @@ def assert_same(
     is_asked: bool = True,
     width: int = 1,
 ) -> None:
-    uses = any(one[1] for one in settings), any(one[2] < 1 for one in settings)
+    has_cut = any(one[1] or one[2] < 1 for one in settings)
     values = torch.from_numpy(draw_settings.packed(settings, *keys.tolist(), width, is_asked))
     if ids is not None:
         values[draw_settings.MASKS :] = ids.view(-1, width).T
-    given = logits, values, masks, width, *uses
+    given = logits, values, masks, width, has_cut
     assert kernel.launched(*given).tolist() == chosen(*given).tolist(), (settings, logits.tolist())
 
 
@@ -85,12 +85,38 @@ def test_a_small_world_through_the_kernels(kernel: Any) -> None:
     assert_same(kernel, logits, [setting for _, setting in world], keys, None, None)
 
 
+@pytest.mark.parametrize("fault", [None, "other tokens", "an error"])
+def test_a_device_where_the_programs_differ_draws_by_the_twin(
+    fault: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked of the twin in place of the programs, with and without a fault of one token in one row."""
+
+    def launched(logits: Tensor, *others: Any) -> Tensor:
+        found = chosen(logits, *others)
+        if fault == "an error":
+            raise RuntimeError("out of resources")
+        found[5, 0] += fault is not None
+        return found
+
+    monkeypatch.setattr(sampler_kernel, "launched", launched)
+    monkeypatch.setattr(sampler, "missing", lambda: None)
+    why = sampler.why_no_kernel.__wrapped__(torch.device("cpu"))
+    assert (
+        why
+        == {
+            None: None,
+            "other tokens": "the programs of the sampler draw other tokens than their twin",
+            "an error": "the programs of the sampler do not run: out of resources",
+        }[fault]
+    )
+
+
 def test_a_noise_of_another_place_would_be_seen(kernel: Any) -> None:
     """A negative control."""
     logits, keys = torch.zeros(4, 64), torch.tensor([[1, 2, 3, 4], [0] * 4, [0] * 4])
     settings: list[Setting] = [(1.0, 0, 1.0, 0.0, False)] * 4
-    expected = chosen(logits, values_of(settings, keys, None), None, 1, False, False)
-    found = kernel.launched(logits, values_of(settings, keys + 1, None), None, 1, False, False)
+    expected = chosen(logits, values_of(settings, keys, None), None, 1, False)
+    found = kernel.launched(logits, values_of(settings, keys + 1, None), None, 1, False)
     assert found[:, 0].tolist() != expected[:, 0].tolist()
 
 
@@ -175,14 +201,14 @@ def test_a_cut_that_is_off_by_one_token_would_be_seen(kernel: Any, monkeypatch: 
     """A negative control."""
     logits, keys = torch.arange(0.0, -32, -1).expand(8, 32) * 0.01, torch.tensor([[*range(8)], [0] * 8, [0] * 8])
     settings: list[Setting] = [(1.0, 2, 1.0, 0.0, False), (1.0, 0, 0.05, 0.0, False)] * 4
-    given = logits, values_of(settings, keys, None), None, 1, True, True
+    given = logits, values_of(settings, keys, None), None, 1, True
     before = kernel._reached
     monkeypatch.setattr(kernel, "_reached", lambda *given: before(*given) + 1)
     differs = kernel.launched(*given)[:, 0] != chosen(*given)[:, 0]
     assert differs[::2].any() and differs[1::2].any()
 
 
-def launches(uses_top_k: bool, uses_top_p: bool, width: int = 1, has_masks: bool = True) -> list[Any]:
+def launches(has_cut: bool, width: int = 1, has_masks: bool = True) -> list[Any]:
     """The end of a step: sixteen texts of 152,064 logits at some positions."""
     num_texts, vocab_size = 16, 152_064
 
@@ -194,22 +220,21 @@ def launches(uses_top_k: bool, uses_top_p: bool, width: int = 1, has_masks: bool
     step = (*(made(num_texts) for _ in range(3)), made(num_texts, width), made(99, kind=torch.int64))
     step = (*step, made(num_texts, 3 * width + 1))
     values, drawn = made(draw_settings.MASKS + width, num_texts), made(num_texts * width, 4)
-    return sampler_kernel.launches(logits, values, masks, width, uses_top_k, uses_top_p, step, drawn=drawn)
+    return sampler_kernel.launches(logits, values, masks, width, has_cut, step, drawn=drawn)
 
 
 def test_launches_are_as_many_as_the_module_says() -> None:
-    uses = [(False, False), (True, False), (False, True), (True, True)]
-    assert [len(launches(*one, width)) for width in (1, 4) for one in uses] == [1, 2, 2, 2] * 2
+    assert [len(launches(has_cut, width)) for width in (1, 4) for has_cut in (False, True)] == [1, 2] * 2
 
 
 @pytest.mark.parametrize(
     ("place", "case"),
     [
-        (0, (False, False)),
-        (0, (True, True, 1, False)),
-        pytest.param(0, (False, False, 16), marks=pytest.mark.slow),
-        pytest.param(0, (False, False, 1, False), marks=pytest.mark.slow),
-        *(pytest.param(1, (True, True, width), marks=pytest.mark.slow) for width in (1, 4)),
+        (0, (False,)),
+        (0, (True, 1, False)),
+        pytest.param(0, (False, 16), marks=pytest.mark.slow),
+        pytest.param(0, (False, 1, False), marks=pytest.mark.slow),
+        *(pytest.param(1, (True, width), marks=pytest.mark.slow) for width in (1, 4)),
     ],
 )
 @pytest.mark.parametrize("capability", [80, 90])

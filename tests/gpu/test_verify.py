@@ -95,7 +95,7 @@ def drawn_step(
         if draw.random() < 0.1:
             logits[row] = draw.choice((math.nan, -math.inf))
     counts, tokens = [], torch.randint(0, vocab_size, (num_texts, columns), generator=generator).to(torch.int32)
-    own = chosen(logits, values, masks, width, has_cuts, has_cuts)[:, 0].view(num_texts, width)
+    own = chosen(logits, values, masks, width, has_cuts)[:, 0].view(num_texts, width)
     for text in range(num_texts):
         length = draw.randint(0, min(width, columns) - 1)
         pending = draw.choice((0, 1)) if not length else 1
@@ -115,7 +115,7 @@ def assert_same_step(act: Any, arguments: tuple[Any, ...], has_cuts: bool = Fals
     """Everything that a step changes is what the twin makes of it."""
     ours, twins = (tuple(one.clone() for one in arguments) for _ in range(2))
     act(*ours)
-    moved(*twins, has_cuts, has_cuts)
+    moved(*twins, has_cuts)
     for number, (one, other) in enumerate(zip(ours, twins, strict=True)):
         assert torch.equal(one.nan_to_num(), other.nan_to_num()), number
 
@@ -128,8 +128,8 @@ def test_a_step_draws_matches_and_moves_on() -> None:
         width = draw.choice((1, 2, 4))
         arguments = drawn_step(draw, 3, width, draw.choice((width, 8)))
         logits, values, masks, rows, starts, counts, tokens, taken, out = (one.clone() for one in arguments)
-        take_tokens(logits, values, masks, rows, starts, counts, tokens, taken, out, False, False)
-        found = chosen(logits, arguments[1], masks, width, False, False).view(3, width, 4)
+        take_tokens(logits, values, masks, rows, starts, counts, tokens, taken, out, False)
+        found = chosen(logits, arguments[1], masks, width, False).view(3, width, 4)
         for text in range(3):
             length, count = int(arguments[1][DRAFT, text]), int(arguments[5][text])
             draft = arguments[6][text, count - length : count].tolist()
@@ -146,7 +146,7 @@ def test_a_step_draws_matches_and_moves_on() -> None:
 
 
 def test_the_operation_has_a_fake_and_a_schema() -> None:
-    arguments = (*drawn_step(random.Random(1), 2, 2, 2), False, False)
+    arguments = (*drawn_step(random.Random(1), 2, 2, 2), False)
     torch.library.opcheck(
         torch.ops.decodekit.take_tokens.default, arguments, test_utils=("test_schema", "test_faketensor")
     )
@@ -163,7 +163,7 @@ def test_the_end_of_a_step_is_its_twin(width: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernel, "BLOCK", 32)
 
     def launched(logits: Tensor, values: Tensor, masks: Tensor, *step: Tensor) -> None:
-        kernel.launched(logits, values, masks, width, has_cuts, has_cuts, step)
+        kernel.launched(logits, values, masks, width, has_cuts, step)
 
     with interpreter():
         for has_cuts in (False, True):

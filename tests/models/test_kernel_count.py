@@ -57,7 +57,7 @@ class Kernels(TorchDispatchMode):
         if self.inside == "layer":
             self.counts["products"] += "linear" in short
         elif self.inside is None and short not in NOTHING and not is_view:
-            has_cut = name == "decodekit::take_tokens" and any(args[-2:])
+            has_cut = name == "decodekit::take_tokens" and args[-1]
             self.counts[name] += OURS.get(name, 1 + has_cut)
         return out
 
@@ -90,7 +90,7 @@ def step_of(num_layers: int, compiler: Any, is_together: bool = True, has_cut: b
     is_compiled = runner.paged.compile_layers()
     assert is_compiled == (compiler is not None), runner.paged.not_compiled
     pool = MaskPool(8, -(-runner.vocab_size // 32), torch.device("cpu"))
-    step = DecodeStep(runner.paged, cache.rows, StepShape(2, 1, 1, has_cut, has_cut, Variant(is_compiled)), pool)
+    step = DecodeStep(runner.paged, cache.rows, StepShape(2, 1, 1, has_cut, Variant(is_compiled)), pool)
     values = np.zeros((step.state.values.shape[0], 2), dtype=np.int32)
     cache.reach([1, 1], None)
     step.state.fill(cache.places, [3, 3], [1, 1], np.array([[5], [6]], dtype=np.int32), None, values)

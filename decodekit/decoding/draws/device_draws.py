@@ -92,7 +92,7 @@ def device_draws(
         values[MASKS] = range(len(logits))
     numbers = torch.from_numpy(values).to(device, non_blocking=True)
     masks = None if bitmask is None else bitmask.to(device, non_blocking=True)
-    found = sample_rows(logits, numbers, masks, 1, parameters.top_k > 0, parameters.top_p < 1)
+    found = sample_rows(logits, numbers, masks, 1, parameters.top_k > 0 or parameters.top_p < 1)
     return [DeviceDraw(*row) for row in found.tolist()]
 
 

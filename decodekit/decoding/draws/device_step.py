@@ -39,15 +39,14 @@ class StepShape(NamedTuple):
         num_rows: B.
         width: T, columns of tokens.
         num_positions: W, at which tokens are taken; 1 without drafts.
-        uses_top_k, uses_top_p: whether a row may have one.
+        has_cut: whether a row may have top-k or top-p.
         variant: which modules read its rows.
     """
 
     num_rows: int
     width: int
     num_positions: int
-    uses_top_k: bool
-    uses_top_p: bool
+    has_cut: bool
     variant: Variant = MODULES
 
 
@@ -103,7 +102,7 @@ class DecodeStep:
         take_tokens(
             logits[: shape.num_rows * shape.num_positions], state.values, self._masks,
             state.rows, state.starts, state.counts, state.given, state.table_rows.taken, self.out,
-            shape.uses_top_k, shape.uses_top_p,
+            shape.has_cut,
         )  # fmt: skip
         return self.out
 

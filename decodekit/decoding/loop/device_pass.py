@@ -461,10 +461,8 @@ class DevicePass:
             num_rows, width = row_bucket(num_rows), bucket(width, WIDTH_BUCKETS) or width
             num_positions = width if num_positions > 1 else 1  # of few kinds, so that there are few captures
         # What is captured has both: rows without them are drawn as they are, and there are fewer captures.
-        is_captured = self._model.capture is not None
-        uses_top_k = is_captured or any(one.top_k > 0 for one in known)
-        uses_top_p = is_captured or any(one.top_p < 1 for one in known)
-        shape = StepShape(num_rows, width, num_positions, uses_top_k, uses_top_p, variant)
+        has_cut = self._model.capture is not None or any(one.top_k > 0 or one.top_p < 1 for one in known)
+        shape = StepShape(num_rows, width, num_positions, has_cut, variant)
         programs = self._model.steps_over(self.cache.rows).programs
         key = shape, len(pool.masks)
         if key not in programs:
@@ -491,16 +489,14 @@ class DevicePass:
         values = packed(parameters, zeros, zeros, zeros, num_positions)
         values[DRAFT] = num_positions - 1
         places = [cache.places[row] for row in rows]
+        wanted = np.arange(width * num_rows, dtype=np.int32).reshape(num_rows, width)[:, -num_positions:]
         with self._model.pass_lock():
             step = self._step_for(num_rows, parameters, width, num_positions, variant, self._pool())
             step.last = None
             for number in range(NUM_WARM_UPS):
                 cache.reach([width] * num_rows, rows)
                 starts = [number * width] * num_rows
-                wanted = (
-                    np.arange(width * num_rows, dtype=np.int32).reshape(num_rows, width)[:, -num_positions:].ravel()
-                )
-                step.state.fill(places, starts, [width] * num_rows, grid, wanted, values)
+                step.state.fill(places, starts, [width] * num_rows, grid, wanted.ravel(), values)
                 step(number * width)
                 cache.commit([width] * num_rows, rows, grid.tolist() if cache.remembers else ())
                 if step.is_settled:

@@ -741,13 +741,13 @@ def launched(logits: Tensor, *others: Any) -> Tensor:
 
 
 def launches(
-    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, uses_top_k: bool, uses_top_p: bool,
+    logits: Tensor, values: Tensor, masks: Tensor | None, num_positions: int, has_cut: bool,
     step: tuple[Tensor, ...] | None = None, *, drawn: Tensor,
 ) -> list[tuple[Any, tuple[int, int], tuple[Any, ...], dict[str, Any], int]]:  # fmt: skip
     """The one or two programs, each with grid, arguments, constants and warps; depends on shapes and card alone.
 
     Args:
-        logits, values, masks, num_positions, uses_top_k, uses_top_p: see `sampler.sample_rows`.
+        logits, values, masks, num_positions, has_cut: see `sampler.sample_rows`.
         step: `rows`, `starts`, `counts`, `tokens`, `taken` and `out` of `verify.take_tokens`; None to draw alone.
         drawn: int32 [N, 4], what comes of the rows.
     """
@@ -755,7 +755,6 @@ def launches(
     num_rows, vocab_size = logits.shape
     num_texts = num_rows // num_positions
     blocks = -(-vocab_size // BLOCK)
-    has_cut = uses_top_k or uses_top_p
 
     def made(*shape: int, kind: torch.dtype = torch.float32, is_used: bool = True) -> Tensor:
         return logits.new_empty((num_rows, *shape), dtype=kind) if is_used else drawn

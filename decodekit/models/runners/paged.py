@@ -347,16 +347,9 @@ class PagedModel:
         return is_captured
 
     def _forward(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: PagedCache,
-        rows: list[int],
-        logits: LogitsKind,
-        hidden: list[Tensor] | None,
-        is_strict: bool,
-        variant: Variant,
-    ) -> Tensor:
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: PagedCache, rows: list[int], logits: LogitsKind,
+        hidden: list[Tensor] | None, is_strict: bool, variant: Variant,
+    ) -> Tensor:  # fmt: skip
         """A pass by one variant of the modules."""
         width = max(num_tokens)
         given = tokens[:, :width].to("cpu", torch.int32).numpy()
@@ -396,16 +389,9 @@ class PagedModel:
         return assembled(torch.split(out, list(num_tokens)), logits, width)
 
     def _run_eagerly(
-        self,
-        state: StepState,
-        num_seen: int,
-        most: int,
-        num_wanted: int,
-        hidden: list[Tensor] | None,
-        is_strict: bool,
-        is_even: bool,
-        module: nn.Module,
-    ) -> Tensor:
+        self, state: StepState, num_seen: int, most: int, num_wanted: int,
+        hidden: list[Tensor] | None, is_strict: bool, is_even: bool, module: nn.Module,
+    ) -> Tensor:  # fmt: skip
         """Logits [num_wanted, V] at places among the last `most` tokens of each row; `is_even`: of equal rows."""
         step, inputs = self._step_of(state, num_seen)
         # A twin in torch looks at every slot of a table, so it is given those that are in use.

@@ -260,14 +260,9 @@ class RaggedModel:
         return out
 
     def _by_modules(
-        self,
-        tokens: Tensor,
-        num_tokens: Sequence[int],
-        cache: RaggedCache,
-        rows: Rows,
-        logits: LogitsKind,
+        self, tokens: Tensor, num_tokens: Sequence[int], cache: RaggedCache, rows: Rows, logits: LogitsKind,
         hidden: list[Tensor] | None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Logits of a pass; the lengths of the rows stay."""
         width, counts = max(num_tokens), [1] * len(num_tokens) if isinstance(logits, str) else logits
         most, is_even = max(counts), min(num_tokens) == width
