@@ -14,7 +14,7 @@ from decodekit.gpu import paged_attention
 from decodekit.gpu import triton_programs as programs
 from decodekit.gpu.draft_match import take_tokens
 from decodekit.gpu.pages import Stored
-from decodekit.gpu.sampler import chosen
+from decodekit.gpu.sampler import chosen, why_no_kernel
 from tests.gpu.rows import drawn_rows, values_of
 from tests.gpu.test_verify import assert_same_step, drawn_step
 from tests.gpu.worlds import World, drawn_world
@@ -131,6 +131,10 @@ def assert_as_twin(batch: Any, *, uses: bool = True, is_asked: bool = True) -> N
     there = [None if one is None else one.cuda() for one in (logits, values, masks)]
     found = torch.ops.decodekit.sample_rows(*there, 1, uses)
     assert found.tolist() == chosen(logits, values, masks, 1, uses).tolist(), settings
+
+
+def test_the_sampler_is_not_refused() -> None:
+    assert why_no_kernel(torch.device("cuda", 0)) is None
 
 
 @pytest.mark.parametrize("vocab_size", [5, 33, 4099])
