@@ -13,7 +13,7 @@ from tests.package_sources import SOURCES, nodes
 LONGEST_FUNCTION = 80
 MEDIAN_FUNCTION = 7
 MOST_FILES = 10  # of a room, beside its own rooms and `__init__`
-MOST_LINES = 93373
+MOST_LINES = 93370
 """Lines of the package. The number only falls: whoever makes the package lighter lowers it."""
 SLACK = 400
 EQUAL_LINES = 10

@@ -144,6 +144,7 @@ def _work(subject: _Subject, batch: int, context: int, drafts: int, compile_laye
     if compile_layers is None:
         compile_layers = lm.compile_layers if lm is not None and lm.device.type == "cuda" else True
     num_tokens = batch * (1 + drafts)
+    compile_layers &= subject.cache.tier != "recurrent"  # whose steps are captured with the modules as they are
     small, products = (FUSED * found.stretches, found.inputs) if compile_layers else (found.small, found.products)
     return StepWork(
         kernels=small + products + found.attention + LOOP_KERNELS,

@@ -177,6 +177,13 @@ def test_drafts_cost_what_they_read_and_no_more() -> None:
     assert read[1] > read[0]  # each token of a draft chooses experts of its own
 
 
+def test_layers_with_recurrent_state_are_not_compiled() -> None:
+    """Their steps are captured with the modules as they are, whatever is asked for."""
+    for name, differ in (("lfm2", False), ("llama", True)):
+        found = {dk.estimate(ALL[name](), device="h200", compile_layers=one).num_kernels for one in (None, True, False)}
+        assert (len(found) > 1) == differ
+
+
 def test_a_slow_host_is_what_a_step_takes() -> None:
     work = StepWork(kernels=10, weight_bytes=1e6, cache_bytes=0, operations=0, rows=1000)
     assert work.seconds(DEVICES["h200"], True) == pytest.approx(150e-6 + 1000 * 10e-6)

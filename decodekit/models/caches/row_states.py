@@ -18,13 +18,9 @@ from torch import Tensor
 
 
 class RowStates:
-    """The states of R rows; zeros at first.
+    """The states of R rows, zeros at first: `planes`, [R, numbers of a row] of each type.
 
-    Args:
-        templates: one row of every tensor of a state, [1, ...] each; none for a model without states.
-
-    Attributes:
-        planes: [R, numbers of a row] of each type.
+    `templates` are one row of every tensor of a state, [1, ...] each; none for a model without states.
     """
 
     def __init__(self, templates: Sequence[Tensor], num_rows: int, device: torch.device) -> None:
