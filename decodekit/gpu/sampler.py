@@ -211,7 +211,7 @@ def why_no_kernel(device: torch.device) -> str | None:
     logits = (3 * torch.randn(len(cuts), 33_000, generator=torch.Generator().manual_seed(0))).to(device)
     logits[::3].round_()  # many are equal
     for has_cut in (False, True):
-        settings = [(1.0, k, p, min_p, False) if has_cut else (0.7, 0, 1.0, min_p, False) for k, p, min_p in cuts]
+        settings = [(1.0, k, p, least, False) if has_cut else (0.7, 0, 1.0, least, False) for k, p, least in cuts]
         values = torch.from_numpy(packed(settings, range(32), range(32), range(32))).to(device)
         given = logits, values, None, 1, has_cut
         try:
