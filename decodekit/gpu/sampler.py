@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from decodekit.errors import is_out_of_memory
 from decodekit.gpu.draw_settings import ASKED, FLAGS, GREEDY, INDEX, MASKS, NUM_VALUES, TEMPERATURE, TOP_K, packed
 from decodekit.gpu.triton_programs import missing
 from decodekit.sampling.noise import GOLDEN, device_keys, mix_int64
@@ -218,6 +219,8 @@ def why_no_kernel(device: torch.device) -> str | None:
             if not torch.equal(launched(*given), chosen(*given)):
                 return "the programs of the sampler draw other tokens than their twin"
         except Exception as error:  # whatever a compiler or a driver raises
+            if is_out_of_memory(error):
+                raise  # asked again by the next draw
             return f"the programs of the sampler do not run: {error}"
     return None
 

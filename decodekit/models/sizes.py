@@ -221,7 +221,7 @@ def _rectangle(layers: Mapping[int, LayerShape], config: Any, kind: type[RaggedC
 
 def _with_states(runner: RecurrentModel, config: Any) -> CacheSizes:
     """Of the cache, rectangular or of pages, with the recurrent state of each row beside it."""
-    num_bytes = runner.new_cache(1, 1).state_bytes
+    num_bytes = sum(state.nbytes for state in runner.states)
     plain = _rectangle(runner.layers, config) if runner.paged is None else _pages(runner.paged.plan)
     # The first draft makes a second state of each row, to which it can go back.
     layers = *plain.layers, LayerStore(0, 2 * num_bytes)

@@ -111,6 +111,22 @@ def test_a_device_where_the_programs_differ_draws_by_the_twin(
     )
 
 
+def test_a_device_without_memory_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that runs out once says nothing of the programs: the row is tried again, and so is the question."""
+
+    def launched(*given: Any) -> Tensor:
+        raise torch.OutOfMemoryError("out of memory (injected)")
+
+    monkeypatch.setattr(sampler, "missing", lambda: None)
+    sampler.why_no_kernel.cache_clear()
+    monkeypatch.setattr(sampler_kernel, "launched", launched)
+    with pytest.raises(torch.OutOfMemoryError):
+        sampler.why_no_kernel(torch.device("cpu"))
+    monkeypatch.setattr(sampler_kernel, "launched", chosen)
+    assert sampler.why_no_kernel(torch.device("cpu")) is None
+    sampler.why_no_kernel.cache_clear()
+
+
 def test_a_noise_of_another_place_would_be_seen(kernel: Any) -> None:
     """A negative control."""
     logits, keys = torch.zeros(4, 64), torch.tensor([[1, 2, 3, 4], [0] * 4, [0] * 4])

@@ -460,7 +460,7 @@ class DevicePass:
         if self._model.capture is not None:
             num_rows, width = row_bucket(num_rows), bucket(width, WIDTH_BUCKETS) or width
             num_positions = width if num_positions > 1 else 1  # of few kinds, so that there are few captures
-        # What is captured has both: rows without them are drawn as they are, and there are fewer captures.
+        # What is captured may have cuts: rows without one are drawn as they are, and there are fewer captures.
         has_cut = self._model.capture is not None or any(one.top_k > 0 or one.top_p < 1 for one in known)
         shape = StepShape(num_rows, width, num_positions, has_cut, variant)
         programs = self._model.steps_over(self.cache.rows).programs

@@ -6,7 +6,7 @@
                                row
               a few parts      the last program of a row: where top-k and top-p end
               a block or two   exact noise in float64 where float32 cannot decide; the token; its certificate
-              no block         the last program of a text: coupled match, and the text moves on (see `verify`)
+              no block         the last program of a text: coupled match, and the text moves on (`draft_match`)
 
 Without top-k and top-p there are no bins and no parts: `choose` looks itself. Every grid follows from shapes.
 
@@ -365,9 +365,8 @@ def _count(
 
 @program
 def _open(
-    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, last: tl.tensor, low: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    source: tl.tuple, scratch: tl.tuple, peak: tl.tensor, last: tl.tensor, low: tl.tensor, BLOCK: tl.constexpr
+) -> tl.tensor:
     """The number of parts that may have tokens of bins up to `last` and of keys from `low` on; `opened` lists them."""
     _, parts, opened, _, num_parts = scratch
     number = tl.full([], 0, tl.int32)
@@ -748,7 +747,7 @@ def launches(
 
     Args:
         logits, values, masks, num_positions, has_cut: see `sampler.sample_rows`.
-        step: `rows`, `starts`, `counts`, `tokens`, `taken` and `out` of `verify.take_tokens`; None to draw alone.
+        step: `rows`, `starts`, `counts`, `tokens`, `taken` and `out` of `draft_match.take_tokens`; None to draw alone.
         drawn: int32 [N, 4], what comes of the rows.
     """
     logits = logits.contiguous()

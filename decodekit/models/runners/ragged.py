@@ -265,14 +265,12 @@ class RaggedModel:
     ) -> Tensor:  # fmt: skip
         """Logits of a pass; the lengths of the rows stay."""
         width, counts = max(num_tokens), [1] * len(num_tokens) if isinstance(logits, str) else logits
-        most, is_even = max(counts), min(num_tokens) == width
-        # The columns of the last `most` tokens of each row, and those of them that are wanted: all goes up at once.
-        columns = (torch.tensor(num_tokens)[:, None] - most + torch.arange(most)).clamp_min(0)
-        is_wanted = torch.arange(most) >= most - torch.tensor(counts)[:, None]
-        given = [tokens[:, :width]]
-        if logits != "all":
-            given += [] if is_even else [columns]
-            given += [] if min(counts) == most else [is_wanted.flatten().nonzero()[:, 0]]
+        most, is_even = max(counts), logits == "all" or min(num_tokens) == width
+        given = [tokens[:, :width]]  # all goes up at once
+        if not is_even:  # the columns of the last `most` tokens of each row
+            given.append((torch.tensor(num_tokens)[:, None] - most + torch.arange(most)).clamp_min(0))
+        if min(counts) < most:  # which of these are wanted
+            given.append((torch.arange(most) >= most - torch.tensor(counts)[:, None]).flatten().nonzero()[:, 0])
         step = cache.begin(num_tokens, rows, given)
         tokens, *given = step.carried
         step.is_strict, step.hidden = self.is_strict, hidden
